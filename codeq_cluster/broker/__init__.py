@@ -1,0 +1,1 @@
+"""Decide, commit in groups, release: the broker on one node."""

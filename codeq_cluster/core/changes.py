@@ -1,0 +1,31 @@
+"""Changes: what a decision asks its caller to make durable."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.core.task import Result, Task
+
+
+class TaskChange(Struct, frozen=True, kw_only=True):
+    """One task before and after a decision; None stands for "does not exist".
+
+    Attributes:
+        payload: With a created task only: its JSON text.
+        fingerprint: With a created task that has an idempotency key only.
+        result: With a task that has just become terminal only.
+    """
+
+    before: Task | None
+    after: Task | None
+    payload: str | None = None
+    fingerprint: str = ""
+    result: Result | None = None
+
+
+class Decision(Struct, frozen=True):
+    """An operation's answer and the changes that must be durable before it is given."""
+
+    outcome: Outcome
+    changes: tuple[TaskChange, ...] = ()

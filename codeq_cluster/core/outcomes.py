@@ -1,0 +1,86 @@
+"""Outcomes: what an operation is answered with. A refusal is a value like any other."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from codeq_cluster.core.task import Result, Task
+
+
+class Rejection(StrEnum):
+    """Why an operation was refused; the words are the wire's codes."""
+
+    NOT_FOUND = "not-found"
+    NOT_OWNER = "not-owner"
+    NOT_IN_PROGRESS = "not-in-progress"
+    LEASE_LOST = "lease-lost"
+    IDEMPOTENCY_CONFLICT = "idempotency-conflict"
+    ALREADY_TERMINAL = "already-terminal"
+
+
+class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
+    """Nothing changed, and why."""
+
+    rejection: Rejection
+
+
+class Created(Struct, frozen=True, array_like=True, tag="created"):
+    """The task stands.
+
+    Attributes:
+        replay: True when the idempotency key had made it before.
+        payload: Of the task that stands; empty when it is the caller's own.
+    """
+
+    task: Task
+    replay: bool = False
+    payload: str = ""
+
+
+class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
+    """Tasks now leased to the worker, in claim order; none when nothing was ready.
+
+    Attributes:
+        payloads: One JSON text a task; filled in when the answer is released.
+    """
+
+    tasks: tuple[Task, ...]
+    payloads: tuple[str, ...] = ()
+
+
+class Extended(Struct, frozen=True, array_like=True, tag="extended"):
+    """The lease now ends at `lease_until_ms`."""
+
+    lease_until_ms: int
+
+
+class Returned(Struct, frozen=True, array_like=True, tag="returned"):
+    """The task went back to its queue, or to the dead letters when `dead`."""
+
+    dead: bool
+    delay_ms: int = 0
+
+
+class Submitted(Struct, frozen=True, array_like=True, tag="submitted"):
+    """The result stands."""
+
+    result: Result
+
+
+class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
+    """The task is cancelled."""
+
+    task: Task
+
+
+class Advanced(Struct, frozen=True, array_like=True, tag="advanced"):
+    """Time acted on `count` tasks."""
+
+    count: int
+
+
+Outcome = (
+    Rejected | Created | Claimed | Extended | Returned | Submitted | Cancelled | Advanced
+)

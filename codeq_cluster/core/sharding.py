@@ -1,0 +1,20 @@
+"""Sharding: which shard a task lives on."""
+
+from __future__ import annotations
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def fnv1a_64(text: str) -> int:
+    """Hash `text` (as UTF-8) with FNV-1a, 64 bits."""
+    value = _FNV_OFFSET
+    for byte in text.encode():
+        value = ((value ^ byte) * _FNV_PRIME) & _MASK
+    return value
+
+
+def shard_of(text: str, shards: int) -> int:
+    """Return the shard of a task id, or of `tenant/key` for an idempotency key: 0 <= shard < shards."""
+    return fnv1a_64(text) % shards

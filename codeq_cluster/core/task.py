@@ -1,0 +1,139 @@
+"""Task: what the broker keeps of one piece of work, and what it says when the work ends.
+
+Every place a task can be found in (a ready queue, a timer, a lease) is a pure function of this
+value, so a task cannot be in two places. Instants are Unix milliseconds; 0 means "not set".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+from msgspec import Struct
+
+PRIORITY_MIN = 0
+PRIORITY_MAX = 9
+
+HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attempts x ~200 bytes.
+
+
+class State(IntEnum):
+    """Where a task is in its life; the wire's status and lastKnownLocation derive from it."""
+
+    READY = 1
+    DELAYED = 2
+    LEASED = 3
+    DONE = 4
+    FAILED = 5
+    DEAD = 6
+
+    @property
+    def terminal(self) -> bool:
+        """Tell whether no worker can change the task any more."""
+        return self >= State.DONE
+
+
+class AttemptOutcome(StrEnum):
+    """How one delivery ended."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    ABANDONED = "ABANDONED"
+    NACKED = "NACKED"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    CANCELLED = "CANCELLED"
+
+
+class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
+    """One finished delivery of a task.
+
+    Attributes:
+        request: Id of the request that ended it, so that a retry of that request is recognised.
+    """
+
+    worker: str
+    started_ms: int
+    ended_ms: int
+    outcome: AttemptOutcome
+    error: str = ""
+    request: str = ""
+
+
+class Task(Struct, frozen=True, array_like=True, kw_only=True):
+    """A task without its payload, which is written once and kept beside it.
+
+    Attributes:
+        tenant: The tenant's name; empty for the default tenant.
+        command: The task's class, case kept; queues ignore case.
+        seq: Position in the ready queue, given when the task becomes ready; 0 unless READY.
+        due_ms: When a DELAYED task becomes ready.
+        expires_ms: When an undelivered task dies (`ttlSeconds`); 0 for never.
+        retain_until_ms: When a terminal task is deleted.
+        lease_token: Fencing token; grows with every claim of the task and never shrinks.
+        claim: Id of the claim request that holds the lease, so that its retry finds the task again.
+        run_at_ms: The start time the producer asked for; 0 for at once.
+        ended_by: Id of the request that made the task terminal.
+    """
+
+    id: str
+    tenant: str
+    command: str
+    priority: int
+    max_attempts: int
+    created_ms: int
+    updated_ms: int
+    state: State
+    attempts: int = 0
+    seq: int = 0
+    due_ms: int = 0
+    expires_ms: int = 0
+    retain_until_ms: int = 0
+    worker: str = ""
+    lease_until_ms: int = 0
+    lease_token: int = 0
+    claim: str = ""
+    claimed_ms: int = 0
+    error: str = ""
+    webhook: str = ""
+    trace_parent: str = ""
+    trace_state: str = ""
+    idempotency_key: str = ""
+    run_at_ms: int = 0
+    ready_ms: int = 0
+    ended_by: str = ""
+    has_result: bool = False
+    history: tuple[Attempt, ...] = ()
+
+
+class Artifact(Struct, frozen=True, array_like=True):
+    """A named product of a task, kept elsewhere."""
+
+    name: str
+    url: str
+
+
+class Result(Struct, frozen=True, array_like=True, kw_only=True):
+    """How a task ended.
+
+    Attributes:
+        status: COMPLETED or FAILED.
+        body: The result's JSON text exactly as the worker sent it; empty when there is none.
+        request: Id of the request that stored it.
+    """
+
+    task_id: str
+    status: str
+    body: str = ""
+    error: str = ""
+    artifacts: tuple[Artifact, ...] = ()
+    completed_ms: int = 0
+    worker: str = ""
+    request: str = ""
+
+
+class Counters(Struct, frozen=True, array_like=True):
+    """How many tasks of one queue are in each live place."""
+
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    dead: int = 0

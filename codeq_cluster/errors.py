@@ -1,0 +1,63 @@
+"""Errors: everything that can go wrong in operation, as opposed to a refusal (a value) or a bug (an assert)."""
+
+from __future__ import annotations
+
+
+class CodeqError(Exception):
+    """Base of every operating error of this package."""
+
+
+class ConfigInvalid(CodeqError):
+    """A setting is unknown or out of range; the text names key, value and what is allowed."""
+
+
+class DataDirectoryRefused(CodeqError):
+    """The data directory is locked, foreign, damaged or made for another shard count."""
+
+
+class StorageFailed(CodeqError):
+    """The disk refused a read or a write; nothing of the batch was written and the node must stop."""
+
+
+class SafetyViolated(CodeqError):
+    """An invariant of the replicated log does not hold; the node must stop before it acts on it."""
+
+
+class NotLeader(CodeqError):
+    """This node does not lead the shard; nothing was done.
+
+    Attributes:
+        hint: Id of the node believed to lead, or None.
+    """
+
+    def __init__(self, hint: str | None = None) -> None:
+        super().__init__(f"not the leader; leader hint: {hint or 'none'}")
+        self.hint = hint
+
+
+class NoLeader(CodeqError):
+    """No leader was found for the shard before the deadline; nothing was done."""
+
+
+class OutcomeUnknown(CodeqError):
+    """The write may or may not take effect; only a later read can tell."""
+
+
+class Overloaded(CodeqError):
+    """A bounded queue is full; nothing was done.
+
+    Attributes:
+        retry_after_s: When to try again, whole seconds, at least 1.
+    """
+
+    def __init__(self, what: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(f"{what} is full")
+        self.retry_after_s = retry_after_s
+
+
+class LinkLost(CodeqError):
+    """The connection to a peer broke before an answer came; the peer may have acted."""
+
+
+class PeerUnreachable(CodeqError):
+    """There is no connection to the peer; nothing was sent."""

@@ -1,0 +1,1 @@
+"""PySyncObj, held from outside: the only package that touches it."""

@@ -1,0 +1,1 @@
+"""One shard's bytes on this node's disk."""

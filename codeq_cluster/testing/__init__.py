@@ -1,0 +1,1 @@
+"""Fakes, models and the simulator; never imported by production code."""

@@ -1,0 +1,1 @@
+"""The node-to-node link: one authenticated TCP port per node."""
