@@ -1,0 +1,65 @@
+"""View: the state a decision looks at, declared by the core and provided by the broker (or a test's dict)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from codeq_cluster.core.task import Result, Task
+
+
+class KeyRow(Struct, frozen=True, array_like=True):
+    """What an idempotency key stands for."""
+
+    task_id: str
+    fingerprint: str
+
+
+class View(Protocol):
+    """One shard's state, including changes decided and not yet committed.
+
+    Attributes:
+        now_ms: The decision's instant: Unix milliseconds, never smaller than an earlier decision's.
+    """
+
+    now_ms: int
+
+    def task(self, task_id: str) -> Task | None:
+        """Return the task, or None."""
+
+    def payload(self, task_id: str) -> str:
+        """Return the JSON text of a task that exists."""
+
+    def result(self, task_id: str) -> Result | None:
+        """Return how the task ended, or None."""
+
+    def keyed(self, tenant: str, key: str) -> KeyRow | None:
+        """Return what the idempotency key stands for, or None."""
+
+    def queues(self, tenant: str) -> Iterable[str]:
+        """Return the tenant's queues (commands in lower case) that have ready tasks."""
+
+    def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
+        """Yield (priority, seq, task id) of one queue in claim order: priority 9 first, then seq.
+
+        The view must not change while the iterator is in use.
+        """
+
+    def claimed_under(self, request: str) -> tuple[str, ...]:
+        """Return the ids of the tasks leased under a claim request now."""
+
+    def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
+        """Return at most `count` ids of tasks whose timer is at or before `now_ms`, oldest first.
+
+        Args:
+            count: Bound of the work.
+            leases_too: False leaves leases alone: a new leader's grace.
+        """
+
+    def next_seq(self) -> int:
+        """Draw the next number of the shard's ready order; never drawn twice, ever growing."""
+
+    def fraction(self) -> float:
+        """Draw a random number in [0, 1): the leader's, for jitter."""
