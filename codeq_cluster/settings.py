@@ -52,7 +52,12 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """The node-to-node link."""
+    """The node-to-node link.
+
+    Attributes:
+        ping_ms: A direction idle for this long carries a ping.
+        silence_ms_max: A connection without a byte for this long is given up.
+    """
 
     frame_bytes_max: int = 16 * 2**20
     queue_bytes_max: int = 64 * 2**20
@@ -62,6 +67,8 @@ class LinkSettings:
     redial_ms_max: int = 1000
     rpc_in_flight_max: int = 10_000
     unknown_connections_max: int = 64
+    ping_ms: int = 1000
+    silence_ms_max: int = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
