@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -216,3 +218,8 @@ class NodeSettings:
     limits: LimitSettings = LimitSettings()
     lifecycle: LifecycleSettings = LifecycleSettings()
     auth: AuthSettings = AuthSettings()
+
+
+def environment() -> Mapping[str, str]:
+    """Return the process's environment variables, as they are now."""
+    return dict(os.environ)

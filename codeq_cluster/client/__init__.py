@@ -1,0 +1,1 @@
+"""Client: the broker from outside, over HTTP; imports no server code."""

@@ -1,0 +1,183 @@
+"""Kinds: what a key's value may be, and how to say so when it is something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_TRUE = {"true", "yes", "1"}
+_FALSE = {"false", "no", "0"}
+
+# An id names directories, metrics labels and peers on the link.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value.
+
+    Attributes:
+        allowed: What is allowed, for an error's text.
+        parse: From what a file or the environment holds; raises ValueError for anything else.
+    """
+
+    allowed: str
+    parse: Callable[[object], object]
+
+
+def whole(low: int, high: int) -> Kind:
+    """Whole numbers, low <= value <= high."""
+
+    def parse(raw: object) -> object:
+        if isinstance(raw, str) and re.fullmatch(r"[+-]?\d{1,19}", raw.strip()):
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int) or not low <= raw <= high:
+            raise ValueError
+        return raw
+
+    return Kind(f"a whole number, {low} to {high}", parse)
+
+
+def number(low: float, high: float) -> Kind:
+    """Numbers, low <= value <= high."""
+
+    def parse(raw: object) -> object:
+        if isinstance(raw, str):
+            raw = float(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not low <= raw <= high:
+            raise ValueError
+        return float(raw)
+
+    return Kind(f"a number, {low:g} to {high:g}", parse)
+
+
+def choice(*options: str) -> Kind:
+    """One of the options, whatever its case."""
+
+    def parse(raw: object) -> object:
+        if not isinstance(raw, str) or raw.strip().lower() not in options:
+            raise ValueError
+        return raw.strip().lower()
+
+    return Kind(f"one of {', '.join(options)}", parse)
+
+
+def member(enum: type[StrEnum]) -> Kind:
+    """One member of an enumeration, by its value."""
+    names = choice(*(option.value for option in enum))
+    return Kind(names.allowed, lambda raw: enum(str(names.parse(raw))))
+
+
+def _parse_flag(raw: object) -> object:
+    if isinstance(raw, bool):
+        return raw
+    word = str(raw).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError
+
+
+def _parse_text(raw: object) -> object:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError
+    return raw.strip()
+
+
+def _parse_path(raw: object) -> object:
+    return Path(str(_parse_text(raw))).expanduser()
+
+
+def _parse_id(raw: object) -> object:
+    if isinstance(raw, bool) or not isinstance(raw, str | int) or not _ID.fullmatch(str(raw)):
+        raise ValueError
+    return str(raw)
+
+
+def _parse_host(raw: object) -> object:
+    text = str(_parse_text(raw))
+    if re.search(r"[\s/=,]", text):
+        raise ValueError
+    return text
+
+
+def _parse_url(raw: object) -> object:
+    text = str(_parse_text(raw))
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError
+    _ = parts.port  # raises ValueError when it is no port
+    return text.rstrip("/")
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Split host:port; an IPv6 host stands in brackets, and comes back without them.
+
+    Raises:
+        ValueError: It is no host:port with a port of 1 to 65535.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ValueError(text)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(text)
+    return str(_parse_host(host)), int(port)
+
+
+def _parse_address(raw: object) -> object:
+    text = str(_parse_text(raw))
+    split_address(text)
+    return text
+
+
+def _parse_secret(raw: object) -> object:
+    text = str(_parse_text(raw))
+    # 16 random characters are about 80 bits: out of reach of guessing over a network.
+    if len(text) < 16:
+        raise ValueError
+    return text
+
+
+def _parse_anything(raw: object) -> object:
+    return raw
+
+
+FLAG = Kind("true or false", _parse_flag)
+TEXT = Kind("a text that is not empty", _parse_text)
+PATH = Kind("a path", _parse_path)
+ID = Kind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
+HOST = Kind("a host name or an IP address", _parse_host)
+URL = Kind("an http or https URL", _parse_url)
+ADDRESS = Kind("host:port, the port 1 to 65535", _parse_address)
+SECRET = Kind("at least 16 characters", _parse_secret)
+ANYTHING = Kind("anything", _parse_anything)
+
+
+def each(kind: Kind) -> Kind:
+    """Make the kind of a table from node id to `kind`.
+
+    A mapping, a list of `id=value`, or one text `id=value,id=value`.
+    """
+
+    def parse(raw: object) -> object:
+        if isinstance(raw, str):
+            raw = [part for part in raw.split(",") if part.strip()]
+        if isinstance(raw, list):
+            pairs = [str(item).partition("=")[::2] for item in raw]
+        elif isinstance(raw, dict):
+            pairs = [(str(key), value) for key, value in raw.items()]
+        else:
+            raise ValueError  # noqa: TRY004 - the one error of a parse
+        table = {str(_parse_id(key.strip())): kind.parse(value) for key, value in pairs}
+        if not table or len(table) != len(pairs):
+            raise ValueError
+        return table
+
+    return Kind(f"id=value,id=value or a mapping; ids differ; each value {kind.allowed}", parse)

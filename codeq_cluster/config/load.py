@@ -1,0 +1,327 @@
+"""Load: flag over environment over file over default, checked together, into one `NodeSettings`."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeq_cluster.config.keys import KEYS, Key
+from codeq_cluster.config.kinds import split_address
+from codeq_cluster.config.providers import providers, referred
+from codeq_cluster.config.sources import (
+    Given,
+    checked,
+    from_environment,
+    from_file,
+    from_flags,
+    refuse,
+)
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import (
+    AuthProviderSettings,
+    AuthSettings,
+    LifecycleSettings,
+    LimitSettings,
+    LinkSettings,
+    NodeSettings,
+    PeerAddress,
+    RaftSettings,
+    StoreSettings,
+)
+
+_SECTIONS = {
+    "raft": RaftSettings,
+    "link": LinkSettings,
+    "store": StoreSettings,
+    "limits": LimitSettings,
+    "lifecycle": LifecycleSettings,
+    "auth": AuthSettings,
+}
+_DEFAULT_LINK = "127.0.0.1:18080"
+
+# Of a request's body, what a task's keys and framing add to it in an entry: generous.
+_ENTRY_OVERHEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of the effective configuration; a secret's value is hidden."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checked configuration.
+
+    Attributes:
+        ignored: Keys of the file that have no effect here.
+        effective: Every key, its value and where it was given, secrets hidden.
+    """
+
+    settings: NodeSettings
+    ignored: tuple[str, ...]
+    effective: tuple[Shown, ...]
+
+
+class _Values:
+    """What was given and checked, by key name."""
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self.given = given
+        self._values = {
+            key.name: checked(key, given[key.name]) for key in KEYS if key.name in given
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def get(self, name: str) -> object:
+        return self._values.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        return str(self._values.get(name, default))
+
+    def table(self, name: str) -> dict[str, str]:
+        table = self._values.get(name, {})
+        assert isinstance(table, dict)
+        return table
+
+    def refuse(self, name: str, allowed: str) -> ConfigInvalid:
+        given = self.given.get(name, Given("not set", "default"))
+        return refuse(name, given, allowed)
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Merge the sources and check them.
+
+    Args:
+        file: YAML or TOML.
+        environment: Variables; only those that name a key are read.
+        flags: Key name to text.
+
+    Raises:
+        ConfigInvalid: Naming the key, its value and what is allowed.
+    """
+    in_file, ignored = from_file(file) if file else ({}, ())
+    given = {**in_file, **from_environment(environment or {}), **from_flags(flags or {})}
+    values = _Values(given)
+    settings = _settings(values)
+    _check(settings, values)
+    return Loaded(settings, ignored, tuple(_shown(key, settings, values) for key in KEYS))
+
+
+def _settings(values: _Values) -> NodeSettings:
+    sections: dict[str, dict[str, object]] = {name: {} for name in _SECTIONS}
+    top: dict[str, object] = {}
+    for key in KEYS:
+        section, _, field = key.path.rpartition(".")
+        if key.path and key.name in values:
+            (sections[section] if section else top)[field] = values.get(key.name)
+    if "data_dir" not in top:
+        raise values.refuse("persistenceConfig.path", "a path; it has no default")
+    sections["auth"] |= {"producer": _producer(values), "worker": _worker(values)}
+    top.setdefault("cluster_id", "codeq")
+    top |= _addresses(values)
+    peers = top["peers"]
+    assert isinstance(peers, tuple)
+    top["cluster_secret"] = _cluster_secret(values, nodes=len(peers))
+    built = {name: make(**sections[name]) for name, make in _SECTIONS.items()}
+    return NodeSettings(**top, **built)  # type: ignore[arg-type]
+
+
+def _addresses(values: _Values) -> dict[str, object]:
+    """Find this node's id, where it listens and every peer."""
+    links = values.table("raft.peers")
+    if not links:
+        node_id = values.text("raft.selfId", "n1")
+        links = {node_id: values.text("raft.bindAddr", _DEFAULT_LINK)}
+    else:
+        node_id = values.text("raft.selfId")
+        if node_id not in links:
+            raise values.refuse("raft.selfId", f"one of raft.peers: {', '.join(sorted(links))}")
+    if len(set(links.values())) != len(links):
+        raise values.refuse("raft.peers", "a different address for each node")
+    link_host, link_port = split_address(values.text("raft.bindAddr", links[node_id]))
+    urls = values.table("raft.peerHTTPAddrs")
+    if urls and set(urls) != set(links):
+        raise values.refuse(
+            "raft.peerHTTPAddrs", f"the ids of raft.peers: {', '.join(sorted(links))}"
+        )
+    port = values.get("port") or 8080
+    return {
+        "node_id": node_id,
+        "link_host": link_host,
+        "link_port": link_port,
+        # Sorted: the same order on every node, whatever order each one's file has.
+        "peers": tuple(
+            PeerAddress(id=peer, link=links[peer], http=urls.get(peer) or _url(links[peer], port))
+            for peer in sorted(links)
+        ),
+    }
+
+
+def _url(link: str, port: object) -> str:
+    host, _ = split_address(link)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _cluster_secret(values: _Values, *, nodes: int) -> str:
+    if "clusterSecret" in values:
+        return values.text("clusterSecret")
+    if nodes > 1:
+        raise values.refuse(
+            "clusterSecret", "at least 16 characters, the same on every node, when there are peers"
+        )
+    # A cluster of one has nobody to share a secret with, and its link must still admit nobody.
+    return secrets.token_hex(32)
+
+
+def _producer(values: _Values) -> tuple[AuthProviderSettings, ...]:
+    found = _of_class(values, "producer", "identity")
+    if not found:
+        raise values.refuse(
+            "auth.producer", "a list of providers, producerAuthConfig or identityJwksUrl"
+        )
+    return found
+
+
+def _worker(values: _Values) -> tuple[AuthProviderSettings, ...]:
+    found = _of_class(values, "worker", "worker")
+    if not found and not values.get("allowProducerAsWorker"):
+        raise values.refuse(
+            "auth.worker",
+            "a list of providers, workerAuthConfig, workerJwksUrl, or allowProducerAsWorker: true",
+        )
+    return found
+
+
+def _of_class(values: _Values, of: str, jwks: str) -> tuple[AuthProviderSettings, ...]:
+    """Read the one form in which the providers of a class of routes are given."""
+    listed, kind, config = f"auth.{of}", f"{of}AuthProvider", f"{of}AuthConfig"
+    url = f"{jwks}JwksUrl"
+    forms = [name for name in (listed, config, url) if name in values]
+    if len(forms) > 1:
+        raise ConfigInvalid(f"{' and '.join(forms)} are both given; allowed is one of them")
+    if listed in values:
+        return providers(listed, values.given[listed])
+    if config in values or kind in values:
+        if config not in values or kind not in values:
+            missing = kind if config in values else config
+            raise values.refuse(missing, f"{kind} and {config}, together")
+        return referred(config, values.text(kind), values.given[config])
+    if url in values:
+        item = {
+            "jwksUrl": values.get(url),
+            "issuer": values.get(f"{jwks}Issuer"),
+            "audience": values.get(f"{jwks}Audience"),
+        }
+        for part in ("Issuer", "Audience"):
+            if f"{jwks}{part}" not in values:
+                raise values.refuse(f"{jwks}{part}", f"a text, since {url} is set")
+        return referred(url, "jwks", Given(item, values.given[url].source))
+    return ()
+
+
+def _check(settings: NodeSettings, values: _Values) -> None:
+    """Check what only two settings together can get wrong."""
+    raft, limits, lifecycle = settings.raft, settings.limits, settings.lifecycle
+    heartbeats = 3 * raft.heartbeat_ms
+    rules = (
+        ("raft.electionMS", raft.election_ms >= heartbeats, f"3 heartbeats, {heartbeats}, or more"),
+        ("raft.fallbackMS", raft.fallback_ms >= heartbeats, f"3 heartbeats, {heartbeats}, or more"),
+        (
+            "raft.entryBytesMax",
+            raft.entry_bytes_max < raft.append_bytes_max,
+            f"less than raft.appendBytesMax, {raft.append_bytes_max}",
+        ),
+        (
+            "raft.appendBytesMax",
+            raft.append_bytes_max < settings.link.frame_bytes_max,
+            f"less than link.frameBytesMax, {settings.link.frame_bytes_max}",
+        ),
+        (
+            "limits.maxBodyBytes",
+            limits.max_body_bytes + _ENTRY_OVERHEAD_BYTES <= raft.entry_bytes_max,
+            f"at most raft.entryBytesMax less {_ENTRY_OVERHEAD_BYTES}",
+        ),
+        (
+            "limits.maxResultBytes",
+            limits.max_result_bytes + _ENTRY_OVERHEAD_BYTES <= raft.entry_bytes_max,
+            f"at most raft.entryBytesMax less {_ENTRY_OVERHEAD_BYTES}",
+        ),
+        (
+            "link.redialMsMax",
+            settings.link.redial_ms <= settings.link.redial_ms_max,
+            f"link.redialMs, {settings.link.redial_ms}, or more",
+        ),
+        (
+            "link.silenceMsMax",
+            settings.link.ping_ms < settings.link.silence_ms_max,
+            f"more than link.pingMs, {settings.link.ping_ms}",
+        ),
+        (
+            "link.queueBytesMax",
+            settings.link.frame_bytes_max <= settings.link.queue_bytes_max,
+            f"link.frameBytesMax, {settings.link.frame_bytes_max}, or more",
+        ),
+        (
+            "backoffMaxSeconds",
+            lifecycle.backoff_base_seconds <= lifecycle.backoff_max_seconds,
+            f"backoffBaseSeconds, {lifecycle.backoff_base_seconds}, or more",
+        ),
+        (
+            "defaultLeaseSeconds",
+            lifecycle.default_lease_seconds <= limits.lease_seconds_max,
+            f"at most limits.leaseSecondsMax, {limits.lease_seconds_max}",
+        ),
+        (
+            "maxAttemptsDefault",
+            lifecycle.max_attempts_default <= limits.max_attempts_max,
+            f"at most limits.maxAttemptsMax, {limits.max_attempts_max}",
+        ),
+        ("port", settings.port != settings.link_port, "another port than raft.bindAddr has"),
+    )
+    for name, holds, allowed in rules:
+        if not holds:
+            raise _conflict(name, settings, values, allowed)
+
+
+def _conflict(name: str, settings: NodeSettings, values: _Values, allowed: str) -> ConfigInvalid:
+    key = next(key for key in KEYS if key.name == name)
+    shown = _shown(key, settings, values)
+    return ConfigInvalid(f"{name}={shown.value} ({shown.source}): allowed is {allowed}")
+
+
+def _shown(key: Key, settings: NodeSettings, values: _Values) -> Shown:
+    given = values.given.get(key.name)
+    source = given.source if given else "default"
+    if key.secret:
+        return Shown(key.name, "********" if given else "", source)
+    value = _field(settings, key.path) if key.path else values.get(key.name)
+    match key.name:
+        case "raft.bindAddr":
+            value = f"{settings.link_host}:{settings.link_port}"
+        case "raft.peers":
+            value = ",".join(f"{peer.id}={peer.link}" for peer in settings.peers)
+        case "raft.peerHTTPAddrs":
+            value = ",".join(f"{peer.id}={peer.http}" for peer in settings.peers)
+    return Shown(key.name, "" if value is None else str(value), source)
+
+
+def _field(settings: NodeSettings, path: str) -> object:
+    value: object = settings
+    for part in path.split("."):
+        assert dataclasses.is_dataclass(value)
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,238 @@
+"""Sources: how a file, the environment and flags are read into one table of given values."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from codeq_cluster.config.keys import IGNORED, KEYS, Key
+from codeq_cluster.errors import ConfigInvalid
+
+_BY_NAME = {key.name: key for key in KEYS}
+_SECRET_FILES = {f"{key.name}File": key for key in KEYS if key.secret}
+
+# A secret is a line or a small JSON document, never more.
+_SECRET_BYTES_MAX = 64 * 1024
+_FILE_BYTES_MAX = 2**20
+_SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value somebody gave, not checked yet.
+
+    Attributes:
+        source: For an error's text: `file codeq.yaml`, `environment PORT`, `flag`.
+    """
+
+    raw: object = field(repr=False)
+    source: str
+
+
+def refuse(name: str, given: Given, allowed: str, *, secret: bool = False) -> ConfigInvalid:
+    """Make the one line that names key, value and what is allowed."""
+    return ConfigInvalid(
+        f"{name}={_shown(given.raw, secret)} ({given.source}): allowed is {allowed}"
+    )
+
+
+def _shown(raw: object, secret: bool) -> str:
+    if secret:
+        return "********"
+    text = str(raw).replace("\n", " ")
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+def from_file(path: Path) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """Read a YAML or TOML file, told apart by its ending.
+
+    Returns:
+        What it gives, by key name, and the keys it gives that have no effect.
+
+    Raises:
+        ConfigInvalid: It cannot be read or parsed, or holds an unknown key.
+    """
+    source = f"file {path}"
+    given: dict[str, Given] = {}
+    ignored: list[str] = []
+    _flatten(_parse(path), "", source, given, ignored)
+    return given, tuple(ignored)
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    """Pick the variables that name a key; an empty one counts as not set.
+
+    Raises:
+        ConfigInvalid: A secret is given twice, or its file cannot be read.
+    """
+    given: dict[str, Given] = {}
+    for key in KEYS:
+        direct = environment.get(key.env, "")
+        by_file = environment.get(f"{key.env}_FILE", "") if key.secret else ""
+        if direct and by_file:
+            raise ConfigInvalid(
+                f"{key.env} and {key.env}_FILE are both set; allowed is one of them"
+            )
+        if direct:
+            given[key.name] = Given(direct, f"environment {key.env}")
+        elif by_file:
+            given[key.name] = Given(
+                read_secret(by_file, f"{key.env}_FILE"), f"environment {key.env}_FILE"
+            )
+    return given
+
+
+def from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
+    """Take `KEY=VALUE` flags by key name.
+
+    Raises:
+        ConfigInvalid: A key is unknown.
+    """
+    given: dict[str, Given] = {}
+    for name, value in flags.items():
+        if name in _SECRET_FILES:
+            given[_SECRET_FILES[name].name] = Given(read_secret(value, name), f"flag {name}")
+        elif name in _BY_NAME:
+            given[name] = Given(value, "flag")
+        else:
+            raise _unknown(name, Given(value, "flag"))
+    return given
+
+
+def read_secret(path: object, name: str) -> str:
+    """Read a secret's file without its last line break.
+
+    Raises:
+        ConfigInvalid: It cannot be read, is empty or too large to be a secret.
+    """
+    try:
+        content = Path(str(path)).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigInvalid(
+            f"{name}={path}: {error.strerror or error}; allowed is a readable file"
+        ) from error
+    if not content.strip() or len(content) > _SECRET_BYTES_MAX:
+        raise ConfigInvalid(f"{name}={path}: allowed is a file of 1 to {_SECRET_BYTES_MAX} bytes")
+    try:
+        return content.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"{name}={path}: allowed is UTF-8 text") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice, where the library would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        mapping: dict[object, object] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _parse(path: Path) -> Mapping[str, object]:
+    if path.suffix not in {".yaml", ".yml", ".toml", ".json"}:
+        raise ConfigInvalid(f"config={path}: allowed is a file named .yaml, .yml, .json or .toml")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigInvalid(
+            f"config={path}: {error.strerror or error}; allowed is a readable file"
+        ) from error
+    if len(content) > _FILE_BYTES_MAX:
+        raise ConfigInvalid(f"config={path}: allowed is at most {_FILE_BYTES_MAX} bytes")
+    try:
+        if path.suffix == ".toml":
+            document: object = tomllib.loads(content.decode())
+        else:
+            document = yaml.load(content, _StrictLoader)  # noqa: S506 - it is a SafeLoader
+    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigInvalid(f"config={path}: {reason}; allowed is valid YAML or TOML") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigInvalid(f"config={path}: allowed is a mapping of keys to values")
+    return document
+
+
+def _flatten(
+    node: Mapping[str, object],
+    prefix: str,
+    source: str,
+    given: dict[str, Given],
+    ignored: list[str],
+) -> None:
+    for part, value in node.items():
+        name = f"{prefix}{part}"
+        if name in _BY_NAME:
+            if value is not None:
+                _set(given, name, Given(value, source))
+        elif name in _SECRET_FILES:
+            _set(
+                given,
+                _SECRET_FILES[name].name,
+                Given(read_secret(value, name), f"{source}, {name}"),
+            )
+        elif name in IGNORED:
+            ignored.append(name)
+        elif _is_section(name):
+            _flatten(_section(name, value, source), f"{name}.", source, given, ignored)
+        else:
+            raise _unknown(name, Given(value, source))
+
+
+def _set(given: dict[str, Given], name: str, value: Given) -> None:
+    if name in given:
+        raise ConfigInvalid(f"{name} is given twice ({value.source}); allowed is once")
+    given[name] = value
+
+
+def _is_section(name: str) -> bool:
+    return any(known.startswith(f"{name}.") for known in (*_BY_NAME, *IGNORED))
+
+
+def _section(name: str, value: object, source: str) -> Mapping[str, object]:
+    """Take a section as a mapping or, as the reference gives some, as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+        if value is None:
+            raise refuse(name, Given("text", source), "a mapping, or its JSON text")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise refuse(name, Given(value, source), "a mapping of keys to values")
+    return value
+
+
+def _unknown(name: str, given: Given) -> ConfigInvalid:
+    near = difflib.get_close_matches(name, [*_BY_NAME, *_SECRET_FILES], n=1)
+    hint = f"did you mean {near[0]}?" if near else "`codeq-cluster config --keys` lists them"
+    # The value of an unknown key may be a misspelt secret.
+    return ConfigInvalid(f"{name} ({given.source}): unknown key; allowed are known keys, {hint}")
+
+
+def checked(key: Key, given: Given) -> object:
+    """Return the parsed value.
+
+    Raises:
+        ConfigInvalid: It is not what the key allows.
+    """
+    try:
+        return key.kind.parse(given.raw)
+    except ValueError as error:
+        raise refuse(key.name, given, key.kind.allowed, secret=key.secret) from error
