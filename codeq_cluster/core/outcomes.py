@@ -81,6 +81,4 @@ class Advanced(Struct, frozen=True, array_like=True, tag="advanced"):
     count: int
 
 
-Outcome = (
-    Rejected | Created | Claimed | Extended | Returned | Submitted | Cancelled | Advanced
-)
+Outcome = Rejected | Created | Claimed | Extended | Returned | Submitted | Cancelled | Advanced

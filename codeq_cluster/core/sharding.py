@@ -16,5 +16,5 @@ def fnv1a_64(text: str) -> int:
 
 
 def shard_of(text: str, shards: int) -> int:
-    """Return the shard of a task id, or of `tenant/key` for an idempotency key: 0 <= shard < shards."""
+    """Return the shard, from 0, of a task id or of `tenant/key` for an idempotency key."""
     return fnv1a_64(text) % shards

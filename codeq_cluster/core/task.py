@@ -48,6 +48,7 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         request: Id of the request that ended it, so that a retry of that request is recognised.
+        delay_ms: Until the task was to be ready again, so that such a retry hears the same answer.
     """
 
     worker: str
@@ -56,6 +57,7 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
     outcome: AttemptOutcome
     error: str = ""
     request: str = ""
+    delay_ms: int = 0
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

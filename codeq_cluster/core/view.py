@@ -1,4 +1,4 @@
-"""View: the state a decision looks at, declared by the core and provided by the broker (or a test's dict)."""
+"""View: the state a decision looks at, declared by the core and provided by the broker."""
 
 from __future__ import annotations
 

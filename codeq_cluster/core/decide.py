@@ -1,0 +1,314 @@
+"""Decide: one operation against one view, giving an answer and the changes that make it true.
+
+Pure and deterministic in the view: the leader decides, and what it decided is what is replicated.
+
+A lease ends by a transition, never by the clock alone. Between a lease's last instant and the
+`Advance` that notices it, its holder may still act; so at every moment exactly one worker can, and
+no two decisions can disagree about who.
+
+Every operation but `Heartbeat` and `Advance` carries a request (a `Create` its task's id). Sent
+again under the same request it changes nothing and is answered as before, as long as the task
+still remembers: `history_attempts_max` deliveries for an abandon or a nack, the lease for a claim,
+the task's life for the others.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from codeq_cluster.core.backoff import backoff_ms
+from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.claiming import claim
+from codeq_cluster.core.expiry import advance
+from codeq_cluster.core.operations import (
+    Abandon,
+    Advance,
+    Cancel,
+    Claim,
+    Create,
+    Heartbeat,
+    Nack,
+    Operation,
+    Submit,
+)
+from codeq_cluster.core.outcomes import (
+    Cancelled,
+    Created,
+    Extended,
+    Rejected,
+    Rejection,
+    Returned,
+    Submitted,
+)
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import (
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Attempt,
+    AttemptOutcome,
+    Result,
+    State,
+    Task,
+)
+from codeq_cluster.core.transitions import (
+    MAX_ATTEMPTS,
+    attempt_of,
+    cancelled,
+    dead,
+    delayed,
+    extended,
+    returned,
+    submitted,
+)
+from codeq_cluster.core.view import View
+
+
+def decide(view: View, operation: Operation, rules: Rules) -> Decision:
+    """Answer `operation` and say what changes; the caller advances the view before the next one.
+
+    The only effects on the view are the draws of `next_seq` and `fraction`.
+    """
+    match operation:
+        case Create():
+            return _create(view, operation)
+        case Claim():
+            return claim(view, operation)
+        case Heartbeat():
+            return _heartbeat(view, operation)
+        case Abandon():
+            return _abandon(view, operation, rules)
+        case Nack():
+            return _nack(view, operation, rules)
+        case Submit():
+            return _submit(view, operation, rules)
+        case Cancel():
+            return _cancel(view, operation, rules)
+        case Advance():
+            return advance(view, operation, rules)
+        case _:
+            assert_never(operation)
+
+
+def _create(view: View, operation: Create) -> Decision:
+    assert PRIORITY_MIN <= operation.priority <= PRIORITY_MAX
+    assert operation.max_attempts >= 1
+    existing = view.task(operation.id)
+    if existing is not None:
+        return Decision(_created_before(existing, operation))
+    if operation.idempotency_key:
+        row = view.keyed(operation.tenant, operation.idempotency_key)
+        if row is not None:
+            if row.fingerprint != operation.fingerprint:
+                return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
+            keyed = view.task(row.task_id)
+            assert keyed is not None  # A key's row is deleted with its task.
+            return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
+    change = TaskChange(
+        before=None,
+        after=_new_task(view, operation),
+        payload=operation.payload,
+        fingerprint=operation.fingerprint if operation.idempotency_key else "",
+    )
+    assert change.after is not None
+    return Decision(Created(change.after), (change,))
+
+
+def _created_before(existing: Task, operation: Create) -> Created | Rejected:
+    """Answer a create whose id is taken: a retry, or (were an id ever drawn twice) a stranger's."""
+    same = (
+        existing.tenant == operation.tenant
+        and existing.command == operation.command
+        and existing.idempotency_key == operation.idempotency_key
+    )
+    return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
+
+
+def _new_task(view: View, operation: Create) -> Task:
+    now_ms = view.now_ms
+    start_ms = operation.run_at_ms or now_ms + operation.delay_ms
+    waits = start_ms > now_ms
+    return Task(
+        id=operation.id,
+        tenant=operation.tenant,
+        command=operation.command,
+        priority=operation.priority,
+        max_attempts=operation.max_attempts,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        state=State.DELAYED if waits else State.READY,
+        seq=0 if waits else view.next_seq(),
+        due_ms=start_ms if waits else 0,
+        ready_ms=0 if waits else now_ms,
+        expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
+        webhook=operation.webhook,
+        trace_parent=operation.trace_parent,
+        trace_state=operation.trace_state,
+        idempotency_key=operation.idempotency_key,
+        run_at_ms=operation.run_at_ms,
+    )
+
+
+def _heartbeat(view: View, operation: Heartbeat) -> Decision:
+    assert operation.extend_ms >= 1
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    refusal = _refusal(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    lease_until_ms = view.now_ms + operation.extend_ms
+    after = extended(task, lease_until_ms=lease_until_ms, now_ms=view.now_ms)
+    return Decision(Extended(lease_until_ms), (TaskChange(before=task, after=after),))
+
+
+def _abandon(view: View, operation: Abandon, rules: Rules) -> Decision:
+    assert operation.request
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    before = _ended_by(task, operation.request)
+    if before is not None:
+        return Decision(_returned_before(task, before))
+    refusal = _refusal(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    attempt = attempt_of(
+        task, AttemptOutcome.ABANDONED, now_ms=view.now_ms, request=operation.request
+    )
+    return _give_back(view, task, attempt, rules, last_error=MAX_ATTEMPTS)
+
+
+def _nack(view: View, operation: Nack, rules: Rules) -> Decision:
+    assert operation.request
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    before = _ended_by(task, operation.request)
+    if before is not None:
+        return Decision(_returned_before(task, before))
+    refusal = _refusal(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    last = task.attempts >= task.max_attempts
+    attempt = attempt_of(
+        task,
+        AttemptOutcome.NACKED,
+        now_ms=view.now_ms,
+        error=operation.reason,
+        request=operation.request,
+        delay_ms=0 if last else _nack_delay_ms(view, task, operation, rules),
+    )
+    return _give_back(view, task, attempt, rules, last_error=operation.reason or MAX_ATTEMPTS)
+
+
+def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: Rules) -> int:
+    if operation.delay_ms > 0:
+        return min(operation.delay_ms, rules.backoff_max_ms)
+    return backoff_ms(
+        rules.backoff_policy,
+        base_ms=rules.backoff_base_ms,
+        max_ms=rules.backoff_max_ms,
+        attempts=task.attempts,
+        draw=view.fraction(),
+    )
+
+
+def _give_back(
+    view: View, task: Task, attempt: Attempt, rules: Rules, *, last_error: str
+) -> Decision:
+    """End the attempt: the task dies of its last one, else waits for the attempt's delay."""
+    if task.attempts >= task.max_attempts:
+        death = dead(task, rules, error=last_error, now_ms=view.now_ms, ended=attempt)
+        return Decision(Returned(dead=True), (death,))
+    if attempt.delay_ms:
+        after = delayed(task, attempt, rules)
+    else:
+        after = returned(task, attempt, rules, seq=view.next_seq())
+    outcome = Returned(dead=False, delay_ms=attempt.delay_ms)
+    return Decision(outcome, (TaskChange(before=task, after=after),))
+
+
+def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
+    assert operation.request
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    if task.has_result:
+        stored = view.result(task.id)
+        assert stored is not None
+        if _says_the_same(stored, operation):
+            return Decision(Submitted(stored))
+    refusal = _refusal(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    change = submitted(task, operation, rules, now_ms=view.now_ms)
+    assert change.result is not None
+    return Decision(Submitted(change.result), (change,))
+
+
+def _says_the_same(stored: Result, operation: Submit) -> bool:
+    """Tell whether the stored result is this submit's, sent before or said again."""
+    if stored.request == operation.request:
+        return True
+    return (
+        stored.worker == operation.worker
+        and stored.status == operation.status
+        and stored.body == operation.body
+        and stored.error == operation.error
+        and stored.artifacts == operation.artifacts
+    )
+
+
+def _cancel(view: View, operation: Cancel, rules: Rules) -> Decision:
+    assert operation.request
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    if task.state.terminal:
+        if task.ended_by == operation.request:
+            return Decision(Cancelled(task))
+        return Decision(Rejected(Rejection.ALREADY_TERMINAL))
+    change = cancelled(task, rules, request=operation.request, now_ms=view.now_ms)
+    assert change.after is not None
+    return Decision(Cancelled(change.after), (change,))
+
+
+def _found(view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel) -> Task | None:
+    """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
+    task = view.task(operation.id)
+    return task if task is not None and task.tenant == operation.tenant else None
+
+
+def _refusal(task: Task, operation: Heartbeat | Abandon | Nack | Submit) -> Rejection | None:
+    """Return why the worker may not act on the task, or None when it holds the lease."""
+    if task.state is not State.LEASED:
+        if 0 < operation.token < task.lease_token or _cancelled_under(task, operation.worker):
+            return Rejection.LEASE_LOST
+        return Rejection.NOT_IN_PROGRESS
+    if operation.token and operation.token != task.lease_token:
+        return Rejection.LEASE_LOST
+    if operation.worker != task.worker:
+        return Rejection.NOT_OWNER
+    return None
+
+
+def _cancelled_under(task: Task, worker: str) -> bool:
+    """Tell whether the task was cancelled while this worker held it, and so took its lease away."""
+    if not task.history:
+        return False
+    last = task.history[-1]
+    return last.outcome is AttemptOutcome.CANCELLED and last.worker == worker
+
+
+def _ended_by(task: Task, request: str) -> Attempt | None:
+    """Return the attempt that the request ended, if the history still holds it."""
+    for attempt in reversed(task.history):
+        if attempt.request == request:
+            return attempt
+    return None
+
+
+def _returned_before(task: Task, attempt: Attempt) -> Returned:
+    """Return what the request that ended the attempt was answered."""
+    dead_by_it = task.state is State.DEAD and task.ended_by == attempt.request
+    return Returned(dead=dead_by_it, delay_ms=attempt.delay_ms)

@@ -1,0 +1,52 @@
+"""Expiry: what time does: delays end, leases expire, messages die, ended tasks are deleted."""
+
+from __future__ import annotations
+
+from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.operations import Advance
+from codeq_cluster.core.outcomes import Advanced
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.transitions import (
+    LEASE_EXPIRED,
+    MESSAGE_EXPIRED,
+    attempt_of,
+    dead,
+    due,
+    returned,
+)
+from codeq_cluster.core.view import View
+
+
+def advance(view: View, operation: Advance, rules: Rules) -> Decision:
+    """Let time act on what is due, the oldest first, at most `operation.count` tasks."""
+    assert operation.count >= 1
+    due_ids = view.due(operation.count, leases_too=operation.leases_too)
+    changes = tuple(_elapsed(view, task_id, rules) for task_id in due_ids)
+    return Decision(Advanced(len(changes)), changes)
+
+
+def _elapsed(view: View, task_id: str, rules: Rules) -> TaskChange:
+    """Return what the instant that has come does to the task."""
+    task = view.task(task_id)
+    assert task is not None
+    now_ms = view.now_ms
+    if task.state.terminal:
+        assert task.retain_until_ms <= now_ms
+        return TaskChange(before=task, after=None)
+    if task.state is State.LEASED:
+        assert task.lease_until_ms <= now_ms
+        return _lease_expired(view, task, rules)
+    if 0 < task.expires_ms <= now_ms:
+        return dead(task, rules, error=MESSAGE_EXPIRED, now_ms=now_ms)
+    assert task.state is State.DELAYED
+    assert task.due_ms <= now_ms
+    return TaskChange(before=task, after=due(task, seq=view.next_seq(), now_ms=now_ms))
+
+
+def _lease_expired(view: View, task: Task, rules: Rules) -> TaskChange:
+    now_ms = view.now_ms
+    attempt = attempt_of(task, AttemptOutcome.LEASE_EXPIRED, now_ms=now_ms)
+    if task.attempts >= task.max_attempts:
+        return dead(task, rules, error=LEASE_EXPIRED, now_ms=now_ms, ended=attempt)
+    return TaskChange(before=task, after=returned(task, attempt, rules, seq=view.next_seq()))

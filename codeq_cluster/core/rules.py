@@ -1,0 +1,42 @@
+"""Rules: the durations and bounds a decision is made under, fixed for the life of a leader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.task import HISTORY_ATTEMPTS_MAX
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How long things last. They shape new decisions only, so nodes may differ in them for a while.
+
+    Attributes:
+        backoff_policy: A key of `backoff.POLICIES`.
+        backoff_base_ms: b of the policies.
+        backoff_max_ms: Cap of every delay a nack can lead to, asked for or computed.
+        retention_ms: From the terminal instant to the task's deletion.
+        dlq_retention_ms: The same for a dead letter.
+        key_retention_ms: An idempotency key, and so its task, lives at least this long from create.
+        history_attempts_max: Finished attempts kept with a task, the newest.
+    """
+
+    backoff_policy: str = "exp_full_jitter"
+    backoff_base_ms: int = 5_000
+    backoff_max_ms: int = 900_000
+    retention_ms: int = _DAY_MS
+    dlq_retention_ms: int = 7 * _DAY_MS
+    key_retention_ms: int = _DAY_MS
+    history_attempts_max: int = HISTORY_ATTEMPTS_MAX
+
+    def __post_init__(self) -> None:
+        assert self.backoff_policy in POLICIES
+        assert 0 <= self.backoff_base_ms
+        assert 0 <= self.backoff_max_ms
+        assert 0 <= self.retention_ms
+        assert 0 <= self.dlq_retention_ms
+        assert 0 <= self.key_retention_ms
+        assert 1 <= self.history_attempts_max <= HISTORY_ATTEMPTS_MAX

@@ -1,0 +1,208 @@
+"""Transitions: what a task becomes, one function an arrow of the lifecycle.
+
+A transition states its start by an assert: whether it is allowed at all has been decided before.
+Only the fields that a state uses are set in it, so two equal situations are equal values.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.operations import Submit
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import Attempt, AttemptOutcome, Result, State, Task
+
+COMPLETED = "COMPLETED"
+FAILED = "FAILED"
+
+CANCELLED = "CANCELLED"
+LEASE_EXPIRED = "LEASE_EXPIRED"
+MAX_ATTEMPTS = "MAX_ATTEMPTS"
+MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
+
+
+def leased(task: Task, *, worker: str, request: str, lease_until_ms: int, now_ms: int) -> Task:
+    """READY → LEASED: one more delivery, under a token no earlier lease of the task had."""
+    assert task.state is State.READY
+    return replace(
+        task,
+        state=State.LEASED,
+        attempts=task.attempts + 1,
+        seq=0,
+        worker=worker,
+        lease_until_ms=lease_until_ms,
+        lease_token=task.lease_token + 1,
+        claim=request,
+        claimed_ms=now_ms,
+        updated_ms=now_ms,
+    )
+
+
+def extended(task: Task, *, lease_until_ms: int, now_ms: int) -> Task:
+    """LEASED → LEASED: the lease ends at another instant."""
+    assert task.state is State.LEASED
+    return replace(task, lease_until_ms=lease_until_ms, updated_ms=now_ms)
+
+
+def due(task: Task, *, seq: int, now_ms: int) -> Task:
+    """DELAYED → READY, at the tail of its priority."""
+    assert task.state is State.DELAYED
+    return replace(task, state=State.READY, seq=seq, due_ms=0, ready_ms=now_ms, updated_ms=now_ms)
+
+
+def returned(task: Task, ended: Attempt, rules: Rules, *, seq: int) -> Task:
+    """LEASED → READY, at the tail of its priority.
+
+    Args:
+        task: Leased.
+        ended: The delivery that is over.
+        rules: For the history's bound.
+        seq: Freshly drawn.
+    """
+    assert task.state is State.LEASED
+    return replace(
+        task,
+        state=State.READY,
+        seq=seq,
+        ready_ms=ended.ended_ms,
+        worker="",
+        lease_until_ms=0,
+        claim="",
+        claimed_ms=0,
+        updated_ms=ended.ended_ms,
+        history=_history(task, ended, rules),
+    )
+
+
+def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
+    """LEASED → DELAYED, for the delay the attempt ended with."""
+    assert task.state is State.LEASED
+    assert ended.delay_ms > 0
+    return replace(
+        task,
+        state=State.DELAYED,
+        due_ms=ended.ended_ms + ended.delay_ms,
+        worker="",
+        lease_until_ms=0,
+        claim="",
+        claimed_ms=0,
+        updated_ms=ended.ended_ms,
+        history=_history(task, ended, rules),
+    )
+
+
+def submitted(task: Task, operation: Submit, rules: Rules, *, now_ms: int) -> TaskChange:
+    """LEASED → DONE or FAILED, as the worker says."""
+    assert task.state is State.LEASED
+    assert operation.status in (COMPLETED, FAILED)
+    done = operation.status == COMPLETED
+    attempt = attempt_of(
+        task,
+        AttemptOutcome.COMPLETED if done else AttemptOutcome.FAILED,
+        now_ms=now_ms,
+        error=operation.error,
+        request=operation.request,
+    )
+    result = Result(
+        task_id=task.id,
+        status=operation.status,
+        body=operation.body,
+        error=operation.error,
+        artifacts=operation.artifacts,
+        completed_ms=now_ms,
+        worker=operation.worker,
+        request=operation.request,
+    )
+    state = State.DONE if done else State.FAILED
+    return _terminal(task, state, result, rules, ended=attempt)
+
+
+def cancelled(task: Task, rules: Rules, *, request: str, now_ms: int) -> TaskChange:
+    """READY, DELAYED or LEASED → FAILED; a delivery under way ends with it."""
+    assert not task.state.terminal
+    attempt = (
+        attempt_of(task, AttemptOutcome.CANCELLED, now_ms=now_ms, request=request)
+        if task.state is State.LEASED
+        else None
+    )
+    result = _broker_result(task, CANCELLED, request=request, now_ms=now_ms)
+    return _terminal(task, State.FAILED, result, rules, ended=attempt)
+
+
+def dead(
+    task: Task, rules: Rules, *, error: str, now_ms: int, ended: Attempt | None = None
+) -> TaskChange:
+    """READY, DELAYED or LEASED → DEAD.
+
+    Args:
+        task: Not terminal.
+        rules: For the retention and the history's bound.
+        error: Why, as it will be read.
+        now_ms: The instant of death.
+        ended: The delivery that was one too many; None for a task that was waiting.
+    """
+    assert not task.state.terminal
+    assert (ended is not None) == (task.state is State.LEASED)
+    request = ended.request if ended is not None else ""
+    result = _broker_result(task, error, request=request, now_ms=now_ms)
+    return _terminal(task, State.DEAD, result, rules, ended=ended)
+
+
+def attempt_of(
+    task: Task,
+    outcome: AttemptOutcome,
+    *,
+    now_ms: int,
+    error: str = "",
+    request: str = "",
+    delay_ms: int = 0,
+) -> Attempt:
+    """Return the delivery under way as one that ends now."""
+    return Attempt(
+        worker=task.worker,
+        started_ms=task.claimed_ms,
+        ended_ms=now_ms,
+        outcome=outcome,
+        error=error,
+        request=request,
+        delay_ms=delay_ms,
+    )
+
+
+def _broker_result(task: Task, error: str, *, request: str, now_ms: int) -> Result:
+    """Return the FAILED result that the broker itself gives a task; it has no worker."""
+    return Result(task_id=task.id, status=FAILED, error=error, completed_ms=now_ms, request=request)
+
+
+def _terminal(
+    task: Task, state: State, result: Result, rules: Rules, *, ended: Attempt | None
+) -> TaskChange:
+    now_ms = result.completed_ms
+    retain_until_ms = now_ms + (
+        rules.dlq_retention_ms if state is State.DEAD else rules.retention_ms
+    )
+    if task.idempotency_key:
+        # The key's row goes with its task, so the task stays as long as the key is promised.
+        retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
+    after = replace(
+        task,
+        state=state,
+        seq=0,
+        due_ms=0,
+        retain_until_ms=retain_until_ms,
+        worker="",
+        lease_until_ms=0,
+        claim="",
+        claimed_ms=0,
+        error=result.error,
+        updated_ms=now_ms,
+        ended_by=result.request,
+        has_result=True,
+        history=task.history if ended is None else _history(task, ended, rules),
+    )
+    return TaskChange(before=task, after=after, result=result)
+
+
+def _history(task: Task, ended: Attempt, rules: Rules) -> tuple[Attempt, ...]:
+    return (*task.history, ended)[-rules.history_attempts_max :]
