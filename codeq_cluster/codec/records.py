@@ -1,0 +1,98 @@
+"""Records: the values of the keyspace as bytes, each a version byte and a MessagePack array.
+
+Fields are told apart by position: a new one goes to the end with a default, and then records
+written before it still read. Any other change takes a new version byte.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from codeq_cluster.core.task import Counters, Result, Task
+from codeq_cluster.core.view import KeyRow
+
+_VERSION = b"\x01"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_task = msgspec.msgpack.Decoder(Task).decode
+_decode_result = msgspec.msgpack.Decoder(Result).decode
+_decode_key_row = msgspec.msgpack.Decoder(KeyRow).decode
+_decode_counters = msgspec.msgpack.Decoder(Counters).decode
+
+
+class RecordInvalid(ValueError):
+    """A stored value is damaged, or was written by a version this one does not know."""
+
+
+def encode_task(task: Task) -> bytes:
+    """Return the task's bytes."""
+    return _VERSION + _encode(task)
+
+
+def decode_task(value: bytes) -> Task:
+    """Return the task.
+
+    Raises:
+        RecordInvalid: The bytes are no task of a known version.
+    """
+    try:
+        return _decode_task(_body(value))
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored task is damaged: {error}") from error
+
+
+def encode_result(result: Result) -> bytes:
+    """Return the result's bytes."""
+    return _VERSION + _encode(result)
+
+
+def decode_result(value: bytes) -> Result:
+    """Return the result.
+
+    Raises:
+        RecordInvalid: The bytes are no result of a known version.
+    """
+    try:
+        return _decode_result(_body(value))
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored result is damaged: {error}") from error
+
+
+def encode_key_row(row: KeyRow) -> bytes:
+    """Return the bytes of what an idempotency key stands for."""
+    return _VERSION + _encode(row)
+
+
+def decode_key_row(value: bytes) -> KeyRow:
+    """Return what an idempotency key stands for.
+
+    Raises:
+        RecordInvalid: The bytes are no such row of a known version.
+    """
+    try:
+        return _decode_key_row(_body(value))
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored idempotency row is damaged: {error}") from error
+
+
+def encode_counters(counters: Counters) -> bytes:
+    """Return the counters' bytes."""
+    return _VERSION + _encode(counters)
+
+
+def decode_counters(value: bytes) -> Counters:
+    """Return the counters.
+
+    Raises:
+        RecordInvalid: The bytes are no counters of a known version.
+    """
+    try:
+        return _decode_counters(_body(value))
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored counters are damaged: {error}") from error
+
+
+def _body(value: bytes) -> memoryview:
+    if value[:1] != _VERSION:
+        raise RecordInvalid(f"stored value has version {value[:1].hex() or 'none'}, expected 01")
+    return memoryview(value)[1:]
