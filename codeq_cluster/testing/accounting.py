@@ -1,0 +1,240 @@
+"""Accounting: judge what clients saw, call by call, against what the broker promises."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Operation(StrEnum):
+    """What a call asked for."""
+
+    CREATE = "create"
+    CLAIM = "claim"
+    RESULT = "result"
+
+
+class Outcome(StrEnum):
+    """What the caller may conclude from the answer, or from its absence."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request and its answer.
+
+    Attributes:
+        node: The node asked.
+        key: What tells the task from every other, chosen by the producer and carried by the
+            payload; empty for a claim that brought nothing.
+        worker: Who claimed or finished; empty for a create.
+        content: Of a result: what was submitted, unique to one lease of one worker. Of a claim:
+            the payload as it was delivered. Of a create: the payload as it was sent.
+        started_s: Monotonic seconds; the broker had not seen the call before.
+        ended_s: Monotonic seconds; the answer was complete.
+        status: HTTP status, 0 when the connection gave none.
+        detail: The answer's stable code, or what went wrong with the connection.
+        excused: The node was given up before or during the call, so a failure is no news.
+        shard: Of the task, -1 when not known.
+    """
+
+    operation: Operation
+    node: str
+    key: str
+    task_id: str
+    worker: str
+    content: str
+    started_s: float
+    ended_s: float
+    outcome: Outcome
+    status: int
+    detail: str
+    excused: bool
+    shard: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalTask:
+    """What a read after everything came to rest tells about a task.
+
+    Attributes:
+        status: The task's status; empty when the task is not there.
+        content: The stored result's content, empty without one.
+    """
+
+    status: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What went wrong, one line each; all empty when the broker kept its promises.
+
+    Attributes:
+        failed: Calls to nodes in good standing that were not answered with success.
+        lost: Acknowledged tasks that are not there, or were never finished.
+        duplicated: One create that made several tasks.
+        finished_twice: Tasks with two acknowledged results of different content, a result that
+            changed after it was acknowledged, or a claim after an acknowledged result.
+        invented: Deliveries nobody created, or with another payload than was sent.
+    """
+
+    failed: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    duplicated: Sequence[str] = ()
+    finished_twice: Sequence[str] = ()
+    invented: Sequence[str] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing went wrong."""
+        return not (
+            self.failed or self.lost or self.duplicated or self.finished_twice or self.invented
+        )
+
+    def __str__(self) -> str:
+        """Return the counts, and the first lines of each kind."""
+        lines = []
+        for kind in ("failed", "lost", "duplicated", "finished_twice", "invented"):
+            found: Sequence[str] = getattr(self, kind)
+            lines.append(f"{kind}: {len(found)}")
+            lines.extend(f"  {line}" for line in found[:5])
+        return "\n".join(lines)
+
+
+def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
+    """Judge a run.
+
+    Args:
+        calls: Every call of every client, any order.
+        final: By task id: what was read after the last call. Every acknowledged task should be
+            here; one that is missing counts as lost.
+    """
+    by_operation: dict[Operation, list[Call]] = defaultdict(list)
+    failed = []
+    for call in calls:
+        by_operation[call.operation].append(call)
+        if call.outcome is not Outcome.OK and not call.excused:
+            failed.append(
+                f"{call.operation} {call.key} at {call.node}: {call.status} {call.detail}"
+                f" after {call.ended_s - call.started_s:.2f} s"
+            )
+    creates, claims = by_operation[Operation.CREATE], by_operation[Operation.CLAIM]
+    results = by_operation[Operation.RESULT]
+    return Verdict(
+        failed=failed,
+        lost=_lost(creates, final),
+        duplicated=_duplicated(creates, claims),
+        finished_twice=[*_finished_twice(results, final), *_claimed_again(claims, results)],
+        invented=_invented(creates, claims),
+    )
+
+
+def _lost(creates: Sequence[Call], final: Mapping[str, FinalTask]) -> list[str]:
+    absent = FinalTask(status="", content="")
+    acknowledged = {c.task_id: c.key for c in creates if c.outcome is Outcome.OK}
+    return [
+        f"{key} ({task_id}) is {final.get(task_id, absent).status or 'not there'}"
+        for task_id, key in acknowledged.items()
+        if final.get(task_id, absent).status != "COMPLETED"
+    ]
+
+
+def _duplicated(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:
+    # Every create carries an idempotency key, so its retries must all name one task; a task made
+    # by an unacknowledged try shows in a claim.
+    ids: dict[str, set[str]] = defaultdict(set)
+    for call in (*creates, *claims):
+        if call.key and call.task_id:
+            ids[call.key].add(call.task_id)
+    return [f"{key} is {sorted(tasks)}" for key, tasks in ids.items() if len(tasks) > 1]
+
+
+def _finished_twice(results: Sequence[Call], final: Mapping[str, FinalTask]) -> list[str]:
+    acknowledged: dict[str, dict[str, Call]] = defaultdict(dict)
+    for call in results:
+        if call.outcome is Outcome.OK:
+            acknowledged[call.task_id].setdefault(call.content, call)
+    found = []
+    for task_id, contents in acknowledged.items():
+        if len(contents) > 1:
+            workers = sorted({call.worker for call in contents.values()})
+            found.append(f"{task_id} has {len(contents)} results, by {workers}")
+        stored = final.get(task_id)
+        if stored is not None and stored.content not in contents:
+            found.append(f"{task_id} answers {stored.content!r}, acknowledged {sorted(contents)}")
+    return found
+
+
+def _claimed_again(claims: Sequence[Call], results: Sequence[Call]) -> list[str]:
+    finished_s: dict[str, float] = {}
+    for call in results:
+        if call.outcome is Outcome.OK:
+            finished_s[call.task_id] = min(call.ended_s, finished_s.get(call.task_id, call.ended_s))
+    # Only a claim asked after the acknowledgement is one that must not see the task: the answer
+    # of an earlier claim may have been overtaken by the whole rest of the task's life.
+    return [
+        f"{call.task_id} claimed by {call.worker} at {call.node} after its result was acknowledged"
+        for call in claims
+        if call.task_id and call.started_s > finished_s.get(call.task_id, float("inf"))
+    ]
+
+
+def _invented(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:
+    sent = {call.key: call.content for call in creates}
+    return [
+        f"{call.task_id} was delivered with {call.content[:80]!r}"
+        for call in claims
+        if call.task_id and sent.get(call.key) != call.content
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of a set of durations, in the unit they came in; all 0 for an empty set."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, durations: Sequence[float]) -> Percentiles:
+        """Summarize `durations` by nearest rank."""
+        ranked = sorted(durations)
+        if not ranked:
+            return cls(count=0, p50=0.0, p90=0.0, p99=0.0, max=0.0)
+
+        def rank(share: float) -> float:
+            return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+        return cls(count=len(ranked), p50=rank(0.5), p90=rank(0.9), p99=rank(0.99), max=ranked[-1])
+
+
+def repair_seconds(calls: Iterable[Call], *, struck_s: float, shard: int) -> float | None:
+    """Return the time from a fault to the next acknowledged create on a shard.
+
+    Args:
+        calls: Every call of the run.
+        struck_s: Monotonic instant of the fault. Only creates asked after it count: an earlier
+            one may have been answered by the leader that is gone.
+        shard: The shard that lost its leader.
+
+    Returns:
+        Seconds, or None when no create on that shard was acknowledged since.
+    """
+    answers = [
+        call.ended_s
+        for call in calls
+        if call.operation is Operation.CREATE
+        and call.outcome is Outcome.OK
+        and call.shard == shard
+        and call.started_s > struck_s
+    ]
+    return min(answers) - struck_s if answers else None

@@ -1,0 +1,507 @@
+"""Local cluster: real node processes on loopback, and faults one can do to them without root."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+import aiohttp
+import yaml
+
+from codeq_cluster.testing.partition import LinkProxies
+
+T = TypeVar("T")
+
+PRODUCER_TOKEN = "acceptance-producer"  # noqa: S105 - a credential of throwaway clusters only
+ADMIN_TOKEN = "acceptance-admin"  # noqa: S105 - the same
+# Each worker is a subject of its own, so ownership is told apart; more than any load here uses.
+WORKERS = 32
+WORKER_TOKENS: Mapping[str, str] = {f"worker-{n}": f"acceptance-worker-{n}" for n in range(WORKERS)}
+
+START_WITHIN_S = 30.0  # three interpreters importing at once on two busy cores
+STOP_WITHIN_S = 15.0
+POLL_S = 0.02
+STATUS_TIMEOUT_S = 2.0
+LOG_TAIL_LINES = 60
+# Below the kernel's range of ephemeral ports: a port of a killed node must still be free when the
+# node comes back, and an outgoing connection may not have taken it meanwhile.
+PORTS = range(20_000, 32_000)
+
+_SCOPES = ("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result")
+
+_PROVIDERS: Mapping[str, object] = {
+    "producer": [
+        {
+            "kind": "static",
+            "tokens": [
+                {"token": PRODUCER_TOKEN, "subject": "producer"},
+                {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]},
+            ],
+        }
+    ],
+    "worker": [
+        {
+            "kind": "static",
+            "tokens": [
+                {"token": token, "subject": name, "scopes": list(_SCOPES), "eventTypes": ["*"]}
+                for name, token in WORKER_TOKENS.items()
+            ],
+        }
+    ],
+}
+
+
+class ClusterError(AssertionError):
+    """The cluster did not reach a state in time; the text says which and shows the nodes' logs."""
+
+
+async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float, what: str) -> T:
+    """Ask `condition` again and again until it answers anything but None or False.
+
+    Args:
+        condition: Asked every 20 ms.
+        within_s: Seconds before the wait is given up.
+        what: The state waited for, for the error.
+
+    Raises:
+        ClusterError: The condition did not hold in time.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = await condition()
+        if answer is not None and answer is not False:
+            return answer
+        if time.monotonic() > deadline:
+            raise ClusterError(f"not within {within_s:g} s: {what}")
+        await asyncio.sleep(POLL_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` distinct TCP ports nobody listens on at 127.0.0.1."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            # As the nodes bind: a connection of an earlier process in TIME_WAIT is no obstacle.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterError(f"no {count} free ports in {PORTS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """One shard as one node sees it, from `GET /v1/codeq/raft/status`."""
+
+    shard: int
+    is_leader: bool
+    leader: str | None
+    term: int
+    applied_index: int
+    digest: str
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeProcess:
+    """One node: where it listens, where its files are, and its process while it has one."""
+
+    id: str
+    http_port: int
+    link_port: int
+    directory: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    paused: bool = False
+
+    @property
+    def url(self) -> str:
+        """Base URL of the HTTP front end."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def config_path(self) -> Path:
+        """The node's configuration file."""
+        return self.directory / "node.yaml"
+
+    @property
+    def data_path(self) -> Path:
+        """The node's data directory."""
+        return self.directory / "data"
+
+    @property
+    def log_path(self) -> Path:
+        """Standard output and error of every run of the node, one after the other."""
+        return self.directory / "node.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        if not self.log_path.exists():
+            return ""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+class LocalCluster:
+    """Real node processes on loopback.
+
+    An async context manager: entering starts every node and waits until all are ready, leaving
+    stops them. Ports are picked at run time and kept over restarts.
+
+    Args:
+        directory: Data, configuration and logs, one directory a node; kept afterwards.
+        nodes: How many.
+        shards: Raft groups.
+        cuttable: Route every directed link through a proxy of this process, so that `cut` works.
+            Without it nodes dial each other directly, and a killed node refuses connections at
+            once, as on one machine without proxies.
+        settings: Top-level keys to add to every configuration file, or to replace in it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        shards: int = 4,
+        cuttable: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.shards = shards
+        self._settings = dict(settings or {})
+        self._cuttable = cuttable
+        ports = free_ports(2 * nodes)
+        self.nodes: dict[str, NodeProcess] = {}
+        for n in range(nodes):
+            node_id = f"n{n + 1}"
+            self.nodes[node_id] = NodeProcess(
+                id=node_id,
+                http_port=ports[2 * n],
+                link_port=ports[2 * n + 1],
+                directory=directory / node_id,
+            )
+        self._proxies = LinkProxies({n.id: n.link_port for n in self.nodes.values()})
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start every node and wait until all are ready."""
+        self._http = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
+            timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
+        )
+        try:
+            if self._cuttable:
+                await self._proxies.start()
+            for node in self.nodes.values():
+                self._write_config(node)
+                self._launch(node)
+            await self.wait_ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop every node."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop whatever runs; harmless when nothing does."""
+        for node in self.nodes.values():
+            if node.paused:
+                self.resume(node.id)
+            if node.process is not None and node.running:
+                node.process.send_signal(signal.SIGTERM)
+        for node in self.nodes.values():
+            if node.process is None:
+                continue
+            try:
+                await asyncio.to_thread(node.process.wait, STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                node.process.kill()
+                await asyncio.to_thread(node.process.wait)
+            node.process = None
+        await self._proxies.stop()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Base URL of every node, running or not."""
+        return {node.id: node.url for node in self.nodes.values()}
+
+    def pid(self, node_id: str) -> int:
+        """Return the process id of a running node."""
+        process = self.nodes[node_id].process
+        assert process is not None, f"{node_id} does not run"
+        return process.pid
+
+    # Faults.
+
+    async def kill(self, node_id: str) -> None:
+        """Kill a node with SIGKILL and reap it."""
+        process = self._running(node_id)
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        self.nodes[node_id].process = None
+        self.nodes[node_id].paused = False
+
+    async def stop(self, node_id: str) -> int:
+        """Stop a node with SIGTERM and return its exit status.
+
+        Raises:
+            ClusterError: It did not end in time.
+        """
+        process = self._running(node_id)
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = await asyncio.to_thread(process.wait, STOP_WITHIN_S)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"{node_id} did not stop\n{self.logs()}") from error
+        self.nodes[node_id].process = None
+        return status
+
+    def pause(self, node_id: str) -> None:
+        """Freeze a node with SIGSTOP: it keeps its connections and answers nothing."""
+        self._running(node_id).send_signal(signal.SIGSTOP)
+        self.nodes[node_id].paused = True
+
+    def resume(self, node_id: str) -> None:
+        """Let a frozen node go on."""
+        self._running(node_id).send_signal(signal.SIGCONT)
+        self.nodes[node_id].paused = False
+
+    def start(self, node_id: str) -> None:
+        """Start a node that does not run, on its old ports and data; does not wait."""
+        assert not self.nodes[node_id].running, f"{node_id} runs already"
+        self._launch(self.nodes[node_id])
+
+    def cut(self, node_id: str, *, hears: bool = False, speaks: bool = False) -> None:
+        """Cut a node off from its peers; clients still reach it.
+
+        Args:
+            node_id: The node to cut off.
+            hears: Leave the direction towards the node open.
+            speaks: Leave the direction from the node open.
+        """
+        assert self._cuttable, "only a cluster made with cuttable=True can be cut"
+        for peer in self.nodes:
+            if peer == node_id:
+                continue
+            if not speaks:
+                self._proxies.block(node_id, peer)
+            if not hears:
+                self._proxies.block(peer, node_id)
+
+    def heal(self, node_id: str | None = None) -> None:
+        """Open every direction to and from a node, or of all nodes; held bytes arrive late."""
+        for source in self.nodes:
+            for target in self.nodes:
+                if source != target and node_id in (None, source, target):
+                    self._proxies.unblock(source, target)
+
+    async def restore(self) -> None:
+        """Undo every fault: all nodes run, connected and ready."""
+        self.heal()
+        for node in self.nodes.values():
+            if node.paused:
+                self.resume(node.id)
+            if not node.running:
+                self._launch(node)
+        await self.wait_ready()
+
+    # Observation.
+
+    async def ready(self, node_id: str) -> bool:
+        """Return whether the node says it is ready."""
+        return await self._get(node_id, "/readyz") is not None
+
+    async def wait_ready(
+        self, nodes: Sequence[str] | None = None, *, within_s: float = START_WITHIN_S
+    ) -> None:
+        """Wait until these nodes (all by default) are ready.
+
+        Raises:
+            ClusterError: One was not in time, or its process ended.
+        """
+        for node_id in nodes or tuple(self.nodes):
+
+            async def is_ready(node_id: str = node_id) -> bool:
+                node = self.nodes[node_id]
+                if not node.running:
+                    raise ClusterError(f"{node_id} ended before it was ready\n{self.logs()}")
+                return await self.ready(node_id)
+
+            try:
+                await until(is_ready, within_s=within_s, what=f"{node_id} ready")
+            except ClusterError as error:
+                raise ClusterError(f"{error}\n{self.logs()}") from error
+
+    async def status(self, node_id: str) -> dict[int, GroupStatus] | None:
+        """Return the node's shards, or None when it does not answer."""
+        answer = await self._get(node_id, "/v1/codeq/raft/status")
+        if answer is None:
+            return None
+        return {
+            group["shardIdx"]: GroupStatus(
+                shard=group["shardIdx"],
+                is_leader=group["isLeader"],
+                leader=group.get("leaderId") or None,
+                term=group["term"],
+                applied_index=group["appliedIndex"],
+                digest=str(group["digest"]),
+            )
+            for group in answer["groups"]
+        }
+
+    async def leader_of(
+        self, shard: int, *, among: Sequence[str] | None = None, within_s: float = 15.0
+    ) -> str:
+        """Return the node that leads a shard, waiting for one if need be.
+
+        Args:
+            shard: The shard.
+            among: The nodes asked, all by default; while two claim to lead, the higher term is
+                believed.
+            within_s: Seconds to wait.
+
+        Raises:
+            ClusterError: Nobody led in time.
+        """
+
+        async def leader() -> str | None:
+            claims: list[tuple[int, str]] = []
+            for node_id in among or tuple(self.nodes):
+                groups = await self.status(node_id) if self._answers(node_id) else None
+                if groups is not None and groups[shard].is_leader:
+                    claims.append((groups[shard].term, node_id))
+            return max(claims)[1] if claims else None
+
+        return await until(leader, within_s=within_s, what=f"a leader of shard {shard}")
+
+    async def wait_converged(self, *, within_s: float = 20.0) -> dict[int, GroupStatus]:
+        """Wait until every node has the same applied index and digest in every shard.
+
+        Returns:
+            The common status by shard, as the first node tells it.
+
+        Raises:
+            ClusterError: The nodes still differ at the deadline.
+        """
+        seen: dict[str, dict[int, GroupStatus] | None] = {}
+
+        async def converged() -> dict[int, GroupStatus] | None:
+            for node_id in self.nodes:
+                seen[node_id] = await self.status(node_id)
+            answers = [groups for groups in seen.values() if groups is not None]
+            if len(answers) < len(self.nodes):
+                return None
+            states = {
+                tuple((g.shard, g.applied_index, g.digest) for g in groups.values())
+                for groups in answers
+            }
+            return answers[0] if len(states) == 1 else None
+
+        try:
+            return await until(converged, within_s=within_s, what="equal replicas")
+        except ClusterError as error:
+            raise ClusterError(f"{error}: {seen}\n{self.logs()}") from error
+
+    def logs(self) -> str:
+        """Return the last lines of every node's log."""
+        return "\n".join(
+            f"---- {node.id} ({node.url})\n{node.log_tail()}" for node in self.nodes.values()
+        )
+
+    # Private.
+
+    def _running(self, node_id: str) -> subprocess.Popen[bytes]:
+        process = self.nodes[node_id].process
+        if process is None or process.poll() is not None:
+            raise ClusterError(f"{node_id} does not run\n{self.nodes[node_id].log_tail()}")
+        return process
+
+    def _answers(self, node_id: str) -> bool:
+        node = self.nodes[node_id]
+        return node.running and not node.paused
+
+    async def _get(self, node_id: str, path: str) -> Any:
+        assert self._http is not None, "the cluster is not entered"
+        if not self._answers(node_id):
+            return None
+        try:
+            async with self._http.get(self.nodes[node_id].url + path) as response:
+                if response.status != 200:
+                    return None
+                return await response.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    def _launch(self, node: NodeProcess) -> None:
+        log: IO[bytes]
+        with node.log_path.open("ab") as log:
+            node.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [
+                    sys.executable,
+                    "-m",
+                    "codeq_cluster.cli.main",
+                    "node",
+                    "--config",
+                    str(node.config_path),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C at the terminal is for the harness, which then stops its nodes.
+                start_new_session=True,
+            )
+        node.paused = False
+
+    def _write_config(self, node: NodeProcess) -> None:
+        node.directory.mkdir(parents=True, exist_ok=True)
+        peers = {
+            peer.id: f"127.0.0.1:{self._link_port(node, peer)}" for peer in self.nodes.values()
+        }
+        config: dict[str, object] = {
+            "port": node.http_port,
+            "clusterId": "acceptance",
+            "clusterSecret": "acceptance-secret",
+            "raft": {
+                "selfId": node.id,
+                "bindAddr": f"127.0.0.1:{node.link_port}",
+                "peers": ",".join(f"{name}={address}" for name, address in peers.items()),
+                "peerHTTPAddrs": ",".join(f"{n.id}={n.url}" for n in self.nodes.values()),
+            },
+            "persistenceConfig": {"path": str(node.data_path), "numShards": self.shards},
+            "auth": {"tenantFallback": "default", **_PROVIDERS},
+            **self._settings,
+        }
+        node.config_path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def _link_port(self, source: NodeProcess, target: NodeProcess) -> int:
+        if source is target or not self._cuttable:
+            return target.link_port
+        return self._proxies.port(source.id, target.id)

@@ -1,0 +1,437 @@
+"""Load: producers and workers over HTTP that record every call, for the accounting to judge."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome
+
+# Above the broker's own request deadline, so an answer that is merely late is not cut off.
+CALL_TIMEOUT_S = 15.0
+CREATES_IN_FLIGHT_MAX = 1000
+TRIES_MAX = 40
+RETRY_PAUSE_S = 0.05
+CLAIM_WAIT_S = 1
+READS_IN_FLIGHT = 48
+
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One HTTP answer, or what stood in for it.
+
+    Attributes:
+        status: HTTP status, 0 when the connection gave none.
+        body: The decoded JSON, None without one.
+        detail: The error's stable code, or what went wrong with the connection.
+        replayed: The answer is of an earlier request with the same idempotency key.
+    """
+
+    outcome: Outcome
+    status: int
+    body: Any
+    detail: str
+    replayed: bool = False
+
+
+class Client:
+    """HTTP calls whose every end is an `Answer`; an async context manager."""
+
+    def __init__(self, urls: Mapping[str, str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.urls = dict(urls)
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the session."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session and its connections."""
+        assert self._session is not None
+        await self._session.close()
+
+    async def call(
+        self, method: str, node: str, path: str, token: str, body: object = None
+    ) -> Answer:
+        """Send one request and classify its end; never raises for what the network does.
+
+        Args:
+            method: HTTP method.
+            node: Asked.
+            path: Below `/v1/codeq`.
+            token: Bearer token.
+            body: Encoded as JSON; None sends no body.
+        """
+        assert self._session is not None
+        try:
+            async with self._session.request(
+                method,
+                f"{self.urls[node]}/v1/codeq{path}",
+                data=None if body is None else _encode(body),
+                headers={"Authorization": f"Bearer {token}"},
+            ) as response:
+                raw = await response.read()
+                return _answer(response.status, raw, response.headers)
+        except aiohttp.ClientConnectorError as error:
+            # No connection: certainly nothing was sent.
+            return Answer(outcome=Outcome.FAILED, status=0, body=None, detail=repr(error))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return Answer(outcome=Outcome.UNKNOWN, status=0, body=None, detail=repr(error))
+
+
+def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> Answer:
+    try:
+        body = msgspec.json.decode(raw) if raw else None
+    except msgspec.DecodeError:
+        return Answer(
+            outcome=Outcome.UNKNOWN, status=status, body=None, detail=f"no JSON: {raw[:80]!r}"
+        )
+    if 200 <= status < 300:
+        replayed = headers.get("X-CodeQ-Idempotent-Replay") == "true"
+        return Answer(outcome=Outcome.OK, status=status, body=body, detail="", replayed=replayed)
+    code = str(body.get("code", "")) if isinstance(body, dict) else ""
+    # Only a refusal, or a 503 that says so, tells that nothing was done.
+    known = status < 500 or (status == 503 and code != "outcome-unknown")
+    return Answer(
+        outcome=Outcome.FAILED if known else Outcome.UNKNOWN, status=status, body=body, detail=code
+    )
+
+
+def content_of(value: object) -> str:
+    """Return a JSON value as the one text that compares equal for equal values."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+class Load:
+    """Open-loop producers and a pool of workers, running while the context is entered.
+
+    Every create carries a unique payload and an idempotency key and is tried again, through
+    another node, until it is acknowledged; every claimed task is finished with a content unique
+    to that lease. Nodes are asked in turn, those given up by `avoid` excepted.
+
+    Args:
+        urls: Base URL by node id.
+        producer_token: Of the producers, and of the reads at the end.
+        worker_tokens: One worker each, by name; their number is the claims in flight.
+        command: Of every task; names the run, so use a fresh one.
+        cycles_per_s: Creates are begun at this rate whatever the answers do.
+        lease_s: Of every claim. After a claim whose answer was lost, its task waits this long.
+    """
+
+    def __init__(
+        self,
+        urls: Mapping[str, str],
+        *,
+        producer_token: str,
+        worker_tokens: Mapping[str, str],
+        command: str,
+        cycles_per_s: float,
+        lease_s: int = 8,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.shed = 0
+        self._client = Client(urls)
+        self._standing = list(urls)
+        self._faults = dict.fromkeys(urls, 0)
+        self._turn = itertools.count()
+        self._producer_token = producer_token
+        self._worker_tokens = dict(worker_tokens)
+        self._command = command
+        self._cycles_per_s = cycles_per_s
+        self._lease_s = lease_s
+        self._creating = 0
+        self._unfinished: set[str] = set()
+        self._finished: set[str] = set()
+        self._enough = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._over = False
+        self._resources = AsyncExitStack()
+        self._running: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        """Begin to produce and to work."""
+        await self._resources.__aenter__()
+        await self._resources.enter_async_context(self._client)
+        group = await self._resources.enter_async_context(asyncio.TaskGroup())
+        self._running = [
+            group.create_task(self._produce(group)),
+            *(group.create_task(self._work(name)) for name in self._worker_tokens),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop whatever still runs."""
+        self._enough.set()
+        self._over = True
+        for task in self._running:
+            task.cancel()
+        await self._resources.__aexit__(kind, error, trace)
+
+    def avoid(self, node: str) -> None:
+        """Ask this node no more; calls to it that are under way are excused."""
+        self._standing.remove(node)
+        self._faults[node] += 1
+        assert self._standing, "no node is left to ask"
+
+    def allow(self, node: str) -> None:
+        """Ask this node again."""
+        self._standing.append(node)
+
+    async def drain(self, *, within_s: float) -> bool:
+        """Stop producing and wait until every acknowledged task is finished.
+
+        Returns:
+            Whether that happened in time; what is missing shows as lost in the accounting.
+        """
+        self._enough.set()
+        self._check_settled()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._over = True
+        # A worker may be about to finish what another has finished meanwhile: let it try.
+        await asyncio.gather(*self._running)
+        return True
+
+    async def final_tasks(self) -> dict[str, FinalTask]:
+        """Read every acknowledged task through the nodes in good standing."""
+        ids = sorted(
+            {
+                call.task_id
+                for call in self.calls
+                if call.operation is Operation.CREATE and call.outcome is Outcome.OK
+            }
+        )
+        found: dict[str, FinalTask] = {}
+        waiting = iter(ids)
+
+        async def read() -> None:
+            for task_id in waiting:
+                found[task_id] = await self._final(task_id)
+
+        await asyncio.gather(*(read() for _ in range(READS_IN_FLIGHT)))
+        return found
+
+    # Producers.
+
+    async def _produce(self, group: asyncio.TaskGroup) -> None:
+        begun_s = time.monotonic()
+        for n in itertools.count():
+            wait_s = begun_s + n / self._cycles_per_s - time.monotonic()
+            if wait_s > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._enough.wait(), wait_s)
+            if self._enough.is_set():
+                return
+            if self._creating >= CREATES_IN_FLIGHT_MAX:
+                self.shed += 1
+                continue
+            self._creating += 1
+            group.create_task(self._create(f"{self._command}-{n}"))
+
+    async def _create(self, key: str) -> None:
+        payload = {"key": key}
+        body = {"command": self._command, "payload": payload, "idempotencyKey": key}
+        try:
+            for _ in range(TRIES_MAX):
+                node, faults, started_s = self._pick()
+                answer = await self._client.call("POST", node, "/tasks", self._producer_token, body)
+                task = answer.body if answer.outcome is Outcome.OK else {}
+                self._record(
+                    Operation.CREATE,
+                    answer,
+                    node=node,
+                    excused=self._excused(node, faults),
+                    started_s=started_s,
+                    key=key,
+                    task_id=task.get("id", ""),
+                    content=_encode(payload).decode(),
+                    shard=task.get("shard", -1),
+                )
+                if answer.outcome is Outcome.OK:
+                    if task["id"] not in self._finished:
+                        self._unfinished.add(task["id"])
+                    return
+                await asyncio.sleep(RETRY_PAUSE_S)
+        finally:
+            self._creating -= 1
+            self._check_settled()
+
+    # Workers.
+
+    async def _work(self, name: str) -> None:
+        token = self._worker_tokens[name]
+        body = {
+            "commands": [self._command],
+            "leaseSeconds": self._lease_s,
+            "waitSeconds": CLAIM_WAIT_S,
+        }
+        while not self._over:
+            node, faults, started_s = self._pick()
+            answer = await self._client.call("POST", node, "/tasks/claim", token, body)
+            task = answer.body if answer.outcome is Outcome.OK and answer.body else {}
+            self._record(
+                Operation.CLAIM,
+                answer,
+                node=node,
+                excused=self._excused(node, faults),
+                started_s=started_s,
+                key=_key(task.get("payload", "")),
+                task_id=task.get("id", ""),
+                worker=name,
+                content=task.get("payload", ""),
+                shard=task.get("shard", -1),
+            )
+            if task:
+                await self._finish(name, token, task, lease_end_s=started_s + self._lease_s)
+            elif answer.outcome is not Outcome.OK:
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _finish(
+        self, name: str, token: str, task: Mapping[str, Any], *, lease_end_s: float
+    ) -> None:
+        result = {"by": name, "lease": task["leaseToken"], "of": task["id"]}
+        body = {"status": "COMPLETED", "result": result, "leaseToken": task["leaseToken"]}
+        path = f"/tasks/{task['id']}/result"
+        for _ in range(TRIES_MAX):
+            node, faults, started_s = self._pick()
+            answer = await self._client.call("POST", node, path, token, body)
+            # Past its lease a worker may be told that the task is another's by now.
+            late = time.monotonic() > lease_end_s
+            self._record(
+                Operation.RESULT,
+                answer,
+                node=node,
+                excused=late or self._excused(node, faults),
+                started_s=started_s,
+                key=_key(task["payload"]),
+                task_id=task["id"],
+                worker=name,
+                content=content_of(result),
+                shard=task.get("shard", -1),
+            )
+            if answer.outcome is Outcome.OK:
+                self._finished.add(task["id"])
+                self._unfinished.discard(task["id"])
+                self._check_settled()
+                return
+            if late or 400 <= answer.status < 500:
+                return
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    # Both.
+
+    def _pick(self) -> tuple[str, int, float]:
+        node = self._standing[next(self._turn) % len(self._standing)]
+        return node, self._faults[node], time.monotonic()
+
+    def _excused(self, node: str, faults: int) -> bool:
+        return self._faults[node] != faults
+
+    def _record(
+        self,
+        operation: Operation,
+        answer: Answer,
+        *,
+        node: str,
+        excused: bool,
+        started_s: float,
+        key: str,
+        task_id: str,
+        content: str,
+        shard: int,
+        worker: str = "",
+    ) -> None:
+        self.calls.append(
+            Call(
+                operation=operation,
+                node=node,
+                key=key,
+                task_id=task_id,
+                worker=worker,
+                content=content,
+                started_s=started_s,
+                ended_s=time.monotonic(),
+                outcome=answer.outcome,
+                status=answer.status,
+                detail=answer.detail,
+                excused=excused,
+                shard=shard,
+            )
+        )
+
+    def _check_settled(self) -> None:
+        if self._enough.is_set() and not self._creating and not self._unfinished:
+            self._settled.set()
+
+    async def _final(self, task_id: str) -> FinalTask:
+        result = await self._read(f"/tasks/{task_id}/result")
+        if result.outcome is Outcome.OK:
+            return FinalTask(
+                status=result.body["task"]["status"],
+                content=content_of(result.body["result"].get("result")),
+            )
+        task = await self._read(f"/tasks/{task_id}")
+        status = task.body["status"] if task.outcome is Outcome.OK else ""
+        return FinalTask(status=status, content="")
+
+    async def _read(self, path: str) -> Answer:
+        for _ in range(TRIES_MAX):
+            node, _, _ = self._pick()
+            answer = await self._client.call("GET", node, path, self._producer_token)
+            if answer.outcome is Outcome.OK or answer.status == 404:
+                return answer
+            await asyncio.sleep(RETRY_PAUSE_S)
+        return answer
+
+
+def _key(payload: str) -> str:
+    """Return the key a payload carries, empty for a payload that is none of ours."""
+    try:
+        value = msgspec.json.decode(payload or "null")
+    except msgspec.DecodeError:
+        return ""
+    return str(value.get("key", "")) if isinstance(value, dict) else ""
+
+
+def workers(tokens: Mapping[str, str], count: int) -> dict[str, str]:
+    """Return the first `count` of `tokens`, by name."""
+    return dict(itertools.islice(tokens.items(), count))
+
+
+def answer_seconds(calls: Sequence[Call], operation: Operation) -> list[float]:
+    """Return how long the successful calls of one operation took."""
+    return [
+        call.ended_s - call.started_s
+        for call in calls
+        if call.operation is operation and call.outcome is Outcome.OK
+    ]
