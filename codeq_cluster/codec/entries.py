@@ -12,6 +12,8 @@ from io import BytesIO
 import cbor2
 from msgspec import Struct
 
+from codeq_cluster.errors import CodeqError
+
 _VERSION = 1
 _NUMBER_MAX = 2**63 - 1
 _DEPTH_MAX = 4  # The list and the map; anything deeper is no entry.
@@ -19,7 +21,7 @@ _KEY_TYPES = {bytes}
 _VALUE_TYPES = {bytes, type(None)}
 
 
-class EntryInvalid(ValueError):
+class EntryInvalid(CodeqError, ValueError):
     """The bytes are no entry of a known version."""
 
 
@@ -41,13 +43,13 @@ class Entry(Struct, frozen=True):
     mutations: dict[bytes, bytes | None]
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode(entry: Entry) -> bytes:
     """Return the payload of a log entry."""
     fields = [entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations]
     return bytes((_VERSION,)) + cbor2.dumps(fields)
 
 
-def decode_entry(payload: bytes) -> Entry:
+def decode(payload: bytes) -> Entry:
     """Return the entry.
 
     Raises:

@@ -16,109 +16,148 @@
 
 A queue is a command in lower case; the default tenant is `_`, which no tenant's name can be. The
 priority is one byte, 255 - priority, so that 9 sorts first. Binary parts may contain the byte of
-`/`, so keys are taken apart from the right, where the id is: ids, requests, commands and tenants
-contain no `/`. An idempotency key may, being last.
+`/`, but they stand between names from the left and an id from the right, and ids, requests,
+commands and tenants contain no `/`. An idempotency key may, being last.
+
+The functions are named for use as `keyspace.task(task_id)`.
 """
 
 from __future__ import annotations
 
+from enum import Enum, auto
+from typing import assert_never
+
 from codeq_cluster.core.task import State, Task
 
-TASKS = b"codeq/tasks/"
-PAYLOADS = b"codeq/payload/"
-RESULTS = b"codeq/results/"
-LEASES = b"codeq/lease/"
-TIMERS = b"codeq/ttl/"
-CLAIMS = b"codeq/claim/"
-KEYS = b"codeq/idempo/"
-STATS = b"codeq/stats/"
-META = b"codeq/meta/"
-QUEUES = b"codeq/q/"
+TASK_PREFIX = b"codeq/tasks/"
+PAYLOAD_PREFIX = b"codeq/payload/"
+RESULT_PREFIX = b"codeq/results/"
+QUEUE_PREFIX = b"codeq/q/"
+LEASE_PREFIX = b"codeq/lease/"
+TTL_PREFIX = b"codeq/ttl/"
+CLAIM_PREFIX = b"codeq/claim/"
+IDEMPOTENCY_PREFIX = b"codeq/idempo/"
+STATS_PREFIX = b"codeq/stats/"
+META_PREFIX = b"codeq/meta/"
 
 _DEFAULT_TENANT = "_"
-_PRIORITY_BYTES = 1
 _NUMBER_BYTES = 8
 
 
-def queue_of(command: str) -> str:
+class Family(Enum):
+    """What a key stands for: one member a line of the table."""
+
+    TASK = auto()
+    PAYLOAD = auto()
+    RESULT = auto()
+    PENDING = auto()
+    DELAYED = auto()
+    INPROG = auto()
+    DLQ = auto()
+    LEASE = auto()
+    TTL = auto()
+    CLAIM = auto()
+    IDEMPOTENCY = auto()
+    STATS = auto()
+    META = auto()
+    OTHER = auto()
+
+
+_FAMILIES = {
+    b"tasks": Family.TASK,
+    b"payload": Family.PAYLOAD,
+    b"results": Family.RESULT,
+    b"lease": Family.LEASE,
+    b"ttl": Family.TTL,
+    b"claim": Family.CLAIM,
+    b"idempo": Family.IDEMPOTENCY,
+    b"stats": Family.STATS,
+    b"meta": Family.META,
+}
+_PLACES = {
+    b"pending": Family.PENDING,
+    b"delayed": Family.DELAYED,
+    b"inprog": Family.INPROG,
+    b"dlq": Family.DLQ,
+}
+
+
+def queue_name(command: str) -> str:
     """Return the queue of a command: queues ignore case."""
     return command.lower()
 
 
-def task_key(task_id: str) -> bytes:
+def task(task_id: str) -> bytes:
     """Return the key of the task's record."""
-    return b"codeq/tasks/" + _segment(task_id)
+    return TASK_PREFIX + _segment(task_id)
 
 
-def payload_key(task_id: str) -> bytes:
+def payload(task_id: str) -> bytes:
     """Return the key of the payload, written once."""
-    return b"codeq/payload/" + _segment(task_id)
+    return PAYLOAD_PREFIX + _segment(task_id)
 
 
-def result_key(task_id: str) -> bytes:
+def result(task_id: str) -> bytes:
     """Return the key of the task's result."""
-    return b"codeq/results/" + _segment(task_id)
+    return RESULT_PREFIX + _segment(task_id)
 
 
-def pending_key(queue: str, tenant: str, priority: int, seq: int, task_id: str) -> bytes:
+def pending(queue: str, tenant: str, *, priority: int, seq: int, task_id: str) -> bytes:
     """Return the key of a READY task: its place in the claim order."""
-    return b"%b%c/%b/%b" % (
-        pending_prefix(queue, tenant),
-        0xFF - priority,
-        _number(seq),
-        _segment(task_id),
-    )
+    prefix = pending_prefix(queue, tenant, priority)
+    return b"%b%b/%b" % (prefix, _number(seq), _segment(task_id))
 
 
-def delayed_key(queue: str, tenant: str, due_ms: int, task_id: str) -> bytes:
+def delayed(queue: str, tenant: str, *, due_ms: int, task_id: str) -> bytes:
     """Return the key of a DELAYED task."""
     return b"%bdelayed/%b/%b" % (_queue(queue, tenant), _number(due_ms), _segment(task_id))
 
 
-def inprog_key(queue: str, tenant: str, task_id: str) -> bytes:
+def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
     """Return the key of a LEASED task."""
     return b"%binprog/%b" % (_queue(queue, tenant), _segment(task_id))
 
 
-def dlq_key(queue: str, tenant: str, task_id: str) -> bytes:
+def dlq(queue: str, tenant: str, *, task_id: str) -> bytes:
     """Return the key of a DEAD task."""
-    return b"%bdlq/%b" % (_queue(queue, tenant), _segment(task_id))
+    return dlq_prefix(queue, tenant) + _segment(task_id)
 
 
-def lease_key(until_ms: int, task_id: str) -> bytes:
+def lease(until_ms: int, task_id: str) -> bytes:
     """Return the key of a lease in the order of time."""
-    return b"codeq/lease/%b/%b" % (_number(until_ms), _segment(task_id))
+    return b"%b%b/%b" % (LEASE_PREFIX, _number(until_ms), _segment(task_id))
 
 
-def timer_key(due_ms: int, task_id: str) -> bytes:
+def ttl(due_ms: int, task_id: str) -> bytes:
     """Return the key of any other timer in the order of time."""
-    return b"codeq/ttl/%b/%b" % (_number(due_ms), _segment(task_id))
+    return b"%b%b/%b" % (TTL_PREFIX, _number(due_ms), _segment(task_id))
 
 
-def claim_key(request: str, task_id: str) -> bytes:
-    """Return the key under which a retried claim finds what it leased."""
+def claim(request: str, task_id: str) -> bytes:
+    """Return the key under which a retried claim finds a task it leased."""
     return claim_prefix(request) + _segment(task_id)
 
 
-def idempotency_key(tenant: str, key: str) -> bytes:
-    """Return the key of the row that an idempotency key has; `key` is any text."""
+def idempotency(tenant: str, key: str) -> bytes:
+    """Return the key of the row that an idempotency key has; `key` is any text but the empty."""
     assert key
-    return b"codeq/idempo/%b/%b" % (_tenant(tenant), key.encode())
+    return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, _tenant(tenant), key.encode())
 
 
-def stats_key(queue: str, tenant: str) -> bytes:
+def stats(queue: str, tenant: str) -> bytes:
     """Return the key of the queue's counters."""
-    return b"codeq/stats/%b/%b" % (_segment(queue), _tenant(tenant))
+    return b"%b%b/%b" % (STATS_PREFIX, _segment(queue), _tenant(tenant))
 
 
-def meta_key(name: str) -> bytes:
-    """Return the key of a number the shard keeps about itself."""
-    return b"codeq/meta/" + _segment(name)
+def meta(name: str) -> bytes:
+    """Return the key of something the shard keeps about itself."""
+    return META_PREFIX + _segment(name)
 
 
-def pending_prefix(queue: str, tenant: str) -> bytes:
-    """Return what the keys of a queue's READY tasks begin with."""
-    return _queue(queue, tenant) + b"pending/"
+def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> bytes:
+    """Return what the keys of a queue's READY tasks begin with, of one priority or of all."""
+    prefix = _queue(queue, tenant) + b"pending/"
+    return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
 def dlq_prefix(queue: str, tenant: str) -> bytes:
@@ -128,95 +167,118 @@ def dlq_prefix(queue: str, tenant: str) -> bytes:
 
 def claim_prefix(request: str) -> bytes:
     """Return what the keys of the tasks leased under a claim begin with."""
-    return b"codeq/claim/%b/" % _segment(request)
+    return b"%b%b/" % (CLAIM_PREFIX, _segment(request))
 
 
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     """Return start and end of the half-open range of keys that begin with `prefix`."""
     head = prefix.rstrip(b"\xff")
-    assert head  # Nothing of ours begins with a byte 0xFF alone.
+    assert head  # No key begins with 0xFF, and nothing else needs a range without an end.
     return prefix, head[:-1] + bytes((head[-1] + 1,))
 
 
 def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
-    """Return the half-open range of a queue's READY tasks."""
+    """Return the half-open range of a queue's READY tasks, in claim order."""
     return prefix_range(pending_prefix(queue, tenant))
 
 
-def timed_range(prefix: bytes, until_ms: int) -> tuple[bytes, bytes]:
-    """Return the half-open range of the timers up to and including `until_ms`.
+def family(key: bytes) -> Family:
+    """Return what the key stands for; OTHER when this version does not know it."""
+    parts = key.split(b"/", 5)
+    if parts[0] != b"codeq" or len(parts) < 3:
+        return Family.OTHER
+    if parts[1] == b"q":
+        return _PLACES.get(parts[4], Family.OTHER) if len(parts) == 6 else Family.OTHER
+    return _FAMILIES.get(parts[1], Family.OTHER)
 
-    Args:
-        prefix: `LEASES` or `TIMERS`.
-        until_ms: Unix milliseconds.
-    """
-    assert prefix in (LEASES, TIMERS)
-    return prefix, prefix + _number(until_ms + 1)
+
+def queue_of(key: bytes) -> tuple[str, str]:
+    """Return (queue, tenant) of the key of a task's place in its queue."""
+    _, _, queue, tenant, _ = key.split(b"/", 4)
+    return queue.decode(), _tenant_name(tenant)
 
 
 def pending_parts(key: bytes) -> tuple[int, int, str]:
     """Return (priority, seq, task id) of a READY task's key."""
     slash = key.rindex(b"/")
-    return 0xFF - key[slash - 10], int.from_bytes(key[slash - 8 : slash]), key[slash + 1 :].decode()
+    seq = int.from_bytes(key[slash - _NUMBER_BYTES : slash])
+    return 0xFF - key[slash - _NUMBER_BYTES - 2], seq, key[slash + 1 :].decode()
 
 
 def timed_parts(key: bytes) -> tuple[int, str]:
-    """Return (instant in Unix milliseconds, task id) of a lease's, a timer's or a delayed key."""
+    """Return (Unix milliseconds, task id) of the key of a lease, a timer or a DELAYED task."""
     slash = key.rindex(b"/")
-    return int.from_bytes(key[slash - 8 : slash]), key[slash + 1 :].decode()
+    return int.from_bytes(key[slash - _NUMBER_BYTES : slash]), key[slash + 1 :].decode()
 
 
-def last_part(key: bytes) -> str:
-    """Return the task id that ends a key of a task, payload, result, claim, place or timer."""
-    return key[key.rindex(b"/") + 1 :].decode()
+def claim_task_id(key: bytes) -> str:
+    """Return the task id of a claim's key."""
+    return _last(key)
+
+
+def result_task_id(key: bytes) -> str:
+    """Return the task id of a result's key."""
+    return _last(key)
+
+
+def task_id_of(key: bytes) -> str:
+    """Return the task id of any key that ends with one: all but idempotency, stats and meta."""
+    return _last(key)
 
 
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) of a key of counters; the default tenant is empty."""
-    queue, tenant = key.removeprefix(STATS).decode().split("/")
-    return queue, "" if tenant == _DEFAULT_TENANT else tenant
+    queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")
+    return queue.decode(), _tenant_name(tenant)
 
 
-def index_rows(task: Task) -> dict[bytes, bytes]:
+def index_rows(of: Task) -> dict[bytes, bytes]:
     """Return every index row of the task: a function of the task alone, so it is in one place.
 
     Its record, payload, result, idempotency row and counters are not indexes.
     """
-    return dict.fromkeys(index_keys(task), b"")
+    return dict.fromkeys(index_keys(of), b"")
 
 
-def index_keys(task: Task) -> tuple[bytes, ...]:
+def index_keys(of: Task) -> tuple[bytes, ...]:
     """Return the keys of `index_rows`: the task's place, its timer if any, its claim if leased."""
-    queue = task.command.lower()
-    tenant = task.tenant
-    task_id = task.id
-    match task.state:
+    queue = of.command.lower()
+    tenant = of.tenant
+    task_id = of.id
+    match of.state:
         case State.READY:
-            place = pending_key(queue, tenant, task.priority, task.seq, task_id)
-            return (place, timer_key(task.expires_ms, task_id)) if task.expires_ms else (place,)
+            place = pending(queue, tenant, priority=of.priority, seq=of.seq, task_id=task_id)
+            return (place, ttl(of.expires_ms, task_id)) if of.expires_ms else (place,)
         case State.LEASED:
             return (
-                inprog_key(queue, tenant, task_id),
-                lease_key(task.lease_until_ms, task_id),
-                claim_key(task.claim, task_id),
+                inprog(queue, tenant, task_id=task_id),
+                lease(of.lease_until_ms, task_id),
+                claim(of.claim, task_id),
             )
         case State.DELAYED:
-            place = delayed_key(queue, tenant, task.due_ms, task_id)
-            expires_first = 0 < task.expires_ms < task.due_ms
-            return place, timer_key(task.expires_ms if expires_first else task.due_ms, task_id)
+            place = delayed(queue, tenant, due_ms=of.due_ms, task_id=task_id)
+            expires_first = 0 < of.expires_ms < of.due_ms
+            return place, ttl(of.expires_ms if expires_first else of.due_ms, task_id)
         case State.DEAD:
-            return dlq_key(queue, tenant, task_id), timer_key(task.retain_until_ms, task_id)
+            return dlq(queue, tenant, task_id=task_id), ttl(of.retain_until_ms, task_id)
         case State.DONE | State.FAILED:
-            return (timer_key(task.retain_until_ms, task_id),)
+            return (ttl(of.retain_until_ms, task_id),)
+        case _:
+            assert_never(of.state)
 
 
 def _queue(queue: str, tenant: str) -> bytes:
-    return b"codeq/q/%b/%b/" % (_segment(queue), _tenant(tenant))
+    return b"%b%b/%b/" % (QUEUE_PREFIX, _segment(queue), _tenant(tenant))
 
 
 def _tenant(tenant: str) -> bytes:
     assert tenant != _DEFAULT_TENANT
     return _segment(tenant or _DEFAULT_TENANT)
+
+
+def _tenant_name(segment: bytes) -> str:
+    name = segment.decode()
+    return "" if name == _DEFAULT_TENANT else name
 
 
 def _segment(name: str) -> bytes:
@@ -227,3 +289,7 @@ def _segment(name: str) -> bytes:
 
 def _number(value: int) -> bytes:
     return value.to_bytes(_NUMBER_BYTES)
+
+
+def _last(key: bytes) -> str:
+    return key[key.rindex(b"/") + 1 :].decode()

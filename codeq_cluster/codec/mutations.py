@@ -9,36 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from codeq_cluster.codec.keyspace import (
-    idempotency_key,
-    index_keys,
-    payload_key,
-    queue_of,
-    result_key,
-    stats_key,
-    task_key,
-)
+from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import encode_counters, encode_key_row, encode_result, encode_task
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
-Queue = tuple[str, str]  # The command in lower case, and the tenant.
+_Queue = tuple[str, str]  # The command in lower case, and the tenant.
+
+_NONE = Counters()
 
 _COUNTED = {State.READY: 0, State.DELAYED: 1, State.LEASED: 2, State.DEAD: 3}
-
-
-@dataclass(frozen=True, slots=True)
-class Mutations:
-    """One atomic write.
-
-    Attributes:
-        rows: New value of each key, None for a deleted one; the order says nothing.
-        counters: Of each queue whose counters the batch changed, after it.
-    """
-
-    rows: dict[bytes, bytes | None]
-    counters: dict[Queue, Counters]
 
 
 @dataclass(slots=True)
@@ -52,16 +33,20 @@ class _Net:
     result: Result | None = None
 
 
-def mutations(changes: Iterable[TaskChange], counters: Callable[[str, str], Counters]) -> Mutations:
-    """Turn a batch of changes into one write.
+def mutations(
+    changes: Iterable[TaskChange], counters: Callable[[str, str], Counters]
+) -> dict[bytes, bytes | None]:
+    """Turn changes into one write: the new value of each key, None for a deleted one.
+
+    The row of a queue whose counters change holds the new ones; a queue with none has no row.
 
     Args:
         changes: In decision order; a task's next change starts from what its last one left.
-        counters: Returns a queue's counters before the batch, by queue and tenant.
+        counters: Returns a queue's counters before these changes, by queue and tenant.
     """
     nets = _nets(changes)
     rows: dict[bytes, bytes | None] = {}
-    deltas: dict[Queue, list[int]] = {}
+    deltas: dict[_Queue, list[int]] = {}
     # All that goes, goes first: an idempotency key may pass from a deleted task to a new one.
     for task_id, net in nets.items():
         if net.before is not None:
@@ -71,13 +56,12 @@ def mutations(changes: Iterable[TaskChange], counters: Callable[[str, str], Coun
         if net.after is not None:
             _put(rows, task_id, net, net.after)
             _count(deltas, net.after, 1)
-    changed: dict[Queue, Counters] = {}
     for (queue, tenant), delta in deltas.items():
         if any(delta):
             now = _sum(counters(queue, tenant), delta)
-            changed[queue, tenant] = now
-            rows[stats_key(queue, tenant)] = None if now == Counters() else encode_counters(now)
-    return Mutations(rows, changed)
+            empty = now == _NONE
+            rows[keyspace.stats(queue, tenant)] = None if empty else encode_counters(now)
+    return rows
 
 
 def _nets(changes: Iterable[TaskChange]) -> dict[str, _Net]:
@@ -103,41 +87,41 @@ def _nets(changes: Iterable[TaskChange]) -> dict[str, _Net]:
 def _remove(
     rows: dict[bytes, bytes | None], task_id: str, before: Task, after: Task | None
 ) -> None:
-    for key in index_keys(before):
+    for key in keyspace.index_keys(before):
         rows[key] = None
     if before.has_result and (after is None or not after.has_result):
-        rows[result_key(task_id)] = None
+        rows[keyspace.result(task_id)] = None
     if after is None:
-        rows[task_key(task_id)] = None
-        rows[payload_key(task_id)] = None
+        rows[keyspace.task(task_id)] = None
+        rows[keyspace.payload(task_id)] = None
     if before.idempotency_key and (
         after is None or after.idempotency_key != before.idempotency_key
     ):
-        rows[idempotency_key(before.tenant, before.idempotency_key)] = None
+        rows[keyspace.idempotency(before.tenant, before.idempotency_key)] = None
 
 
 def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) -> None:
-    rows[task_key(task_id)] = encode_task(after)
-    for key in index_keys(after):
+    rows[keyspace.task(task_id)] = encode_task(after)
+    for key in keyspace.index_keys(after):
         if key in rows:
             # The row stands already: what was removed above was this task's own.
             del rows[key]
         else:
             rows[key] = b""
     if net.payload is not None:
-        rows[payload_key(task_id)] = net.payload.encode()
+        rows[keyspace.payload(task_id)] = net.payload.encode()
     if net.result is not None:
-        rows[result_key(task_id)] = encode_result(net.result)
+        rows[keyspace.result(task_id)] = encode_result(net.result)
     if after.idempotency_key and net.payload is not None:
         row = KeyRow(task_id, net.fingerprint)
-        rows[idempotency_key(after.tenant, after.idempotency_key)] = encode_key_row(row)
+        rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode_key_row(row)
 
 
-def _count(deltas: dict[Queue, list[int]], task: Task, sign: int) -> None:
+def _count(deltas: dict[_Queue, list[int]], task: Task, sign: int) -> None:
     place = _COUNTED.get(task.state)
     if place is None:
         return
-    queue = (queue_of(task.command), task.tenant)
+    queue = (keyspace.queue_name(task.command), task.tenant)
     delta = deltas.get(queue)
     if delta is None:
         delta = deltas[queue] = [0, 0, 0, 0]

@@ -10,6 +10,7 @@ import msgspec
 
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
+from codeq_cluster.errors import CodeqError
 
 _VERSION = b"\x01"
 
@@ -20,7 +21,7 @@ _decode_key_row = msgspec.msgpack.Decoder(KeyRow).decode
 _decode_counters = msgspec.msgpack.Decoder(Counters).decode
 
 
-class RecordInvalid(ValueError):
+class RecordInvalid(CodeqError, ValueError):
     """A stored value is damaged, or was written by a version this one does not know."""
 
 

@@ -1,0 +1,131 @@
+"""DictView: a shard's state in dictionaries, the plainest `View` there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.task import Result, State, Task
+from codeq_cluster.core.view import KeyRow
+
+
+class DictView:
+    """Every answer is a search through all tasks, so that none can be stale.
+
+    Attributes:
+        now_ms: Set by whoever lets time pass.
+        draw: What the leader's random number is, in [0, 1).
+        tasks: By id.
+    """
+
+    def __init__(self, *, now_ms: int = 1, draw: float = 0.5) -> None:
+        self.now_ms = now_ms
+        self.draw = draw
+        self.tasks: dict[str, Task] = {}
+        self._payloads: dict[str, str] = {}
+        self._results: dict[str, Result] = {}
+        self._keys: dict[tuple[str, str], KeyRow] = {}
+        self._seq = 0
+
+    def advance(self, changes: Sequence[TaskChange]) -> None:
+        """Take a decision's changes; the next decision sees them."""
+        for change in changes:
+            if change.before is not None:
+                assert self.tasks[change.before.id] == change.before
+            if change.after is not None:
+                self._keep(change.after, change)
+            elif change.before is not None:
+                self._forget(change.before)
+
+    def task(self, task_id: str) -> Task | None:
+        """Return the task, or None."""
+        return self.tasks.get(task_id)
+
+    def payload(self, task_id: str) -> str:
+        """Return the JSON text of a task that exists."""
+        return self._payloads[task_id]
+
+    def result(self, task_id: str) -> Result | None:
+        """Return how the task ended, or None."""
+        return self._results.get(task_id)
+
+    def keyed(self, tenant: str, key: str) -> KeyRow | None:
+        """Return what the idempotency key stands for, or None."""
+        return self._keys.get((tenant, key))
+
+    def queues(self, tenant: str) -> Iterable[str]:
+        """Return the tenant's queues that have ready tasks."""
+        return {
+            task.command.lower()
+            for task in self.tasks.values()
+            if task.tenant == tenant and task.state is State.READY
+        }
+
+    def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
+        """Yield (priority, seq, task id) of one queue in claim order."""
+        found = [
+            (task.priority, task.seq, task.id)
+            for task in self.tasks.values()
+            if task.tenant == tenant and task.command.lower() == queue and task.state is State.READY
+        ]
+        return iter(sorted(found, key=lambda row: (-row[0], row[1])))
+
+    def claimed_under(self, request: str) -> tuple[str, ...]:
+        """Return the ids of the tasks leased under a claim request now."""
+        return tuple(
+            task.id
+            for task in self.tasks.values()
+            if task.state is State.LEASED and task.claim == request
+        )
+
+    def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
+        """Return at most `count` ids of tasks whose timer has come, oldest first."""
+        found = [
+            (timer_ms, task.id)
+            for task in self.tasks.values()
+            if (leases_too or task.state is not State.LEASED)
+            and 0 < (timer_ms := _timer_ms(task)) <= self.now_ms
+        ]
+        return tuple(task_id for _, task_id in sorted(found)[:count])
+
+    def next_seq(self) -> int:
+        """Draw the next number of the ready order."""
+        self._seq += 1
+        return self._seq
+
+    def fraction(self) -> float:
+        """Return `draw`."""
+        return self.draw
+
+    def _forget(self, task: Task) -> None:
+        del self.tasks[task.id]
+        del self._payloads[task.id]
+        self._results.pop(task.id, None)
+        if task.idempotency_key:
+            del self._keys[task.tenant, task.idempotency_key]
+
+    def _keep(self, task: Task, change: TaskChange) -> None:
+        self.tasks[task.id] = task
+        if change.payload is not None:
+            self._payloads[task.id] = change.payload
+            if task.idempotency_key:
+                row = KeyRow(task.id, change.fingerprint)
+                self._keys[task.tenant, task.idempotency_key] = row
+        if change.result is not None:
+            self._results[task.id] = change.result
+
+
+def _timer_ms(task: Task) -> int:
+    """Return when time acts on the task next; 0 for never."""
+    match task.state:
+        case State.READY:
+            return task.expires_ms
+        case State.DELAYED:
+            return min(task.due_ms, task.expires_ms or task.due_ms)
+        case State.LEASED:
+            return task.lease_until_ms
+        case State.DONE | State.FAILED | State.DEAD:
+            return task.retain_until_ms
+        case _:
+            assert_never(task.state)
