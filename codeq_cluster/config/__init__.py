@@ -1,5 +1,6 @@
 """Configuration: one file, the environment and flags become one validated `NodeSettings`."""
 
 from codeq_cluster.config.load import Loaded, Shown, load
+from codeq_cluster.config.sources import without_settings
 
-__all__ = ["Loaded", "Shown", "load"]
+__all__ = ["Loaded", "Shown", "load", "without_settings"]

@@ -143,7 +143,7 @@ def _jwks(name: str, item: Mapping[str, object], source: str) -> AuthProviderSet
         jwks_url=url,
         issuer=_text(name, item, "issuer", source, must=True),
         audience=_text(name, item, "audience", source, must=True),
-        algorithms=algorithms or ("RS256", "RS384", "RS512"),
+        algorithms=algorithms,
         cache_seconds=cache_seconds,
     )
 

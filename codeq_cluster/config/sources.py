@@ -88,6 +88,14 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     return given
 
 
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that configure a node."""
+    ours = {"CODEQ_CONFIG_PATH"}
+    for key in KEYS:
+        ours |= {key.env, f"{key.env}_FILE"}
+    return {name: value for name, value in environment.items() if name not in ours}
+
+
 def from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
     """Take `KEY=VALUE` flags by key name.
 

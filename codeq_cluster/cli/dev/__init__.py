@@ -1,0 +1,1 @@
+"""Development cluster: one command, no configuration, on this machine alone."""

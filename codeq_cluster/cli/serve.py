@@ -1,0 +1,67 @@
+"""Serve: work until it ends or somebody asks it to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = False) -> None:
+    """Await `work`; the first SIGINT, SIGTERM or SIGHUP cancels it, which counts as a clean end.
+
+    A second signal has its usual effect, so that a stop that hangs can be ended by hand.
+
+    Args:
+        work: What to run; it stops itself within a bound when it is cancelled.
+        stdin: Stop too when standard input closes: it does when the parent process is gone.
+    """
+    this = asyncio.current_task()
+    assert this
+    asked = False
+
+    def stop() -> None:
+        nonlocal asked
+        asked = True
+        this.cancel()
+
+    with _heard(stop, stdin=stdin):
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not asked:
+                raise
+            this.uncancel()
+
+
+@contextmanager
+def _heard(stop: Callable[[], None], *, stdin: bool) -> Iterator[None]:
+    """Call `stop` at the first request and then listen no more."""
+    loop = asyncio.get_running_loop()
+
+    def forget() -> None:
+        for number in _STOPPING:
+            loop.remove_signal_handler(number)
+        if stdin:
+            loop.remove_reader(0)
+
+    def first() -> None:
+        forget()
+        stop()
+
+    def closed() -> None:
+        if not os.read(0, 4096):
+            first()
+
+    for number in _STOPPING:
+        loop.add_signal_handler(number, first)
+    if stdin:
+        loop.add_reader(0, closed)
+    try:
+        yield
+    finally:
+        forget()

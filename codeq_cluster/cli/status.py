@@ -1,0 +1,223 @@
+"""Command `status`: the nodes of a cluster and its shards, as the nodes tell it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from codeq_cluster.cli.dev.command import DIRECTORY
+from codeq_cluster.cli.dev.directory import published
+from codeq_cluster.cli.dev.plan import TOKEN
+from codeq_cluster.cli.outcome import Exit
+from codeq_cluster.client import Broker, Refused, Unreachable
+from codeq_cluster.settings import environment
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """One replica of one shard, as its node sees it."""
+
+    shard: int
+    is_leader: bool
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What one node answers.
+
+    Attributes:
+        id: Empty when the node did not tell.
+        problem: Why it is not ready or did not tell; empty when all is well.
+        code: How the command ends because of this node.
+    """
+
+    url: str
+    id: str
+    healthy: bool
+    ready: bool
+    problem: str
+    code: Exit
+    shards: tuple[ShardReport, ...]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("status", help="show nodes and shards", description=__doc__)
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which cluster is meant and who asks."""
+    parser.add_argument(
+        "--url",
+        action="append",
+        metavar="URL",
+        help="base URL of a node; may be repeated; "
+        f"default: the running development cluster in {DIRECTORY}, else http://127.0.0.1:8080",
+    )
+    parser.add_argument(
+        "--token", help=f"bearer token; default: CODEQ_TOKEN, else the development token {TOKEN}"
+    )
+
+
+def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the nodes meant by the flags of `add_target`."""
+    if options.url:
+        return tuple(options.url)
+    running = tuple(str(node["url"]) for node in published(DIRECTORY))
+    return running or ("http://127.0.0.1:8080",)
+
+
+def token_of(options: argparse.Namespace) -> str:
+    """Return the token meant by the flags of `add_target`."""
+    return options.token or environment().get("CODEQ_TOKEN") or TOKEN
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    reports = asyncio.run(_ask_all(urls_of(options), token_of(options)))
+    if options.json:
+        print(json.dumps({"nodes": [_plain(report) for report in reports]}, indent=2))
+    else:
+        _print(reports)
+    return max(report.code for report in reports)
+
+
+async def _ask_all(urls: Sequence[str], token: str) -> list[NodeReport]:
+    return list(await asyncio.gather(*(_ask(url, token) for url in urls)))
+
+
+async def _ask(url: str, token: str) -> NodeReport:
+    healthy = ready = False
+    problem, code = "", Exit.OK
+    node_id = ""
+    shards: tuple[ShardReport, ...] = ()
+    async with Broker([url], token=token, timeout_s=_TIMEOUT_S) as broker:
+        try:
+            await broker.healthy()
+            healthy = True
+            node_id, shards = _parsed(await broker.raft_status())
+            await broker.ready()
+            ready = True
+        except Unreachable:
+            problem, code = "no connection", Exit.ERROR
+        except Refused as error:
+            problem = str(error)
+            code = {401: Exit.AUTH, 403: Exit.AUTH, 503: Exit.ERROR}.get(error.status, Exit.API)
+    return NodeReport(
+        url=url,
+        id=node_id,
+        healthy=healthy,
+        ready=ready,
+        problem=problem,
+        code=code,
+        shards=shards,
+    )
+
+
+def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
+    """Read `GET /raft/status`.
+
+    Raises:
+        Refused: It has another form.
+    """
+    try:
+        assert isinstance(status, dict)
+        groups = status["groups"]
+        shards = tuple(
+            ShardReport(
+                shard=int(group["shardIdx"]),
+                is_leader=bool(group["isLeader"]),
+                leader=str(group.get("leaderId") or ""),
+                term=int(group.get("term", 0)),
+                commit_index=int(group.get("commitIndex", 0)),
+                applied_index=int(group.get("appliedIndex", 0)),
+                digest=str(group.get("digest", "")),
+            )
+            for group in groups
+        )
+        node_id = str(groups[0]["selfId"]) if groups else ""
+    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"a status in an unknown form: {error!r}", status=200) from error
+    return node_id, shards
+
+
+def _plain(report: NodeReport) -> dict[str, object]:
+    rows = asdict(report)
+    del rows["code"]
+    rows["shards"] = [
+        {
+            "shard": shard.shard,
+            "isLeader": shard.is_leader,
+            "leader": shard.leader,
+            "term": shard.term,
+            "commitIndex": shard.commit_index,
+            "appliedIndex": shard.applied_index,
+            "digest": shard.digest,
+        }
+        for shard in report.shards
+    ]
+    return rows
+
+
+def _print(reports: Sequence[NodeReport]) -> None:
+    console = Console(highlight=False, markup=False)
+    width = None if console.is_terminal else 160
+    nodes = Table("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM", box=None, pad_edge=False)
+    for report in reports:
+        leads = ",".join(str(shard.shard) for shard in report.shards if shard.is_leader)
+        nodes.add_row(
+            report.id or "?",
+            report.url,
+            _word(report.healthy),
+            _word(report.ready),
+            leads or "-",
+            report.problem or "-",
+        )
+    console.print(nodes, width=width)
+    rows = _shard_rows(reports)
+    if rows:
+        shards = Table(
+            *("SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (BEHIND)"), box=None, pad_edge=False
+        )
+        for row in rows:
+            shards.add_row(*row)
+        console.print()
+        console.print(shards, width=width)
+
+
+def _word(value: bool) -> str:
+    return "yes" if value else "NO"
+
+
+def _shard_rows(reports: Sequence[NodeReport]) -> list[tuple[str, ...]]:
+    """Make one row a shard; the leader with the highest term is believed."""
+    replicas: dict[int, list[tuple[str, ShardReport]]] = {}
+    for report in reports:
+        for shard in report.shards:
+            replicas.setdefault(shard.shard, []).append((report.id, shard))
+    rows: list[tuple[str, ...]] = []
+    for number, found in sorted(replicas.items()):
+        newest = max((shard for _, shard in found), key=lambda shard: (shard.term, shard.is_leader))
+        commit = max(shard.commit_index for _, shard in found)
+        applied = "  ".join(
+            f"{node}={shard.applied_index} ({max(0, commit - shard.applied_index)})"
+            for node, shard in found
+        )
+        leader = newest.leader or "none"
+        rows.append((str(number), leader, str(newest.term), str(commit), applied))
+    return rows
