@@ -67,13 +67,18 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat", kw_only=T
 
 
 class Abandon(Struct, frozen=True, array_like=True, tag="abandon", kw_only=True):
-    """Give a leased task back to the tail of its queue."""
+    """Give a leased task back to the tail of its queue.
+
+    Attributes:
+        undelivered: The claim's answer never reached the worker, so the delivery does not count.
+    """
 
     request: str
     id: str
     tenant: str
     worker: str
     token: int = 0
+    undelivered: bool = False
 
 
 class Nack(Struct, frozen=True, array_like=True, tag="nack", kw_only=True):

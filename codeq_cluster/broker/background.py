@@ -1,0 +1,39 @@
+"""Background: work that outlives the call that started it, and ends with the node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Background:
+    """Owns tasks: none is lost to the garbage collector and none survives `stop`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start `work`; the caller may await the task or leave it alone."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel what is still running and wait until it has ended."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # Whoever awaits the task handles the error; this line is for those nobody awaits.
+            log.debug("background work failed", exc_info=task.exception())

@@ -1,0 +1,61 @@
+"""Batch: what one log entry will carry, while it is being decided and until it is applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.core.task import Task
+from codeq_cluster.errors import CodeqError
+
+ROW_OVERHEAD_BYTES = 16  # CBOR heads and RocksDB's own, a row.
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One caller and the outcomes it gets when the batch is applied."""
+
+    future: asyncio.Future[list[Outcome]]
+    outcomes: list[Outcome]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Decisions that become durable together, in the order they were made.
+
+    Attributes:
+        ordinal: Counts the batches of one reign; with the term it names the entry.
+        rows: The entry's mutations; a later decision's row replaces an earlier one's.
+        tasks: The newest state of every task changed; None when it is gone.
+        rows_bytes: About what the entry weighs.
+    """
+
+    ordinal: int
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    tasks: dict[str, Task | None] = field(default_factory=dict)
+    changes: list[TaskChange] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    operations: int = 0
+    rows_bytes: int = 0
+
+    def add_rows(self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange]) -> None:
+        """Append one decision."""
+        self.rows.update(rows)
+        self.changes.extend(changes)
+        for key, value in rows.items():
+            self.rows_bytes += len(key) + len(value or b"") + ROW_OVERHEAD_BYTES
+
+    def release(self) -> None:
+        """Answer everybody who waits."""
+        for waiting in self.waiting:
+            if not waiting.future.done():
+                waiting.future.set_result(waiting.outcomes)
+
+    def fail(self, error: type[CodeqError], *arguments: object) -> None:
+        """Tell everybody who waits that the batch did not, or may not, take effect."""
+        for waiting in self.waiting:
+            if not waiting.future.done():
+                waiting.future.set_exception(error(*arguments))

@@ -1,0 +1,291 @@
+"""Consumer: work handed out, kept alive, given back and finished."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.ports import Head, Shards
+from codeq_cluster.broker.producer import on_their_shards
+from codeq_cluster.broker.requests import NewResult
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
+from codeq_cluster.core.outcomes import (
+    Cancelled,
+    Claimed,
+    Extended,
+    Outcome,
+    Rejected,
+    Returned,
+    Submitted,
+)
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Task
+from codeq_cluster.errors import CodeqError
+
+RELEASE_TIMEOUT_S = (
+    10.0  # For giving back what a vanished client cannot take; then the lease ends it.
+)
+
+
+def new_request() -> str:
+    """Draw a request id: 96 random bits in hexadecimal."""
+    return os.urandom(12).hex()
+
+
+class Consumer:
+    """Claims tasks and ends leases."""
+
+    def __init__(self, shards: Shards, waiters: Waiters, background: Background) -> None:
+        self._shards = shards
+        self._waiters = waiters
+        self._background = background
+
+    async def claim(
+        self,
+        tenant: str,
+        worker: str,
+        *,
+        commands: tuple[str, ...],
+        count: int,
+        lease_ms: int,
+        wait_s: float,
+        timeout_s: float,
+    ) -> Claimed:
+        """Lease up to `count` tasks; wait up to `wait_s` for the first one.
+
+        A claim that finds nothing at first asks every leader before it says so; later, woken by
+        entries applied here, it trusts this node's replicas.
+        """
+        loop = asyncio.get_running_loop()
+        waits_until = loop.time() + wait_s
+        queues = tuple(command.lower() for command in commands)
+        wanted = Claim(
+            request="",
+            tenant=tenant,
+            worker=worker,
+            commands=commands,
+            count=count,
+            lease_ms=lease_ms,
+        )
+        if wait_s <= 0:
+            return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
+        with self._waiters.for_work(tenant, queues) as ticket:
+            ask_leaders = True
+            try:
+                while True:
+                    ticket.event.clear()
+                    claimed = await self._take(
+                        wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
+                    )
+                    ask_leaders = False
+                    remaining_s = waits_until - loop.time()
+                    if claimed.tasks or remaining_s <= 0 or not await ticket.wait(remaining_s):
+                        return claimed
+            finally:
+                if ticket.event.is_set():
+                    # Woken for work it does not take: the next in line gets the call.
+                    ticket.event.clear()
+                    self._pass_on(tenant, queues)
+
+    async def heartbeat(
+        self,
+        tenant: str,
+        worker: str,
+        task_id: str,
+        *,
+        extend_ms: int,
+        token: int,
+        timeout_s: float,
+    ) -> Extended | Rejected:
+        """Extend a lease."""
+        outcome = await self._one(
+            Heartbeat(id=task_id, tenant=tenant, worker=worker, extend_ms=extend_ms, token=token),
+            timeout_s,
+        )
+        assert isinstance(outcome, Extended | Rejected)
+        return outcome
+
+    async def abandon(
+        self, tenant: str, worker: str, task_id: str, *, token: int, timeout_s: float
+    ) -> Returned | Rejected:
+        """Give a leased task back to its queue."""
+        outcome = await self._one(
+            Abandon(request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token),
+            timeout_s,
+        )
+        assert isinstance(outcome, Returned | Rejected)
+        return outcome
+
+    async def nack(
+        self,
+        tenant: str,
+        worker: str,
+        task_id: str,
+        *,
+        delay_ms: int,
+        reason: str,
+        token: int,
+        timeout_s: float,
+    ) -> Returned | Rejected:
+        """Give a leased task back after a delay; `delay_ms` 0 for the back-off policy."""
+        outcome = await self._one(
+            Nack(
+                request=new_request(),
+                id=task_id,
+                tenant=tenant,
+                worker=worker,
+                delay_ms=delay_ms,
+                reason=reason,
+                token=token,
+            ),
+            timeout_s,
+        )
+        assert isinstance(outcome, Returned | Rejected)
+        return outcome
+
+    async def submit(
+        self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
+    ) -> list[Submitted | Rejected | CodeqError]:
+        """End leased tasks with results; one answer an item, order kept, errors as values."""
+        placed = [
+            (
+                shard_of(item.task_id, self._shards.count),
+                Submit(
+                    request=new_request(),
+                    id=item.task_id,
+                    tenant=tenant,
+                    worker=worker,
+                    status=item.status,
+                    body=item.body,
+                    error=item.error,
+                    artifacts=item.artifacts,
+                    token=item.token,
+                ),
+            )
+            for item in items
+        ]
+        outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        answers: list[Submitted | Rejected | CodeqError] = []
+        for outcome in outcomes:
+            assert isinstance(outcome, Submitted | Rejected | CodeqError)
+            answers.append(outcome)
+        return answers
+
+    async def cancel(self, tenant: str, task_id: str, *, timeout_s: float) -> Cancelled | Rejected:
+        """End a task that is not terminal yet."""
+        outcome = await self._one(
+            Cancel(request=new_request(), id=task_id, tenant=tenant), timeout_s
+        )
+        assert isinstance(outcome, Cancelled | Rejected)
+        return outcome
+
+    # -- claiming --------------------------------------------------------------------------------
+
+    async def _take(
+        self, wanted: Claim, queues: tuple[str, ...], *, timeout_s: float, ask_leaders: bool
+    ) -> Claimed:
+        """Claim from the shards that have work, the oldest highest-priority head first."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        known = [
+            head
+            for shard in range(self._shards.count)
+            if (head := self._shards.local(shard).head(wanted.tenant, queues)) is not None
+        ]
+        claimed = await self._take_from(known, wanted, deadline=deadline)
+        if not claimed.tasks and ask_leaders:
+            heads = await self._shards.heads(wanted.tenant, queues, deadline=deadline)
+            claimed = await self._take_from(heads, wanted, deadline=deadline)
+        return claimed
+
+    async def _take_from(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
+        tasks: list[Task] = []
+        payloads: list[str] = []
+        failure: CodeqError | None = None
+        try:
+            for head in sorted(heads, key=lambda head: (-head.priority, head.seq)):
+                try:
+                    part = await self._claim_on(
+                        head.shard, wanted, wanted.count - len(tasks), deadline=deadline
+                    )
+                except CodeqError as error:
+                    failure = error  # Another shard may have work and a leader.
+                    continue
+                tasks += part.tasks
+                payloads += part.payloads
+                if len(tasks) == wanted.count:
+                    break
+        except asyncio.CancelledError:
+            self._give_back(wanted, tasks)
+            raise
+        if failure is not None and not tasks:
+            raise failure
+        return Claimed(tuple(tasks), tuple(payloads))
+
+    async def _claim_on(self, shard: int, wanted: Claim, count: int, *, deadline: float) -> Claimed:
+        """Claim on one shard; a caller that goes away meanwhile leaves nothing leased."""
+        claim = Claim(
+            request=new_request(),
+            tenant=wanted.tenant,
+            worker=wanted.worker,
+            commands=wanted.commands,
+            count=count,
+            lease_ms=wanted.lease_ms,
+        )
+        claiming = self._background.spawn(self._shards.operate(shard, [claim], deadline=deadline))
+        try:
+            [outcome] = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self._background.spawn(self._give_back_when_claimed(wanted, claiming))
+            raise
+        assert isinstance(outcome, Claimed)
+        return outcome
+
+    async def _give_back_when_claimed(
+        self, wanted: Claim, claiming: asyncio.Task[list[Outcome]]
+    ) -> None:
+        try:
+            [outcome] = await claiming
+        except CodeqError:
+            return  # Nothing is known to be leased; a lease that exists after all ends by itself.
+        assert isinstance(outcome, Claimed)
+        self._give_back(wanted, outcome.tasks)
+
+    def _give_back(self, wanted: Claim, tasks: Sequence[Task]) -> None:
+        """Undo deliveries that nobody took: the tasks are as if they had not been claimed."""
+        placed = [
+            (
+                shard_of(task.id, self._shards.count),
+                Abandon(
+                    request=new_request(),
+                    id=task.id,
+                    tenant=wanted.tenant,
+                    worker=wanted.worker,
+                    token=task.lease_token,
+                    undelivered=True,
+                ),
+            )
+            for task in tasks
+        ]
+        if placed:
+            self._background.spawn(
+                on_their_shards(self._shards, placed, timeout_s=RELEASE_TIMEOUT_S)
+            )
+
+    def _pass_on(self, tenant: str, queues: tuple[str, ...]) -> None:
+        heads = (
+            self._shards.local(shard).head(tenant, queues) for shard in range(self._shards.count)
+        )
+        if any(head is not None for head in heads):
+            for queue in queues or ("",):
+                self._waiters.work(tenant, queue, 1)
+
+    async def _one(
+        self, operation: Heartbeat | Abandon | Nack | Cancel, timeout_s: float
+    ) -> Outcome:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        shard = shard_of(operation.id, self._shards.count)
+        [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
+        return outcome

@@ -1,0 +1,478 @@
+"""Engine: one shard on one node. Decide on the view, commit in groups, release when applied.
+
+While the node leads the shard, every operation is decided at once, one after another, on the view;
+its rows join the open batch and its caller waits. When the Raft group takes its turn it takes the
+open batch as one entry. When that entry is applied the batch's callers are answered.
+
+The rules that keep this honest:
+
+- Nothing is answered before its batch is applied here; an answer that changes nothing waits for the
+  batch it was decided in too, or for a read barrier when that batch has no rows.
+- An entry names the term it was decided in. Applied under another term it is a no-op on every
+  replica, so a batch of a deposed leader can never take effect (the epoch fence).
+- When leadership ends, the view is dropped whole. Batches handed over are *outcome unknown*,
+  batches not handed over were certainly not done.
+- A new leader decides only after its own first entry is applied (`lead`), on a view made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from codeq_cluster.broker.batch import Batch, Waiting
+from codeq_cluster.broker.ports import Clock, Depth, Head, Log, Observer, Snapshot, StateStore
+from codeq_cluster.broker.view import ShardView, seq_ms
+from codeq_cluster.codec import entries, keyspace
+from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.operations import Advance, Create, Operation
+from codeq_cluster.core.outcomes import Claimed, Outcome
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import PRIORITY_MAX, Task
+from codeq_cluster.errors import NotLeader, OutcomeUnknown, Overloaded
+
+log = logging.getLogger(__name__)
+
+# A batch is closed at this size so that its entry, with one operation of the largest body on top,
+# stays below the log's own bound.
+BATCH_BYTES_MAX = 2**20
+_CLOCK_KEY = keyspace.meta("clock")
+_SEQ_KEY = keyspace.meta("seq")
+
+OVERLOADED_PAUSE_S = 0.05
+ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """Bounds of one engine.
+
+    Attributes:
+        operations_max: Decided and not released; beyond it callers are refused.
+        bytes_max: The same in bytes of rows.
+        lease_grace_ms: No lease ends this soon after the node began to lead.
+    """
+
+    operations_max: int
+    bytes_max: int
+    lease_grace_ms: int
+
+
+class Reign:
+    """What exists only while this node leads: the view and the batches on their way."""
+
+    __slots__ = ("clock_base_ms", "leases_from_ms", "open", "ordinal", "sent", "term", "view")
+
+    def __init__(
+        self, term: int, view: ShardView, *, clock_base_ms: int, leases_from_ms: int
+    ) -> None:
+        self.term = term
+        self.view = view
+        self.clock_base_ms = clock_base_ms
+        self.leases_from_ms = leases_from_ms
+        self.ordinal = 0
+        self.open: deque[Batch] = deque()
+        self.sent: deque[Batch] = deque()
+
+
+class Engine:
+    """One shard's broker: implements the group's StateMachine and EntrySource."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        shard: int,
+        shards: int,
+        store: StateStore,
+        rules: Rules,
+        limits: EngineLimits,
+        clock: Clock,
+        fraction: Callable[[], float],
+        observer: Observer,
+    ) -> None:
+        self._node_id = node_id
+        self.shard = shard
+        self.leader: str | None = None
+        self.fenced = 0
+        self._shards = shards
+        self._store = store
+        self._rules = rules
+        self._limits = limits
+        self._clock = clock
+        self._fraction = fraction
+        self._observer = observer
+        self._log: Log | None = None
+        self._reign: Reign | None = None
+        self._replica = self._new_view()
+        self._operations = 0
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._advancing: set[asyncio.Task[None]] = set()
+        self._on_leader: list[Callable[[], None]] = []
+        self._on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
+        self._stopped = False
+
+    def attach(self, group: Log) -> None:
+        """Connect the engine with its Raft group, once, before the group starts."""
+        self._log = group
+
+    def on_leader(self, call: Callable[[], None]) -> None:
+        """Call `call` whenever this node learns of a leader or loses one."""
+        self._on_leader.append(call)
+
+    def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None]) -> None:
+        """Call `call` with the rows of every entry once they are applied, on every replica."""
+        self._on_rows.append(call)
+
+    def stop(self) -> None:
+        """Refuse everything from now on; callers still waiting learn that nobody knows."""
+        self._stopped = True
+        self._end_reign()
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this node decides for the shard."""
+        return self._reign is not None
+
+    # -- for callers -----------------------------------------------------------------------------
+
+    async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Decide operations in order and return their outcomes once all are durable.
+
+        Raises:
+            NotLeader: Nothing was done.
+            Overloaded: Nothing was done.
+            OutcomeUnknown: Leadership ended while the entry was on its way.
+        """
+        reign = self._leading()
+        if (
+            self._operations + len(operations) > self._limits.operations_max
+            or self._bytes > self._limits.bytes_max
+        ):
+            raise Overloaded(f"the write queue of shard {self.shard}")
+        outcomes = [self._decide(reign, operation) for operation in operations]
+        if all(isinstance(outcome, Claimed) and not outcome.tasks for outcome in outcomes):
+            return outcomes  # "Nothing for you now" promises nothing, so it waits for nothing.
+        batch = self._open_batch(reign)
+        batch.operations += len(operations)
+        self._operations += len(operations)
+        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        batch.waiting.append(Waiting(future, outcomes))
+        self._group.wake()
+        return self._with_payloads(await future)
+
+    async def read(self, keys: Sequence[bytes]) -> Snapshot:
+        """Read rows as of now: after a quorum has confirmed that this node still leads.
+
+        Raises:
+            NotLeader: This node does not lead, or stopped leading meanwhile.
+        """
+        await self._barrier()
+        return self.stale(keys)
+
+    async def depths(self, tenant: str) -> list[Depth]:
+        """Return the tenant's queues as of now; O(queues), never a scan of tasks."""
+        await self._barrier()
+        return [
+            Depth(
+                queue,
+                counters.ready,
+                counters.delayed,
+                counters.leased,
+                counters.dead,
+                self._oldest_ready_ms(queue, tenant) if counters.ready else 0,
+            )
+            for (queue, owner), counters in self._replica.counters.items()
+            if owner == tenant
+        ]
+
+    def stale(self, keys: Sequence[bytes]) -> Snapshot:
+        """Read rows from this replica as it is."""
+        return Snapshot(self._store.applied_index, self._store.get_many(keys))
+
+    def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
+        """Return the first ready task known here, a leader's undurable decisions included."""
+        reign = self._reign
+        return (reign.view if reign else self._replica).head(tenant, queues)
+
+    @property
+    def counters(self) -> ShardView:
+        """Return the view of what is applied here, for gauges."""
+        return self._replica
+
+    # -- for the group: StateMachine -------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry in the state."""
+        return self._store.applied_index
+
+    @property
+    def digest(self) -> bytes:
+        """Running hash over every applied entry."""
+        return self._store.digest
+
+    def apply(self, index: int, term: int, payload: bytes | None) -> None:
+        """Apply the next committed entry, and answer its callers if it is ours."""
+        digest = _extend(self._store.digest, index, term, payload)
+        entry = None if payload is None else entries.decode(payload)
+        if entry is not None and entry.epoch != term:
+            # Decided under another term than the log gave it: fenced, on every replica alike.
+            self.fenced += 1
+            entry = None
+        rows = {} if entry is None else entry.mutations
+        if entry is not None:
+            rows[_CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
+            rows[_SEQ_KEY] = entry.seq.to_bytes(8, "big")
+        self._store.commit(rows, index=index, digest=digest)
+        if entry is None:
+            return
+        self._replica.follow(rows)
+        reign = self._reign
+        if reign is not None:
+            assert reign.term == term, "an entry of another reign is applied in this one"
+            self._release(reign, entry.ordinal)
+        for call in self._on_rows:
+            call(rows)
+
+    # -- for the group: EntrySource --------------------------------------------------------------
+
+    def take(self) -> bytes | None:
+        """Hand over the next batch as one entry."""
+        reign = self._reign
+        while reign is not None and reign.open:
+            batch = reign.open.popleft()
+            if not batch.rows:
+                self._release_after_barrier(batch)
+                continue
+            reign.sent.append(batch)
+            self._arm_timer(reign)
+            return entries.encode(
+                entries.Entry(
+                    reign.term, batch.ordinal, reign.view.now_ms, reign.view.seq, batch.rows
+                )
+            )
+        return None
+
+    def lead(self, term: int) -> None:
+        """Begin to decide: every entry committed before this term is in the store."""
+        assert self._reign is None, "a reign begins before the last one has ended"
+        view = self._new_view()
+        clock_ms = self._number(_CLOCK_KEY)
+        view.seq = self._number(_SEQ_KEY)
+        # The clock never runs backwards over a change of leader, and never jumps within a reign:
+        # the wall clock is read once here, the monotonic clock counts from there.
+        now_ms = max(clock_ms, self._clock.wall_ms())
+        reign = Reign(
+            term,
+            view,
+            clock_base_ms=now_ms - self._clock.monotonic_ms(),
+            leases_from_ms=now_ms + self._limits.lease_grace_ms,
+        )
+        view.now_ms = now_ms
+        self._reign = reign
+        self.leader = self._node_id
+        log.info("leading", extra={"shard": self.shard, "term": term})
+        self._arm_timer(reign)
+        self._tell_leader()
+
+    def follow(self, leader: str | None) -> None:
+        """Stop deciding; `leader` leads now, as far as this node knows."""
+        self.leader = leader
+        self._end_reign()
+        self._tell_leader()
+
+    # -- deciding --------------------------------------------------------------------------------
+
+    @property
+    def _group(self) -> Log:
+        assert self._log is not None, "the engine is not attached to its group"
+        return self._log
+
+    def _leading(self) -> Reign:
+        if self._reign is None or self._stopped:
+            raise NotLeader(self.leader)
+        return self._reign
+
+    def _decide(self, reign: Reign, operation: Operation) -> Outcome:
+        if isinstance(operation, Create):
+            key = operation.idempotency_key
+            place = f"{operation.tenant}/{key}" if key else operation.id
+            assert shard_of(place, self._shards) == self.shard, "a task sent to a foreign shard"
+        view = reign.view
+        view.now_ms = max(view.now_ms, reign.clock_base_ms + self._clock.monotonic_ms())
+        decision = decide(view, operation, self._rules)
+        if decision.changes:
+            batch = self._open_batch(reign)
+            before_bytes = batch.rows_bytes
+            rows = mutations(decision.changes, view.counted)
+            tasks = {_changed(change).id: change.after for change in decision.changes}
+            view.advance(batch.ordinal, rows, tasks)
+            batch.add_rows(rows, decision.changes)
+            batch.tasks.update(tasks)
+            self._bytes += batch.rows_bytes - before_bytes
+        return decision.outcome
+
+    def _open_batch(self, reign: Reign) -> Batch:
+        if not reign.open or reign.open[-1].rows_bytes > BATCH_BYTES_MAX:
+            reign.ordinal += 1
+            reign.open.append(Batch(reign.ordinal))
+        return reign.open[-1]
+
+    def _with_payloads(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Fill in what only the store knows, now that the claimed tasks are in it."""
+        for position, outcome in enumerate(outcomes):
+            if isinstance(outcome, Claimed) and outcome.tasks:
+                texts = self._store.get_many([keyspace.payload(task.id) for task in outcome.tasks])
+                # A task may have ended and gone since: its claim is void, nobody can finish it.
+                kept = [
+                    (task, text.decode())
+                    for task, text in zip(outcome.tasks, texts, strict=True)
+                    if text is not None
+                ]
+                outcomes[position] = Claimed(
+                    tuple(task for task, _ in kept), tuple(text for _, text in kept)
+                )
+        return outcomes
+
+    # -- releasing -------------------------------------------------------------------------------
+
+    def _release(self, reign: Reign, ordinal: int) -> None:
+        batch = reign.sent.popleft()
+        assert batch.ordinal == ordinal, "entries are applied in another order than decided"
+        reign.view.applied(ordinal, batch.rows, batch.tasks)
+        self._forget(batch)
+        batch.release()
+        for change in batch.changes:
+            self._observer.changed(change)
+
+    def _release_after_barrier(self, batch: Batch) -> None:
+        def confirmed(leads: bool) -> None:
+            self._forget(batch)
+            if leads:
+                batch.release()
+            else:
+                batch.fail(NotLeader, self.leader)
+
+        self._group.barrier(confirmed)
+
+    def _forget(self, batch: Batch) -> None:
+        self._operations -= batch.operations
+        self._bytes -= batch.rows_bytes
+
+    def _end_reign(self) -> None:
+        reign, self._reign = self._reign, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if reign is None:
+            return
+        log.info("no longer leading", extra={"shard": self.shard, "term": reign.term})
+        for batch in reign.sent:
+            self._forget(batch)
+            batch.fail(OutcomeUnknown, "leadership ended while the write was on its way")
+        for batch in reign.open:
+            self._forget(batch)
+            batch.fail(NotLeader, self.leader)
+
+    async def _barrier(self) -> None:
+        self._leading()
+        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(leads: bool) -> None:
+            if not confirmed.done():
+                confirmed.set_result(leads)
+
+        self._group.barrier(done)
+        if not await confirmed:
+            raise NotLeader(self.leader)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _arm_timer(self, reign: Reign) -> None:
+        """Set the timer for the next instant at which time must act."""
+        due_ms = reign.view.next_due_ms(leases_from_ms=reign.leases_from_ms)
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        delay_ms = due_ms - (reign.clock_base_ms + self._clock.monotonic_ms())
+        self._timer_due_ms = due_ms
+        # One more millisecond: a timer that fires early finds nothing due.
+        self._timer = asyncio.get_running_loop().call_later(
+            (max(0, delay_ms) + 1) / 1000, self._begin_advance
+        )
+
+    def _begin_advance(self) -> None:
+        self._timer = None
+        task = asyncio.get_running_loop().create_task(self._advance())
+        self._advancing.add(task)
+        task.add_done_callback(self._advancing.discard)
+
+    async def _advance(self) -> None:
+        """Let time act on what is due, one bounded batch; the timer is set again for the rest."""
+        reign = self._reign
+        if reign is None:
+            return
+        now_ms = reign.clock_base_ms + self._clock.monotonic_ms()
+        try:
+            await self.operate(
+                [Advance(count=ADVANCE_COUNT, leases_too=now_ms >= reign.leases_from_ms)]
+            )
+        except (NotLeader, OutcomeUnknown):
+            return  # The next leader's timers take over.
+        except Overloaded:
+            await asyncio.sleep(OVERLOADED_PAUSE_S)  # Callers fill the queue; time waits for room.
+        if self._reign is reign:
+            self._arm_timer(reign)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _new_view(self) -> ShardView:
+        return ShardView(self._store, shard=self.shard, fraction=self._fraction)
+
+    def _number(self, key: bytes) -> int:
+        return int.from_bytes(self._store.get(key) or b"", "big")
+
+    def _tell_leader(self) -> None:
+        for call in self._on_leader:
+            call()
+
+    def _oldest_ready_ms(self, queue: str, tenant: str) -> int:
+        start, end = keyspace.pending_range(queue, tenant)
+        oldest = 0
+        for _ in range(PRIORITY_MAX + 1):
+            page = self._store.scan(start, end, 1)
+            if not page:
+                break
+            priority, seq, _task_id = keyspace.pending_parts(page[0][0])
+            oldest = min(oldest or seq, seq)
+            if priority == 0:
+                break
+            start = keyspace.pending_prefix(queue, tenant, priority - 1)
+        return seq_ms(oldest)
+
+
+def _changed(change: TaskChange) -> Task:
+    task = change.after or change.before
+    assert task is not None, "a change of nothing"
+    return task
+
+
+def _extend(digest: bytes, index: int, term: int, payload: bytes | None) -> bytes:
+    """Return the digest after one more entry."""
+    running = blake2b(digest, digest_size=16)
+    running.update(index.to_bytes(8, "big") + term.to_bytes(8, "big"))
+    running.update(b"" if payload is None else payload)
+    return running.digest()

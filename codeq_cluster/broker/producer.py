@@ -1,0 +1,112 @@
+"""Producer: new tasks, each on the shard its id names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.requests import NewTask
+from codeq_cluster.core.operations import Create, Operation
+from codeq_cluster.core.outcomes import Created, Outcome, Rejected
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.errors import CodeqError
+
+_O = TypeVar("_O", bound=Operation)
+
+
+def new_id() -> str:
+    """Draw a task id: 128 random bits in the usual 8-4-4-4-12 form."""
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Producer:
+    """Creates tasks."""
+
+    def __init__(self, shards: Shards, *, max_attempts_default: int) -> None:
+        self._shards = shards
+        self._max_attempts_default = max_attempts_default
+
+    async def create(
+        self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
+    ) -> list[Created | Rejected | CodeqError]:
+        """Create tasks; one answer an item, order kept, `Created.payload` always filled."""
+        placed = [self._place(tenant, item) for item in items]
+        outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        return [_answer(outcome, item) for outcome, item in zip(outcomes, items, strict=True)]
+
+    def _place(self, tenant: str, item: NewTask) -> tuple[int, Create]:
+        """Draw the id and find the shard: a key's own shard, so that one log decides about it."""
+        task_id = new_id()
+        fingerprint = ""
+        if item.idempotency_key:
+            shard = shard_of(f"{tenant}/{item.idempotency_key}", self._shards.count)
+            while shard_of(task_id, self._shards.count) != shard:
+                task_id = new_id()
+            fingerprint = blake2b(
+                f"{item.command}\0{item.payload}".encode(), digest_size=16
+            ).hexdigest()
+        else:
+            shard = shard_of(task_id, self._shards.count)
+        return shard, Create(
+            id=task_id,
+            tenant=tenant,
+            command=item.command,
+            payload=item.payload,
+            priority=item.priority,
+            max_attempts=item.max_attempts or self._max_attempts_default,
+            webhook=item.webhook,
+            idempotency_key=item.idempotency_key,
+            fingerprint=fingerprint,
+            run_at_ms=item.run_at_ms,
+            delay_ms=item.delay_ms,
+            ttl_ms=item.ttl_ms,
+            trace_parent=item.trace_parent,
+            trace_state=item.trace_state,
+        )
+
+
+def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:
+    if isinstance(outcome, Created):
+        return Created(outcome.task, outcome.replay, outcome.payload or item.payload)
+    assert isinstance(outcome, Rejected | CodeqError), "a create is answered with something else"
+    return outcome
+
+
+async def on_their_shards(
+    shards: Shards, placed: Sequence[tuple[int, _O]], *, timeout_s: float
+) -> list[Outcome | CodeqError]:
+    """Run operations on several shards at once, in order within each; errors become values.
+
+    Args:
+        shards: All of them.
+        placed: n operations, each with its shard.
+        timeout_s: For all of them together.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    by_shard: dict[int, list[int]] = {}
+    for position, (shard, _) in enumerate(placed):
+        by_shard.setdefault(shard, []).append(position)
+    answers: dict[int, Outcome | CodeqError] = {}
+
+    async def on_one(shard: int, positions: list[int]) -> None:
+        try:
+            outcomes: Sequence[Outcome | CodeqError] = await shards.operate(
+                shard, [placed[position][1] for position in positions], deadline=deadline
+            )
+        except CodeqError as error:
+            outcomes = [error] * len(positions)
+        answers.update(zip(positions, outcomes, strict=True))
+
+    if len(by_shard) == 1:
+        [(shard, positions)] = by_shard.items()
+        await on_one(shard, positions)
+    else:
+        async with asyncio.TaskGroup() as group:
+            for shard, positions in by_shard.items():
+                group.create_task(on_one(shard, positions))
+    return [answers[position] for position in range(len(placed))]

@@ -1,0 +1,107 @@
+"""Requests: what callers hand to the broker and what it tells them, validated values both ways."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from codeq_cluster.core.task import Artifact, Counters, Task
+
+
+class NewTask(Struct, frozen=True, kw_only=True):
+    """A task as a producer asks for it, already validated.
+
+    Attributes:
+        payload: JSON text, byte for byte the producer's.
+        max_attempts: 0 for the broker's default.
+        run_at_ms: Unix milliseconds, 0 for "not asked"; wins over `delay_ms`.
+        delay_ms: From now, 0 for at once.
+        ttl_ms: Undelivered after that the task dies; 0 for never.
+    """
+
+    command: str
+    payload: str
+    priority: int = 0
+    max_attempts: int = 0
+    webhook: str = ""
+    idempotency_key: str = ""
+    run_at_ms: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    trace_parent: str = ""
+    trace_state: str = ""
+
+
+class NewResult(Struct, frozen=True, kw_only=True):
+    """A result as a worker submits it, already validated.
+
+    Attributes:
+        status: COMPLETED or FAILED.
+        body: JSON text, empty when there is none.
+        token: Lease token the worker holds; 0 when it sent none.
+    """
+
+    task_id: str
+    status: str
+    body: str = ""
+    error: str = ""
+    artifacts: tuple[Artifact, ...] = ()
+    token: int = 0
+
+
+class Found(Struct, frozen=True):
+    """A task as stored.
+
+    Attributes:
+        applied_index: Of the replica that answered, at the read.
+    """
+
+    task: Task
+    payload: str
+    shard: int
+    applied_index: int
+
+
+class QueueDepth(Struct, frozen=True):
+    """How full one queue of a tenant is, over all shards.
+
+    Attributes:
+        oldest_ready_ms: When its longest-waiting ready task became ready; 0 when there is none.
+    """
+
+    command: str
+    counters: Counters
+    oldest_ready_ms: int
+
+
+class PeerStatus(Struct, frozen=True, kw_only=True):
+    """What a group's leader knows of one peer; `match_index` is 0 on a follower."""
+
+    id: str
+    connected: bool
+    match_index: int = 0
+
+
+class ShardStatus(Struct, frozen=True, kw_only=True):
+    """One Raft group as this node sees it.
+
+    Attributes:
+        leader_id: Empty when no leader is known, as are the two addresses after it.
+        digest: Running hash over the applied entries, hexadecimal.
+        durability: What an acknowledged write survives: `fsync` or `os`.
+    """
+
+    shard_idx: int
+    is_leader: bool
+    self_id: str
+    self_addr: str
+    leader_id: str = ""
+    leader_addr: str = ""
+    leader_http_addr: str = ""
+    has_leader: bool = False
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    digest: str = ""
+    log_bytes: int = 0
+    durability: str = ""
+    peers: tuple[PeerStatus, ...] = ()

@@ -1,0 +1,256 @@
+"""View: one shard's state with the changes its leader has decided and not yet committed.
+
+The store holds what is committed. Over it lies the overlay: the rows of every batch that is on its
+way through the log. Decisions look through both, so the second of two decisions sees the first
+although nothing is durable yet. A batch's rows leave the overlay when its entry is applied.
+
+On a node that does not lead, the overlay stays empty and the view follows the applied entries; it
+then answers which queues have work, a little behind the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from codeq_cluster.broker.ports import Head, StateStore
+from codeq_cluster.broker.window import Window
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.task import Counters, Result, Task
+from codeq_cluster.core.view import KeyRow
+
+Rows = Mapping[bytes, bytes | None]
+
+# A ready position grows with time and is comparable between shards: milliseconds, then a count.
+_SEQ_BITS = 20
+_WINDOWS_MAX = 4096  # Queues served at the same time x 80 KiB each at the very most.
+_STATS_PAGE = 1024
+_NONE = Counters()
+
+
+def seq_ms(seq: int) -> int:
+    """Return the instant a ready position was given, Unix milliseconds."""
+    return seq >> _SEQ_BITS
+
+
+class ShardView:
+    """Implements `core.view.View` over a store and an overlay."""
+
+    def __init__(self, store: StateStore, *, shard: int, fraction: Callable[[], float]) -> None:
+        self.now_ms = 0
+        self.seq = 0
+        self.counters: dict[tuple[str, str], Counters] = {}
+        self._shard = shard
+        self._store = store
+        self._fraction = fraction
+        # key -> (batch, value): the newest value decided; an older batch must not take it away.
+        self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
+        self._tasks: dict[str, tuple[int, Task | None]] = {}
+        self._busy: dict[str, set[str]] = {}
+        self._ready: dict[tuple[str, str], Window] = {}
+        self._leases = self._timer(keyspace.LEASE_PREFIX)
+        self._timers = self._timer(keyspace.TTL_PREFIX)
+        self._load()
+
+    # -- what the core asks ----------------------------------------------------------------------
+
+    def task(self, task_id: str) -> Task | None:
+        """Return the task, or None."""
+        decided = self._tasks.get(task_id)
+        if decided is not None:
+            return decided[1]
+        record = self._store.get(keyspace.task(task_id))
+        return None if record is None else records.decode_task(record)
+
+    def payload(self, task_id: str) -> str:
+        """Return the JSON text of a task that exists."""
+        text = self._get(keyspace.payload(task_id))
+        assert text is not None, "a task stands without its payload"
+        return text.decode()
+
+    def result(self, task_id: str) -> Result | None:
+        """Return how the task ended, or None."""
+        record = self._get(keyspace.result(task_id))
+        return None if record is None else records.decode_result(record)
+
+    def keyed(self, tenant: str, key: str) -> KeyRow | None:
+        """Return what the idempotency key stands for, or None."""
+        record = self._get(keyspace.idempotency(tenant, key))
+        return None if record is None else records.decode_key_row(record)
+
+    def queues(self, tenant: str) -> Iterable[str]:
+        """Return the tenant's queues that have ready tasks."""
+        return self._busy.get(tenant, ())
+
+    def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
+        """Yield (priority, seq, task id) of one queue in claim order."""
+        if queue not in self._busy.get(tenant, ()):
+            return
+        for key in self._ready_window(queue, tenant):
+            yield keyspace.pending_parts(key)
+
+    def claimed_under(self, request: str) -> tuple[str, ...]:
+        """Return the ids of the tasks leased under a claim request now."""
+        start, end = keyspace.prefix_range(keyspace.claim_prefix(request))
+        found: list[str] = []
+        while start < end:
+            keys, start = self._live(start, end, _STATS_PAGE)
+            found += [keyspace.claim_task_id(key) for key in keys]
+        return tuple(found)
+
+    def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
+        """Return at most `count` ids of tasks whose timer is at or before now."""
+        found: list[tuple[int, str]] = []
+        for window in (self._timers, self._leases) if leases_too else (self._timers,):
+            for key in islice(window, count):
+                when_ms, task_id = keyspace.timed_parts(key)
+                if when_ms > self.now_ms:
+                    break
+                found.append((when_ms, task_id))
+        found.sort()
+        return tuple(task_id for _, task_id in found[:count])
+
+    def next_seq(self) -> int:
+        """Draw the next ready position."""
+        self.seq = max(self.seq + 1, self.now_ms << _SEQ_BITS)
+        return self.seq
+
+    def fraction(self) -> float:
+        """Draw a random number in [0, 1)."""
+        return self._fraction()
+
+    # -- what the engine asks --------------------------------------------------------------------
+
+    def next_due_ms(self, *, leases_from_ms: int) -> int | None:
+        """Return when time must act next, Unix milliseconds; no lease before `leases_from_ms`."""
+        due: list[int] = []
+        timer = self._timers.first()
+        if timer is not None:
+            due.append(keyspace.timed_parts(timer)[0])
+        lease = self._leases.first()
+        if lease is not None:
+            due.append(max(leases_from_ms, keyspace.timed_parts(lease)[0]))
+        return min(due, default=None)
+
+    def head(self, tenant: str, queues: Iterable[str]) -> Head | None:
+        """Return the first ready task among the queues (none named: the tenant's)."""
+        best: Head | None = None
+        busy = self._busy.get(tenant)
+        if not busy:
+            return None
+        for queue in queues or tuple(busy):
+            if queue not in busy:
+                continue
+            key = self._ready_window(queue, tenant).first()
+            if key is None:
+                continue
+            priority, seq, _ = keyspace.pending_parts(key)
+            if best is None or (-priority, seq) < (-best.priority, best.seq):
+                best = Head(self._shard, priority, seq)
+        return best
+
+    def counted(self, queue: str, tenant: str) -> Counters:
+        """Return a queue's counters, decided changes included."""
+        return self.counters.get((queue, tenant), _NONE)
+
+    def advance(self, batch: int, rows: Rows, tasks: Mapping[str, Task | None]) -> None:
+        """Take note of decided rows, to be committed with batch number `batch`."""
+        overlay = self._overlay
+        for key, value in rows.items():
+            overlay[key] = (batch, value)
+        for task_id, task in tasks.items():
+            self._tasks[task_id] = (batch, task)
+        self.follow(rows)
+
+    def applied(self, batch: int, rows: Rows, tasks: Iterable[str]) -> None:
+        """Forget what the store holds now: the rows of a batch whose entry is applied."""
+        overlay = self._overlay
+        for key in rows:
+            newest = overlay.get(key)
+            if newest is not None and newest[0] == batch:
+                del overlay[key]
+        for task_id in tasks:
+            newest_task = self._tasks.get(task_id)
+            if newest_task is not None and newest_task[0] == batch:
+                del self._tasks[task_id]
+
+    def follow(self, rows: Rows) -> None:
+        """Bring the windows and the counters up to date with rows that are live or dead now."""
+        for key, value in rows.items():
+            window: Window | None = None
+            match keyspace.family(key):
+                case keyspace.Family.PENDING:
+                    window = self._ready.get(keyspace.queue_of(key))
+                case keyspace.Family.TTL:
+                    window = self._timers
+                case keyspace.Family.LEASE:
+                    window = self._leases
+                case keyspace.Family.STATS:
+                    self._count(keyspace.stats_parts(key), value)
+            if window is None:
+                continue
+            if value is None:
+                window.remove(key)
+            else:
+                window.add(key)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
+        while page := self._store.scan(start, end, _STATS_PAGE):
+            for key, value in page:
+                self._count(keyspace.stats_parts(key), value)
+            start = page[-1][0] + b"\0"
+
+    def _count(self, place: tuple[str, str], value: bytes | None) -> None:
+        queue, tenant = place
+        counters = _NONE if value is None else records.decode_counters(value)
+        if counters == _NONE:
+            self.counters.pop(place, None)
+        else:
+            self.counters[place] = counters
+        busy = self._busy.get(tenant)
+        if counters.ready:
+            if busy is None:
+                self._busy[tenant] = {queue}
+            else:
+                busy.add(queue)
+        elif busy is not None:
+            busy.discard(queue)
+            if not busy:
+                del self._busy[tenant]
+
+    def _timer(self, prefix: bytes) -> Window:
+        start, end = keyspace.prefix_range(prefix)
+        return Window(start, end, self._live)
+
+    def _ready_window(self, queue: str, tenant: str) -> Window:
+        place = (queue, tenant)
+        window = self._ready.get(place)
+        if window is None:
+            if len(self._ready) >= _WINDOWS_MAX:
+                del self._ready[next(iter(self._ready))]
+            start, end = keyspace.pending_range(queue, tenant)
+            window = self._ready[place] = Window(start, end, self._live)
+        return window
+
+    def _get(self, key: bytes) -> bytes | None:
+        decided = self._overlay.get(key)
+        return self._store.get(key) if decided is None else decided[1]
+
+    def _live(self, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
+        """Read the store's keys from `start`, corrected by the overlay; see `window.Read`."""
+        page = self._store.scan(start, end, limit)
+        edge = page[-1][0] + b"\0" if len(page) == limit else end
+        overlay = self._overlay
+        if not overlay:
+            return [key for key, _ in page], edge
+        keys = {key for key, _ in page}
+        for key, (_, value) in overlay.items():
+            if start <= key < edge:
+                if value is None:
+                    keys.discard(key)
+                else:
+                    keys.add(key)
+        return sorted(keys), edge

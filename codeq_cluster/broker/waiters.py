@@ -1,0 +1,121 @@
+"""Waiters: claims and result reads that wait on this node.
+
+Every node applies every entry, so every node sees work arrive and results appear, whichever node
+led the write: waiting needs no polling and no messages. A ticket is taken before the caller looks
+for work, so nothing that arrives between the look and the wait is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Self
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.errors import Overloaded
+
+ANY = ""  # The queue name under which a claim for every command waits.
+
+
+class _Room:
+    """Who waits for what: tickets in order of arrival (a dict keeps it and deletes cheaply)."""
+
+    def __init__(self) -> None:
+        self.tickets: dict[object, dict[Ticket, None]] = {}
+        self.count = 0
+
+
+class Ticket:
+    """One waiting caller; `event` is set when there may be something for it."""
+
+    __slots__ = ("_places", "_room", "event")
+
+    def __init__(self, room: _Room, places: tuple[object, ...]) -> None:
+        self._room = room
+        self._places = places
+        self.event = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._room.count += 1
+        for place in self._places:
+            self._room.tickets.setdefault(place, {})[self] = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.count -= 1
+        for place in self._places:
+            tickets = self._room.tickets[place]
+            del tickets[self]
+            if not tickets:
+                del self._room.tickets[place]
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait for the event, at most `timeout_s`; False when the time ran out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Waiters:
+    """Who waits for work, and who for a result, on this node.
+
+    Args:
+        waiters_max: Of each kind; beyond it callers are refused.
+    """
+
+    def __init__(self, *, waiters_max: int) -> None:
+        self._max = waiters_max
+        self._claims = _Room()
+        self._results = _Room()
+
+    def for_work(self, tenant: str, queues: tuple[str, ...]) -> Ticket:
+        """Return a ticket for work in the tenant's queues; none named: in every one.
+
+        Raises:
+            Overloaded: Too many wait on this node already.
+        """
+        self._admit(self._claims)
+        return Ticket(self._claims, tuple((tenant, queue) for queue in queues or (ANY,)))
+
+    def for_result(self, task_id: str) -> Ticket:
+        """Return a ticket for a task's result appearing in this replica.
+
+        Raises:
+            Overloaded: Too many wait on this node already.
+        """
+        self._admit(self._results)
+        return Ticket(self._results, (task_id,))
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Wake whom an applied entry's rows concern."""
+        if not self._claims.count and not self._results.count:
+            return
+        for key, value in rows.items():
+            if value is None:
+                continue
+            family = keyspace.family(key)
+            if family is keyspace.Family.STATS:
+                ready = records.decode_counters(value).ready
+                if ready:
+                    queue, tenant = keyspace.stats_parts(key)
+                    self.work(tenant, queue, ready)
+            elif family is keyspace.Family.RESULT:
+                for ticket in self._results.tickets.get(keyspace.result_task_id(key), ()):
+                    ticket.event.set()
+
+    def work(self, tenant: str, queue: str, ready: int) -> None:
+        """Wake as many waiting claims as there are ready tasks, the longest waiting first."""
+        for place in ((tenant, queue), (tenant, ANY)):
+            for ticket in self._claims.tickets.get(place, ()):
+                if not ready:
+                    return
+                if not ticket.event.is_set():
+                    ticket.event.set()
+                    ready -= 1
+
+    def _admit(self, room: _Room) -> None:
+        if room.count >= self._max:
+            raise Overloaded("the list of waiting requests")
