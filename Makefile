@@ -1,0 +1,68 @@
+# `make` lists the targets. Needed: Python 3.11 with pip, and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 1
+ARGS ?=
+# Pinned like everything else, so that a build tool's release changes nothing by itself.
+SETUPTOOLS := setuptools==80.9.0
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help up dev-tools check format test simulate bench docs docker clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(VENV)/installed  ## start three nodes on this machine, until Ctrl-C (CODEQ_PORT_BASE=8080, ARGS=--help)
+	@exec $(BIN)/codeq-cluster dev $(ARGS)
+
+check: $(VENV)/installed-dev  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev  ## rewrite the code as the formatter likes it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
+	$(BIN)/pytest $(ARGS)
+
+simulate: $(VENV)/installed-dev  ## the simulation tests from SEED
+	CODEQ_SIMULATION_SEED=$(SEED) $(BIN)/pytest tests/simulation $(ARGS)
+
+bench: $(VENV)/installed-dev  ## measure; results go to bench/results
+	$(BIN)/python -m bench $(ARGS)
+
+docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
+	$(BIN)/pytest tests/unit/settings tests/unit/cli -k document $(ARGS)
+
+docker: $(VENV)/installed-dev  ## build the image, run the compose cluster through a node's death
+	deploy/verify-compose.sh
+
+dev-tools: $(VENV)/installed-dev  ## install what check and test need
+
+clean:  ## remove .venv and caches; data stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+# A virtual environment without the system's ensurepip (Debian splits it off) takes pip from outside.
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "codeq-cluster needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
+	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@touch $@
+
+# The stamps depend on the pins: a changed pyproject.toml installs anew, nothing else does.
+$(VENV)/installed: $(VENV)/made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SETUPTOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
