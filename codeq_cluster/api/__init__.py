@@ -1,1 +1,1 @@
-"""The HTTP front end."""
+"""The HTTP front end: any client's requests, answered exactly as the contract says."""

@@ -1,1 +1,6 @@
-"""Who is calling, and what they may do."""
+"""Who is calling: tokens verified, tenants resolved, access granted."""
+
+from codeq_cluster.auth.authenticator import Authenticator
+from codeq_cluster.auth.identity import Access, AccessRefused, Identity
+
+__all__ = ["Access", "AccessRefused", "Authenticator", "Identity"]

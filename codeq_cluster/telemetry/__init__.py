@@ -1,1 +1,6 @@
-"""Metrics and logs."""
+"""What an operator sees: metrics and logs."""
+
+from codeq_cluster.telemetry.logs import set_up_logs
+from codeq_cluster.telemetry.metrics import Metrics
+
+__all__ = ["Metrics", "set_up_logs"]

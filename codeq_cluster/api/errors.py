@@ -1,0 +1,127 @@
+"""Errors: every refusal of the HTTP layer as text, code and status; the one place they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.auth import AccessRefused
+from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.errors import (
+    CodeqError,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    PeerUnreachable,
+)
+
+_NOT_APPLIED = {"X-Outcome": "not-applied"}
+
+
+class ApiError(Exception):
+    """An answer that is no success.
+
+    Attributes:
+        text: The reference's words where it has them: its clients compare them.
+        code: Ours, stable.
+        retryable: The same request may succeed later.
+        headers: Beside the usual ones.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        code: str,
+        *,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.code = code
+        self.retryable = retryable
+        self.headers = headers or {}
+
+
+class _Envelope(Struct):
+    error: str
+    code: str
+    retryable: bool
+    request_id: str = msgspec.field(name="requestId")
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def envelope(error: ApiError, request_id: str) -> bytes:
+    """Render the body of an error answer."""
+    return _encode(_Envelope(error.text, error.code, error.retryable, request_id))
+
+
+def bad_request(text: str, code: str) -> ApiError:
+    """Return a 400."""
+    return ApiError(400, text, code)
+
+
+def invalid_body(text: str = "invalid body") -> ApiError:
+    """Return the 400 for a body that is not what the route takes."""
+    return ApiError(400, text, "invalid-body")
+
+
+def from_access(refused: AccessRefused) -> ApiError:
+    """Turn a refused caller into the answer."""
+    code = {401: "unauthorized", 403: "forbidden"}[refused.status]
+    headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
+    return ApiError(refused.status, refused.text, code, headers=headers)
+
+
+def from_failure(failure: CodeqError) -> ApiError:
+    """Turn an operating error into the answer: 503, saying what is known of the outcome."""
+    match failure:
+        case OutcomeUnknown():
+            return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
+        case NoLeader() | NotLeader() | PeerUnreachable():
+            headers = {"Retry-After": "1"} | _NOT_APPLIED
+            return ApiError(
+                503, "no leader for shard", "no-leader", retryable=True, headers=headers
+            )
+        case Overloaded():
+            headers = {"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED
+            return ApiError(503, "overloaded", "overloaded", retryable=True, headers=headers)
+        case _:
+            # A link that broke or a disk that failed may have acted: that is not known here.
+            return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
+
+
+def auth_unavailable() -> ApiError:
+    """Return the 503 for a token that nobody can judge now."""
+    headers = {"Retry-After": "1"} | _NOT_APPLIED
+    return ApiError(
+        503, "authentication unavailable", "auth-unavailable", retryable=True, headers=headers
+    )
+
+
+_STATUS_OF_REJECTION = {
+    Rejection.NOT_FOUND: 404,
+    Rejection.NOT_OWNER: 403,
+    Rejection.NOT_IN_PROGRESS: 409,
+    Rejection.LEASE_LOST: 409,
+    Rejection.IDEMPOTENCY_CONFLICT: 409,
+    Rejection.ALREADY_TERMINAL: 409,
+}
+
+
+def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiError:
+    """Turn a refusal of the broker into the answer; `not_found` is the route's text for a 404."""
+    rejection = rejected.rejection
+    text = rejection.value
+    if rejection is Rejection.NOT_FOUND:
+        text = not_found
+    elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
+        text = "idempotency conflict"
+    return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

@@ -1,0 +1,33 @@
+"""Ops: what supervisors and scrapers ask. No token needed, no tenant's data given."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.rendering import encode
+
+_HEALTHY = encode({"status": "ok"})
+_READY = encode({"status": "ready"})
+
+
+async def healthz(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call
+    """Say that the process serves."""
+    return reply(_HEALTHY)
+
+
+async def readyz(call: Call) -> web.Response:
+    """Say whether every local group has a leader and is caught up; name what is missing."""
+    missing = call.services.broker.missing()
+    if not missing:
+        return reply(_READY)
+    body = {"error": "not ready", "code": "not-ready", "retryable": True, "missing": missing}
+    return reply(encode(body), status=503, headers={"Retry-After": "1"})
+
+
+async def metrics(call: Call) -> web.Response:
+    """Return the node's metrics as Prometheus text."""
+    return web.Response(
+        body=call.services.metrics.scrape(),
+        headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+    )

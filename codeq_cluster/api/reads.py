@@ -1,0 +1,58 @@
+"""Reads: a task and its result, of the caller's own tenant only."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.errors import ApiError
+from codeq_cluster.api.ports import Found
+from codeq_cluster.api.rendering import TaskView, encode, result_view, task_view
+from codeq_cluster.api.workers import EARLY_S
+
+_NOT_FOUND = ApiError(404, "not found", "not-found")
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+
+
+async def task(call: Call) -> web.Response:
+    """Return a task."""
+    stale = call.stale()
+    found = await call.services.broker.task(
+        call.identity.tenant,
+        call.task_id(not_found=_NOT_FOUND),
+        stale=stale,
+        timeout_s=call.timeout_s,
+    )
+    if found is None:
+        raise _NOT_FOUND
+    return reply(encode(_view(call, found)), headers=_freshness(found, stale=stale))
+
+
+async def result(call: Call) -> web.Response:
+    """Return a task and how it ended, waiting for the end as long as the caller asks."""
+    stale = call.stale()
+    wait_s = call.query_integer("waitSeconds")
+    wait_s = min(max(wait_s, 0), call.services.settings.limits.result_wait_seconds_max)
+    answer = await call.services.broker.result(
+        call.identity.tenant,
+        call.task_id(not_found=_TASK_NOT_FOUND),
+        wait_s=max(0.0, wait_s - EARLY_S),
+        stale=stale,
+        timeout_s=call.timeout_s,
+    )
+    if answer is None:
+        raise _TASK_NOT_FOUND
+    found, ended = answer
+    headers = _freshness(found, stale=stale)
+    if ended is None:
+        raise ApiError(404, "result not found", "result-not-found", retryable=True, headers=headers)
+    body = encode({"task": _view(call, found), "result": result_view(ended)})
+    return reply(body, headers=headers)
+
+
+def _view(call: Call, found: Found) -> TaskView:
+    return task_view(found.task, found.payload, shards=call.services.settings.shards)
+
+
+def _freshness(found: Found, *, stale: bool) -> dict[str, str]:
+    return {"X-CodeQ-Applied-Index": str(found.applied_index)} if stale else {}

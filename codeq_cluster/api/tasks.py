@@ -1,0 +1,194 @@
+"""Tasks: the producer's routes."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from codeq_cluster.api import schemas
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.errors import (
+    ApiError,
+    bad_request,
+    from_failure,
+    from_rejection,
+    invalid_body,
+)
+from codeq_cluster.api.ports import NewTask
+from codeq_cluster.api.rendering import encode, task_view
+from codeq_cluster.core.outcomes import Created, Rejected
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.errors import CodeqError
+
+COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+_INVALID = invalid_body()
+_INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
+_INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
+_INVALID_COMMAND = bad_request("invalid command", "invalid-command")
+_INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
+
+_WEBHOOK_CHARS_MAX = 2048  # What HTTP servers commonly accept in a request line.
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: at least that much is propagated.
+
+
+async def create(call: Call) -> web.Response:
+    """Create one task: 202, replayed or not."""
+    new = _new_task(call, schemas.TASK.decode(call.text, error=_INVALID.text))
+    [outcome] = await call.services.broker.create(
+        call.identity.tenant, (new,), timeout_s=call.timeout_s
+    )
+    match outcome:
+        case Created():
+            headers = {"X-CodeQ-Idempotent-Replay": "true"} if outcome.replay else {}
+            return reply(_rendered(call, outcome), status=202, headers=headers)
+        case Rejected():
+            raise from_rejection(outcome)
+        case CodeqError():
+            raise outcome
+
+
+async def create_batch(call: Call) -> web.Response:
+    """Create tasks, each on its own; the answer keeps their order."""
+    items = schemas.TASKS.decode(call.text, error=_INVALID.text).tasks
+    batch_max = call.services.settings.limits.batch_max
+    if not items:
+        raise _INVALID
+    if len(items) > batch_max:
+        raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
+    read = [_read_item(call, item) for item in items]
+    wanted = [each for each in read if isinstance(each, NewTask)]
+    outcomes = iter(
+        await call.services.broker.create(call.identity.tenant, wanted, timeout_s=call.timeout_s)
+        if wanted
+        else ()
+    )
+    results: list[msgspec.Raw | dict[str, str]] = []
+    for each in read:
+        outcome = next(outcomes) if isinstance(each, NewTask) else each
+        match outcome:
+            case Created():
+                results.append(msgspec.Raw(b'{"task":%b}' % _rendered(call, outcome)))
+            case Rejected():
+                results.append(_item_error(from_rejection(outcome)))
+            case ApiError():
+                results.append(_item_error(outcome))
+            case CodeqError():
+                results.append(_item_error(from_failure(outcome)))
+    return reply(encode({"results": results}))
+
+
+async def cancel(call: Call) -> web.Response:
+    """End a task that is not terminal yet, whoever holds it."""
+    not_found = ApiError(404, "not found", "not-found")
+    task_id = call.task_id(not_found=not_found)
+    broker, tenant = call.services.broker, call.identity.tenant
+    outcome = await broker.cancel(tenant, task_id, timeout_s=call.timeout_s)
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome, not_found=not_found.text)
+    return reply(encode({"status": "cancelled", "id": outcome.task.id}))
+
+
+def _read_item(call: Call, item: msgspec.Raw) -> NewTask | ApiError:
+    try:
+        return _new_task(call, schemas.TASK.decode(item, error=_INVALID.text))
+    except ApiError as refused:
+        return refused
+
+
+def _new_task(call: Call, body: schemas.TaskBody) -> NewTask:
+    limits = call.services.settings.limits
+    payload = schemas.json_text(
+        body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text
+    )
+    if not payload or body.command is None:
+        raise _INVALID
+    run_at_ms = _instant_ms(body.run_at) if body.run_at else 0
+    delay_s = schemas.whole(body.delay_seconds, error=_INVALID)
+    if delay_s < 0:
+        raise _INVALID_DELAY
+    if not COMMAND.fullmatch(body.command):
+        raise _INVALID_COMMAND
+    if body.webhook and not _is_web_url(body.webhook):
+        raise _INVALID_WEBHOOK
+    ttl_s = schemas.whole(body.ttl_seconds, error=_INVALID)
+    max_attempts = max(0, schemas.whole(body.max_attempts, error=_INVALID))
+    key = body.idempotency_key or ""
+    _check_bound("delaySeconds", delay_s, limits.delay_seconds_max)
+    if ttl_s < 0:
+        raise bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds")
+    _check_bound("ttlSeconds", ttl_s, limits.delay_seconds_max)
+    _check_bound("maxAttempts", max_attempts, limits.max_attempts_max)
+    if len(key.encode()) > limits.idempotency_key_bytes_max:
+        raise bad_request(
+            f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
+            "invalid-idempotency-key",
+        )
+    trace_parent, trace_state = _trace(call.request)
+    priority = schemas.whole(body.priority, error=_INVALID)
+    return NewTask(
+        command=body.command,
+        payload=payload,
+        priority=min(max(priority, PRIORITY_MIN), PRIORITY_MAX),
+        max_attempts=max_attempts,
+        webhook=body.webhook or "",
+        idempotency_key=key,
+        run_at_ms=run_at_ms,
+        delay_ms=delay_s * 1000,
+        ttl_ms=ttl_s * 1000,
+        trace_parent=trace_parent,
+        trace_state=trace_state,
+    )
+
+
+def _check_bound(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
+
+
+def _instant_ms(text: str) -> int:
+    try:
+        instant = msgspec.convert(text, datetime)
+        if instant.tzinfo is None or text[10] not in "Tt":
+            raise _INVALID_RUN_AT
+        unix_s = instant.timestamp()
+    except (msgspec.ValidationError, OverflowError, ValueError) as malformed:
+        raise _INVALID_RUN_AT from malformed
+    # An instant before 1970 is past like any other; 0 would mean "not asked".
+    return max(1, round(unix_s * 1000))
+
+
+def _is_web_url(text: str) -> bool:
+    if len(text) > _WEBHOOK_CHARS_MAX or not text.isprintable() or " " in text:
+        return False
+    try:
+        url = urlsplit(text)
+        port_is_sound = url.port is None or url.port > 0
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname) and port_is_sound
+
+
+def _trace(request: web.Request) -> tuple[str, str]:
+    trace_parent = request.headers.get("traceparent", "")
+    # A malformed parent starts no error: the standard says to act as if there were none.
+    if not trace_parent or not _TRACE_PARENT.fullmatch(trace_parent):
+        return "", ""
+    trace_state = request.headers.get("tracestate", "")
+    return trace_parent, trace_state if len(trace_state) <= _TRACE_STATE_CHARS_MAX else ""
+
+
+def _rendered(call: Call, created: Created) -> bytes:
+    services = call.services
+    if not created.replay:
+        services.metrics.task_created(created.task.command)
+    return encode(task_view(created.task, created.payload, shards=services.settings.shards))
+
+
+def _item_error(error: ApiError) -> dict[str, str]:
+    return {"error": error.text, "code": error.code}

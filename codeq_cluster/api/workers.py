@@ -1,0 +1,303 @@
+"""Workers: claiming tasks, holding leases, ending them."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from codeq_cluster.api import schemas
+from codeq_cluster.api.call import Call, is_task_id, reply
+from codeq_cluster.api.errors import (
+    ApiError,
+    bad_request,
+    from_failure,
+    from_rejection,
+    invalid_body,
+)
+from codeq_cluster.api.ports import NewResult
+from codeq_cluster.api.rendering import encode, result_view, rfc3339, task_view
+from codeq_cluster.api.tasks import COMMAND
+from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
+from codeq_cluster.core.task import Artifact
+from codeq_cluster.errors import CodeqError
+
+# A wait ends this much early: a client whose timeout equals the wait must get its answer.
+EARLY_S = 0.2
+
+_INVALID = invalid_body()
+_INVALID_RESULT = invalid_body("invalid request body")
+_NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
+_COMMANDS_MAX = 1000  # Of one claim; each costs a look at its queue.
+_REASON_CHARS_MAX = 1024  # Kept in the task's history, one an attempt.
+_ARTIFACTS_MAX = 100
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+_NOT_FOUND = ApiError(404, "not-found", "not-found")
+
+
+async def claim(call: Call) -> web.Response:
+    """Claim one task: 200, or 204 when none came in time."""
+    body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
+    claimed = await _claimed(call, body, count=1)
+    if not claimed.tasks:
+        return web.Response(status=204)
+    return reply(_rendered(call, claimed)[0])
+
+
+async def claim_batch(call: Call) -> web.Response:
+    """Claim up to `count` tasks; the wait ends with the first."""
+    body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
+    count = schemas.whole(body.count, error=_INVALID)
+    count_max = call.services.settings.limits.batch_max
+    if count < 1:
+        raise _INVALID
+    if count > count_max:
+        raise bad_request(f"count exceeds maximum of {count_max}", "count-too-large")
+    claimed = await _claimed(call, body, count=count)
+    if not claimed.tasks:
+        return web.Response(status=204)
+    return reply(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
+
+
+async def heartbeat(call: Call) -> web.Response:
+    """Extend a lease."""
+    body = schemas.LEASE.decode(call.text, error=_INVALID.text)
+    extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
+    outcome = await call.services.broker.heartbeat(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        extend_ms=extend_ms,
+        token=_lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    return reply(encode({"ok": True, "leaseUntil": rfc3339(outcome.lease_until_ms)}))
+
+
+async def abandon(call: Call) -> web.Response:
+    """Give a task back to its queue; the body may be missing."""
+    text = call.text.strip()
+    body = (
+        schemas.LEASE.decode(text, error=_INVALID.text)
+        if text not in ("", "null")
+        else schemas.LeaseBody()
+    )
+    outcome = await call.services.broker.abandon(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        token=_lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    return reply(encode({"status": "dlq" if outcome.dead else "requeued"}))
+
+
+async def nack(call: Call) -> web.Response:
+    """Give a task back after a delay, the given one or the back-off's."""
+    body = schemas.LEASE.decode(call.text, error=_INVALID.text)
+    delay_s = schemas.whole(body.delay_seconds, error=_INVALID)
+    delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
+    outcome = await call.services.broker.nack(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
+        reason=(body.reason or "")[:_REASON_CHARS_MAX],
+        token=_lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    answer = {
+        "status": "dlq" if outcome.dead else "requeued",
+        "delaySeconds": -(-outcome.delay_ms // 1000),
+    }
+    return reply(encode(answer))
+
+
+async def submit(call: Call) -> web.Response:
+    """End a task with a result."""
+    body = schemas.RESULT.decode(call.text, error=_INVALID_RESULT.text)
+    new = _new_result(call, body, token=_lease_token(call, body.lease_token, _INVALID_RESULT))
+    new = msgspec.structs.replace(new, task_id=call.task_id(not_found=_TASK_NOT_FOUND))
+    [outcome] = await call.services.broker.submit(
+        call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
+    )
+    match outcome:
+        case Submitted():
+            return reply(encode(result_view(outcome.result)))
+        case Rejected():
+            raise from_rejection(outcome, not_found=_TASK_NOT_FOUND.text)
+        case CodeqError():
+            raise outcome
+
+
+async def submit_batch(call: Call) -> web.Response:
+    """End tasks with results, each on its own; of a task named twice the second is refused."""
+    items = schemas.RESULTS.decode(call.text, error=_INVALID.text).results
+    batch_max = call.services.settings.limits.batch_max
+    if not items:
+        raise _INVALID
+    if len(items) > batch_max:
+        raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
+    seen: set[str] = set()
+    read = [_read_item(call, item, seen) for item in items]
+    wanted = [each for _, each in read if isinstance(each, NewResult)]
+    outcomes = iter(
+        await call.services.broker.submit(
+            call.identity.tenant, call.identity.subject, wanted, timeout_s=call.timeout_s
+        )
+        if wanted
+        else ()
+    )
+    results = []
+    for task_id, each in read:
+        outcome = next(outcomes) if isinstance(each, NewResult) else each
+        match outcome:
+            case Submitted():
+                results.append({"taskId": task_id, "result": result_view(outcome.result)})
+            case Rejected():
+                refused = from_rejection(outcome, not_found=_TASK_NOT_FOUND.text)
+                results.append(_item_error(task_id, refused))
+            case ApiError():
+                results.append(_item_error(task_id, outcome))
+            case CodeqError():
+                results.append(_item_error(task_id, from_failure(outcome)))
+    return reply(encode({"results": results}))
+
+
+async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claimed:
+    limits = call.services.settings.limits
+    wait_s = schemas.whole(body.wait_seconds, error=_INVALID)
+    wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
+    claimed = await call.services.broker.claim(
+        call.identity.tenant,
+        call.identity.subject,
+        commands=_commands(call, body.commands),
+        count=count,
+        lease_ms=_lease_ms(call, body.lease_seconds, "leaseSeconds"),
+        wait_s=max(0.0, wait_s - EARLY_S),
+        timeout_s=call.timeout_s,
+    )
+    for task in claimed.tasks:
+        call.services.metrics.task_claimed(task.command)
+    return claimed
+
+
+def _commands(call: Call, asked: list[str] | None) -> tuple[str, ...]:
+    allowed = call.identity.event_types
+    everything = "*" in allowed
+    if not asked:
+        if everything:
+            return ()
+        # An empty tuple would mean every command, so a token without one usable name gets none.
+        commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:_COMMANDS_MAX]
+        if not commands:
+            raise _NOT_ALLOWED
+        return commands
+    if len(asked) > _COMMANDS_MAX:
+        raise bad_request(f"invalid 'commands' (at most {_COMMANDS_MAX})", "out-of-range")
+    if not everything and not set(asked) <= set(allowed):
+        raise _NOT_ALLOWED
+    if not all(COMMAND.fullmatch(each) for each in asked):
+        raise bad_request("invalid command", "invalid-command")
+    return tuple(dict.fromkeys(asked))
+
+
+def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
+    settings = call.services.settings
+    lease_s = schemas.whole(asked_s, error=_INVALID)
+    if lease_s > settings.limits.lease_seconds_max:
+        raise bad_request(
+            f"invalid '{name}' (must be <= {settings.limits.lease_seconds_max})", "out-of-range"
+        )
+    return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
+
+
+def _lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> int:
+    if in_body is not None:
+        return schemas.whole(in_body, error=error)
+    in_header = call.request.headers.get("X-CodeQ-Lease-Token")
+    if not in_header:
+        return 0
+    try:
+        return schemas.whole(int(in_header), error=error)
+    except ValueError as malformed:
+        raise bad_request(
+            "invalid 'X-CodeQ-Lease-Token' (use an integer)", "invalid-lease-token"
+        ) from malformed
+
+
+def _rendered(call: Call, claimed: Claimed) -> list[bytes]:
+    shards = call.services.settings.shards
+    return [
+        encode(task_view(task, payload, shards=shards, claimed=True))
+        for task, payload in zip(claimed.tasks, claimed.payloads, strict=True)
+    ]
+
+
+def _read_item(call: Call, item: msgspec.Raw, seen: set[str]) -> tuple[str, NewResult | ApiError]:
+    task_id = ""
+    try:
+        body = schemas.RESULT.decode(item, error=_INVALID_RESULT.text)
+        task_id = body.task_id or ""
+        token = schemas.whole(body.lease_token, error=_INVALID_RESULT)
+        new = _new_result(call, body, token=token)
+    except ApiError as refused:
+        return task_id, refused
+    if not is_task_id(task_id):
+        return task_id, _TASK_NOT_FOUND
+    if task_id in seen:
+        return task_id, ApiError(409, "not-in-progress", "not-in-progress")
+    seen.add(task_id)
+    return task_id, msgspec.structs.replace(new, task_id=task_id)
+
+
+def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResult:
+    limits = call.services.settings.limits
+    text = schemas.json_text(
+        body.result, depth_max=limits.payload_depth_max, error=_INVALID_RESULT.text
+    )
+    artifacts = _artifacts(body)
+    error = body.error or ""
+    if body.status == "COMPLETED":
+        if not text:
+            raise bad_request("result required when status=COMPLETED", "result-required")
+    elif body.status == "FAILED":
+        if not error.strip():
+            raise bad_request("error required when status=FAILED", "error-required")
+    else:
+        raise bad_request("invalid status", "invalid-status")
+    if len(text.encode()) > limits.max_result_bytes:
+        raise ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
+    return NewResult(
+        task_id="",
+        status=body.status,
+        body=text,
+        error=error,
+        artifacts=artifacts,
+        token=token,
+    )
+
+
+def _artifacts(body: schemas.ResultBody) -> tuple[Artifact, ...]:
+    items = body.artifacts or ()
+    if len(items) > _ARTIFACTS_MAX:
+        raise bad_request(f"invalid 'artifacts' (at most {_ARTIFACTS_MAX})", "out-of-range")
+    artifacts = []
+    for item in items:
+        artifact = schemas.ARTIFACT.decode(item, error=_INVALID_RESULT.text)
+        if not artifact.url:
+            # Silently dropping a product would lose work.
+            raise bad_request(
+                "artifact url required (contentBase64 is not supported)", "artifact-url-required"
+            )
+        artifacts.append(Artifact(artifact.name or "", artifact.url))
+    return tuple(artifacts)
+
+
+def _item_error(task_id: str, error: ApiError) -> dict[str, object]:
+    return {"taskId": task_id, "error": error.text, "code": error.code}

@@ -1,0 +1,156 @@
+"""Authenticator: an Authorization header in, an identity out; verified tokens are remembered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+
+from codeq_cluster.auth.identity import (
+    WORKER_SCOPES,
+    Access,
+    AccessRefused,
+    Claims,
+    Identity,
+    identify,
+)
+from codeq_cluster.auth.jwks import KeysUnavailable
+from codeq_cluster.auth.tokens import Provider, TokenRejected, make_provider
+from codeq_cluster.settings import AuthSettings
+
+log = logging.getLogger(__name__)
+
+_TOKEN_CHARS_MAX = 8000  # A header line is bounded anyway; this bounds what is remembered.
+
+
+class Authenticator:
+    """Decides who may enter.
+
+    Args:
+        clock: Unix seconds.
+    """
+
+    def __init__(self, settings: AuthSettings, *, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._producer = _providers(settings, producer=True)
+        self._worker = _providers(settings, producer=False)
+        self._remembered: dict[Access, dict[str, tuple[Identity, float]]] = {
+            access: {} for access in Access
+        }
+
+    async def start(self) -> None:
+        """Begin to keep published keys fresh."""
+        for provider in (*self._producer, *self._worker):
+            await provider.start()
+
+    async def stop(self) -> None:
+        """Stop keeping published keys fresh."""
+        for provider in (*self._producer, *self._worker):
+            await provider.stop()
+
+    def known(self, header: str | None, access: Access) -> Identity | None:
+        """Return the identity of a header let in before, while its verification is still good."""
+        if header is None:
+            return None
+        remembered = self._remembered[access].get(header)
+        if remembered is None or remembered[1] <= self._clock():
+            return None
+        return remembered[0]
+
+    async def authenticate(self, header: str | None, access: Access) -> Identity:
+        """Verify the header's token for a route of that access.
+
+        Args:
+            header: The Authorization header as it came, None when there is none.
+            access: Anything but OPEN.
+
+        Raises:
+            AccessRefused: With the answer the caller gets.
+            KeysUnavailable: The token cannot be judged now.
+        """
+        if header is None or not header.strip():
+            raise AccessRefused(401, "missing Authorization header")
+        parts = header.split()
+        if len(parts) != 2 or parts[0].lower() != "bearer":
+            raise AccessRefused(401, "invalid Authorization format")
+        identity, claims = await self._admit(parts[1], access)
+        self._remember(header, access, identity, claims)
+        return identity
+
+    async def _admit(self, token: str, access: Access) -> tuple[Identity, Claims]:
+        match access:
+            case Access.PRODUCER:
+                return self._identified(await self._verify(token, self._producer))
+            case Access.WORKER:
+                return await self._admit_worker(token)
+            case Access.ANY:
+                return self._identified(await self._verify_any(token))
+            case Access.ADMIN:
+                return await self._admit_admin(token)
+            case Access.OPEN:
+                raise AssertionError("an open route asks for no identity")
+
+    async def _admit_worker(self, token: str) -> tuple[Identity, Claims]:
+        try:
+            identity, claims = self._identified(await self._verify(token, self._worker))
+            if not identity.event_types:
+                raise AccessRefused(401, "missing eventTypes")  # noqa: TRY301
+            if not identity.scopes:
+                raise AccessRefused(401, "missing scope")  # noqa: TRY301
+        except AccessRefused as refused:
+            # Only what is no worker token at all (401) may pass as a producer's: a worker token
+            # that merely lacks the route's scope is refused by the route.
+            if not self._settings.allow_producer_as_worker or refused.status != 401:
+                raise
+            try:
+                identity, claims = self._identified(await self._verify(token, self._producer))
+            except AccessRefused:
+                raise refused from None
+            identity = structs.replace(
+                identity, scopes=identity.scopes | WORKER_SCOPES, event_types=("*",)
+            )
+        return identity, claims
+
+    async def _admit_admin(self, token: str) -> tuple[Identity, Claims]:
+        identity, claims = self._identified(await self._verify_any(token))
+        if not identity.admin:
+            raise AccessRefused(401, "unauthorized. Admin only")
+        return identity, claims
+
+    async def _verify_any(self, token: str) -> Claims:
+        return await self._verify(token, (*self._producer, *self._worker))
+
+    async def _verify(self, token: str, providers: Sequence[Provider]) -> Claims:
+        reasons = []
+        unavailable = None
+        for provider in providers:
+            try:
+                return await provider.verify(token)
+            except TokenRejected as rejected:
+                reasons.append(str(rejected))
+            except KeysUnavailable as error:
+                unavailable = error
+        if unavailable is not None:
+            raise unavailable
+        log.info("token rejected", extra={"reasons": reasons})
+        raise AccessRefused(401, "invalid token")
+
+    def _identified(self, claims: Claims) -> tuple[Identity, Claims]:
+        return identify(claims, tenant_fallback=self._settings.tenant_fallback), claims
+
+    def _remember(self, header: str, access: Access, identity: Identity, claims: Claims) -> None:
+        if len(header) > _TOKEN_CHARS_MAX:
+            return
+        remembered = self._remembered[access]
+        remembered.pop(header, None)
+        if len(remembered) >= self._settings.cached_tokens_max:
+            del remembered[next(iter(remembered))]
+        remembered[header] = (identity, min(claims.expires_s, self._clock() + claims.keep_s))
+
+
+def _providers(settings: AuthSettings, *, producer: bool) -> tuple[Provider, ...]:
+    configured = settings.producer if producer else settings.worker
+    return tuple(make_provider(each, skew_s=settings.clock_skew_seconds) for each in configured)

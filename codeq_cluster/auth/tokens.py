@@ -1,0 +1,205 @@
+"""Tokens: the ways to verify one. Nothing is remembered here."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Protocol
+
+import jwt
+
+from codeq_cluster.auth.identity import Claims, claims_of
+from codeq_cluster.auth.jwks import Jwks
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import AuthProviderSettings, StaticToken
+
+# Asymmetric only: a public key must never serve as an HMAC secret.
+_JWKS_ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+_HS_ALGORITHMS = ("HS256",)
+_HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
+
+
+class TokenRejected(Exception):
+    """The provider does not accept the token; the text is for the log, never for the caller."""
+
+
+class Provider(Protocol):
+    """Verifies tokens."""
+
+    async def verify(self, token: str) -> Claims:
+        """Return the claims of a token it vouches for.
+
+        Raises:
+            TokenRejected: The token is none of this provider's, or is no longer valid.
+            KeysUnavailable: The token cannot be judged now.
+        """
+
+    async def start(self) -> None:
+        """Begin background work."""
+
+    async def stop(self) -> None:
+        """End background work."""
+
+
+class StaticProvider:
+    """Accepts tokens known in advance; only their digests are kept."""
+
+    def __init__(self, tokens: Sequence[StaticToken]) -> None:
+        self._known = tuple((_digest(token.token), _static_claims(token)) for token in tokens)
+
+    async def verify(self, token: str) -> Claims:
+        """Return the claims the token stands for, in a time that tells nothing about the others."""
+        digest = _digest(token)
+        found = None
+        for known, claims in self._known:
+            if hmac.compare_digest(known, digest):
+                found = claims
+        if found is None:
+            raise TokenRejected("no such static token")
+        return found
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+
+class HmacProvider:
+    """Accepts JWTs signed with a shared secret."""
+
+    def __init__(self, settings: AuthProviderSettings, *, skew_s: int) -> None:
+        self._algorithms = settings.algorithms or _HS_ALGORITHMS
+        if not all(name in ("HS256", "HS384", "HS512") for name in self._algorithms):
+            raise ConfigInvalid(
+                f"auth algorithms: {', '.join(self._algorithms)}; hs256 allows HS256, HS384, HS512"
+            )
+        if len(settings.secret.encode()) < _HS_SECRET_BYTES_MIN:
+            raise ConfigInvalid(
+                f"auth secret: too short; hs256 needs at least {_HS_SECRET_BYTES_MIN} bytes"
+            )
+        self._settings = settings
+        self._skew_s = skew_s
+
+    async def verify(self, token: str) -> Claims:
+        """Check signature, times, issuer and audience."""
+        return _decoded(
+            token,
+            self._settings.secret,
+            algorithms=self._algorithms,
+            settings=self._settings,
+            skew_s=self._skew_s,
+        )
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+
+class JwksProvider:
+    """Accepts JWTs signed with a key that an issuer publishes."""
+
+    def __init__(self, settings: AuthProviderSettings, *, skew_s: int) -> None:
+        self._algorithms = settings.algorithms or _JWKS_ALGORITHMS
+        if not all(name in _JWKS_ALGORITHMS for name in self._algorithms):
+            raise ConfigInvalid(
+                f"auth algorithms: {', '.join(self._algorithms)}; "
+                f"jwks allows {', '.join(_JWKS_ALGORITHMS)}"
+            )
+        if not settings.jwks_url.startswith(("http://", "https://")):
+            raise ConfigInvalid(f"auth jwks_url: {settings.jwks_url!r}; allowed is an http(s) URL")
+        self._settings = settings
+        self._skew_s = skew_s
+        self._keys = Jwks(settings.jwks_url, ttl_s=settings.cache_seconds)
+
+    async def verify(self, token: str) -> Claims:
+        """Find the key the token names, then check signature, times, issuer and audience."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError as error:
+            raise TokenRejected(f"no JWT: {error}") from error
+        algorithm = header.get("alg")
+        if algorithm not in self._algorithms:
+            raise TokenRejected(f"algorithm {algorithm!r} is not allowed")
+        key = await self._keys.key(header.get("kid"))
+        if key is None:
+            raise TokenRejected("no published key of that id")
+        if key.algorithm and key.algorithm != algorithm:
+            raise TokenRejected(f"the key is for {key.algorithm}, the token names {algorithm}")
+        return _decoded(
+            token,
+            key.public,
+            algorithms=(algorithm,),
+            settings=self._settings,
+            skew_s=self._skew_s,
+        )
+
+    async def start(self) -> None:
+        """Begin to keep the keys fresh."""
+        await self._keys.start()
+
+    async def stop(self) -> None:
+        """Stop keeping the keys fresh."""
+        await self._keys.stop()
+
+
+def make_provider(settings: AuthProviderSettings, *, skew_s: int) -> Provider:
+    """Build the provider that the settings describe.
+
+    Raises:
+        ConfigInvalid: The kind is unknown or one of its fields does not do.
+    """
+    match settings.kind:
+        case "static":
+            return StaticProvider(settings.tokens)
+        case "hs256":
+            return HmacProvider(settings, skew_s=skew_s)
+        case "jwks":
+            return JwksProvider(settings, skew_s=skew_s)
+        case _:
+            raise ConfigInvalid(f"auth kind: {settings.kind!r}; allowed are static, hs256, jwks")
+
+
+def _decoded(
+    token: str,
+    key: object,
+    *,
+    algorithms: Sequence[str],
+    settings: AuthProviderSettings,
+    skew_s: int,
+) -> Claims:
+    try:
+        claims = jwt.decode(
+            token,
+            key,  # type: ignore[arg-type]  # the key's class differs by algorithm
+            algorithms=algorithms,
+            issuer=settings.issuer or None,
+            audience=settings.audience or None,
+            leeway=skew_s,
+            options={"require": ["exp", "sub"], "verify_aud": bool(settings.audience)},
+        )
+    except (jwt.PyJWTError, TypeError, ValueError) as error:
+        # TypeError and ValueError: PyJWT lets odd claims and mismatched keys through to its parts.
+        raise TokenRejected(f"{type(error).__name__}: {error}") from error
+    if not claims["sub"] or not isinstance(claims["sub"], str):
+        raise TokenRejected("blank subject")
+    return claims_of(claims, keep_s=settings.cache_seconds)
+
+
+def _static_claims(token: StaticToken) -> Claims:
+    return Claims(
+        subject=token.subject,
+        tenants=() if token.tenant is None else (token.tenant,),
+        scopes=frozenset(token.scopes),
+        event_types=token.event_types,
+    )
+
+
+def _digest(token: str) -> bytes:
+    # surrogateescape: header bytes that are no UTF-8 reach this as surrogates.
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,65 @@
+"""Logs: one JSON object a line, an event and its fields. Tokens and payloads never get here."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TextIO
+
+import msgspec
+
+# What a record carries of its own; everything else came in `extra`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_TEXT_CHARS_MAX = 4000  # A field is context, not a dump.
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as `{"at","level","event","logger", fields…}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record as one line."""
+        line: dict[str, object] = {
+            "at": _instant(record.created),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN:
+                line[name] = _plain(value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def set_up_logs(level: str, stream: TextIO | None = None) -> None:
+    """Send every log line of the process to `stream`, standard error when it is None.
+
+    Args:
+        level: `debug`, `info`, `warning` or `error`; what is below it is dropped.
+        stream: Where the lines go.
+    """
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # The library's lines below that speak of clients' mistakes, which are metrics here.
+    logging.getLogger("aiohttp").setLevel(max(logging.WARNING, root.level))
+
+
+def _instant(unix_s: float) -> str:
+    seconds, fraction = divmod(unix_s, 1)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(fraction * 1000):03d}Z"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    text = str(value)
+    return text if len(text) <= _TEXT_CHARS_MAX else text[:_TEXT_CHARS_MAX] + "…"

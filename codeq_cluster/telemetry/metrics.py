@@ -1,0 +1,231 @@
+"""Metrics: what a node counts, and the text a scrape gets. One registry a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+_LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_SHORT_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
+)  # fmt: skip
+_COUNT_BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+_OTHER = "other"
+
+Samples = Callable[[], Iterable[tuple[Sequence[str], float]]]
+
+
+class Metrics:
+    """Every metric of one node.
+
+    Increments cost a dictionary look-up each: label children are kept. What is a level and not
+    an event is read at scrape time from the sources the node registers.
+
+    Args:
+        commands_max: Distinct `command` labels; the rest is counted under `other`.
+    """
+
+    def __init__(self, *, commands_max: int = 200) -> None:
+        self.registry = CollectorRegistry()
+        self._commands_max = commands_max
+        self._commands: set[str] = set()
+        self._children: dict[tuple[object, ...], object] = {}
+
+        self._created = self._counter("codeq_task_created", "Tasks created.", "command")
+        self._claimed = self._counter("codeq_task_claimed", "Tasks claimed.", "command")
+        self._completed = self._counter(
+            "codeq_task_completed", "Tasks that ended.", "command", "status"
+        )
+        self._latency = self._histogram(
+            "codeq_task_processing_latency_seconds",
+            "From a task's creation to its end.",
+            ("command", "status"),
+            _LATENCY_BUCKETS,
+        )
+        self._lease_expired = self._counter("codeq_lease_expired", "Leases expired.", "command")
+        self._webhooks = self._counter(
+            "codeq_webhook_deliveries", "Webhook deliveries.", "kind", "command", "outcome"
+        )
+        self._rate_limited = self._counter(
+            "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
+        )
+        self._http = self._histogram(
+            "codeq_http_request_seconds",
+            "From a request's head to its answer, waits included.",
+            ("route", "method", "status"),
+            _SHORT_BUCKETS,
+        )
+        self._forward = self._histogram(
+            "codeq_forward_seconds", "Operations sent to another node.", ("op",), _SHORT_BUCKETS
+        )
+        self._leader_changes = self._counter(
+            "codeq_raft_leader_changes", "Changes of the leader a group knows.", "shard"
+        )
+        self._entry_mutations = self._histogram(
+            "codeq_raft_entry_mutations", "Mutations of one entry.", ("shard",), _COUNT_BUCKETS
+        )
+        self._raft_seconds = {
+            name: self._histogram(f"codeq_raft_{name}_seconds", text, ("shard",), _SHORT_BUCKETS)
+            for name, text in (
+                ("commit", "From an entry's hand-over to its application."),
+                ("fsync", "One synced write of the log."),
+                ("snapshot", "Taking or installing a snapshot."),
+            )
+        }
+        GCCollector(self.registry)
+        ProcessCollector(registry=self.registry)
+
+    def task_created(self, command: str, count: int = 1) -> None:
+        """Count new tasks; a replayed idempotency key is none."""
+        self._child(self._created, self._command(command)).inc(count)
+
+    def task_claimed(self, command: str, count: int = 1) -> None:
+        """Count deliveries."""
+        self._child(self._claimed, self._command(command)).inc(count)
+
+    def task_completed(self, command: str, status: str, latency_s: float) -> None:
+        """Count a task's end: status COMPLETED or FAILED, seconds since it was created."""
+        label = self._command(command)
+        self._child(self._completed, label, status).inc()
+        self._observer(self._latency, label, status).observe(latency_s)
+
+    def lease_expired(self, command: str) -> None:
+        """Count a lease that ran out."""
+        self._child(self._lease_expired, self._command(command)).inc()
+
+    def webhook_delivered(self, kind: str, command: str, outcome: str) -> None:
+        """Count a delivery attempt."""
+        self._child(self._webhooks, kind, self._command(command), outcome).inc()
+
+    def rate_limited(self, scope: str, operation: str) -> None:
+        """Count a refused request."""
+        self._child(self._rate_limited, scope, operation).inc()
+
+    def http_answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Record an answered request; `route` is its pattern, never its path."""
+        self._observer(self._http, route, method, status).observe(seconds)
+
+    def forwarded(self, op: str, seconds: float) -> None:
+        """Record an operation that another node carried out."""
+        self._observer(self._forward, op).observe(seconds)
+
+    def leader_changed(self, shard: int) -> None:
+        """Count a change of a group's leader."""
+        self._child(self._leader_changes, shard).inc()
+
+    def entry_applied(self, shard: int, *, mutations: int, commit_s: float) -> None:
+        """Record an entry this node proposed and applied."""
+        self._observer(self._entry_mutations, shard).observe(mutations)
+        self._observer(self._raft_seconds["commit"], shard).observe(commit_s)
+
+    def log_synced(self, shard: int, seconds: float) -> None:
+        """Record a synced write of the log."""
+        self._observer(self._raft_seconds["fsync"], shard).observe(seconds)
+
+    def snapshot_taken(self, shard: int, seconds: float) -> None:
+        """Record a snapshot taken or installed."""
+        self._observer(self._raft_seconds["snapshot"], shard).observe(seconds)
+
+    def read_at_scrape(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        samples: Samples,
+        *,
+        counter: bool = False,
+    ) -> None:
+        """Register a source of levels.
+
+        Args:
+            name: Of the metric, complete; a counter's ends in `_total`.
+            text: Its help.
+            labels: Their names; a label called `command` is capped.
+            samples: Called on every scrape; yields label values and the level. Must not block.
+            counter: The level only grows.
+        """
+        self.registry.register(_Source(self, name, text, tuple(labels), samples, counter=counter))
+
+    def scrape(self) -> bytes:
+        """Render everything as Prometheus text."""
+        return generate_latest(self.registry)
+
+    def command_label(self, command: str) -> str:
+        """Return the label a command is counted under."""
+        return self._command(command)
+
+    def _command(self, command: str) -> str:
+        # Queues ignore case, and so does their label.
+        label = command.lower()
+        if label in self._commands:
+            return label
+        if len(self._commands) >= self._commands_max:
+            return _OTHER
+        self._commands.add(label)
+        return label
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _child(self, counter: Counter, *labels: str | int) -> Counter:
+        key = (counter, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = counter.labels(*map(str, labels))
+        assert isinstance(child, Counter)
+        return child
+
+    def _observer(self, histogram: Histogram, *labels: str | int) -> Histogram:
+        key = (histogram, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = histogram.labels(*map(str, labels))
+        assert isinstance(child, Histogram)
+        return child
+
+
+class _Source(Collector):
+    def __init__(
+        self,
+        metrics: Metrics,
+        name: str,
+        text: str,
+        labels: tuple[str, ...],
+        samples: Samples,
+        *,
+        counter: bool,
+    ) -> None:
+        self._metrics = metrics
+        self._name = name
+        self._text = text
+        self._labels = labels
+        self._samples = samples
+        self._family = CounterMetricFamily if counter else GaugeMetricFamily
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metric without reading its source: registration happens before the start."""
+        yield self._family(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the source; samples that share a capped label are added up."""
+        totals: dict[tuple[str, ...], float] = {}
+        for values, level in self._samples():
+            key = tuple(
+                self._metrics.command_label(value) if label == "command" else value
+                for label, value in zip(self._labels, values, strict=True)
+            )
+            totals[key] = totals.get(key, 0.0) + level
+        family = self._family(self._name, self._text, labels=self._labels)
+        for key, level in totals.items():
+            family.add_metric(key, level)
+        yield family
