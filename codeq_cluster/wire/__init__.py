@@ -1,1 +1,6 @@
-"""The node-to-node link: one authenticated TCP port per node."""
+"""The node-to-node link: one authenticated TCP port for every Raft group and the RPC."""
+
+from codeq_cluster.wire.counters import LinkCounters
+from codeq_cluster.wire.mesh import Mesh
+
+__all__ = ["LinkCounters", "Mesh"]

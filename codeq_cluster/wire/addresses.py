@@ -1,0 +1,57 @@
+"""Addresses: where a peer is dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from codeq_cluster.errors import ConfigInvalid
+
+Dialled = TypeVar("Dialled", bound=asyncio.Protocol)
+
+_PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host (name, IPv4 or IPv6 address) and a TCP port."""
+
+    host: str
+    port: int
+
+    @staticmethod
+    def parse(text: str) -> Address:
+        """Read host:port; an IPv6 address stands in brackets.
+
+        Raises:
+            ConfigInvalid: It is not of that form.
+        """
+        host, _, port = text.rpartition(":")
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+            raise ConfigInvalid(f"peer address {text!r} must be host:port, port 1 to {_PORT_MAX}")
+        return Address(host, int(port))
+
+    async def connect(self, protocol: Callable[[], Dialled]) -> Dialled:
+        """Open a connection to the first of the host's addresses that takes one.
+
+        Raises:
+            ConnectionRefusedError: Every address refused.
+            OSError: The name is unknown, or an address did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        # One address at a time: the loop's own search merges their errors into one without a kind.
+        failure: OSError | None = None
+        for *_, address in found:
+            try:
+                _, dialled = await loop.create_connection(protocol, str(address[0]), self.port)
+            except OSError as error:
+                if failure is None or not isinstance(error, ConnectionRefusedError):
+                    failure = error
+            else:
+                return dialled
+        raise failure or OSError(f"{self.host} has no address")

@@ -1,0 +1,305 @@
+"""Connections: one TCP connection each, from its first greeting to its last frame.
+
+The node that dialled says everything on it (Raft messages, RPC requests and answers); the node
+that accepted answers only with pings, so that each side notices a silent cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, cast
+
+from codeq_cluster.settings import LinkSettings
+from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
+from codeq_cluster.wire.handshake import Accepting, Dialling, Session, refusal
+from codeq_cluster.wire.messages import PING, Message, Ping, parse
+from codeq_cluster.wire.refusals import (
+    BadFrame,
+    FrameRefusedError,
+    HandshakeRefusal,
+    HandshakeRefusedError,
+)
+
+_HEADER_BYTES: Final = 20
+
+
+class Connection(asyncio.Protocol, ABC):
+    """What both ends of a connection have in common.
+
+    Attributes:
+        closed: Nothing is delivered or sent any more; the socket may live a little longer.
+        session: Set once both sides have proved themselves.
+        peer: Id of the other node: dialled, or proved; empty before.
+        address: Host of the other side, without its port.
+    """
+
+    def __init__(self, *, peer: str, settings: LinkSettings, tally: Tally) -> None:
+        self.closed = False
+        self.session: Session | None = None
+        self.peer = peer
+        self.address = ""
+        self._settings = settings
+        self._tally = tally
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._writer: FrameWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._heard = True
+        self._spoke = False
+        self._silent_ms = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the socket; called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("peername")
+        self.address = str(address[0]) if address else ""
+        endpoint = transport.get_extra_info("socket")
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._deadline = self._loop.call_later(
+            self._settings.handshake_timeout_ms / 1000, self.give_up, HandshakeRefusal.TIMEOUT
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Deliver every whole frame; called by the loop.
+
+        An exception of a receiver of messages is a bug: it closes the connection and reaches the
+        loop's exception handler.
+        """
+        if self.closed:
+            return
+        self._tally.bytes_in += len(data)
+        self._heard = True
+        reader = self._reader
+        reader.feed(data)
+        try:
+            # A frame may replace or close this very connection, so each one asks again.
+            while not self.closed and (body := reader.next()) is not None:
+                if self.session is None:
+                    self._greeted(body)
+                else:
+                    self._tally.frames_in += 1
+                    self._deliver(parse(body))
+        except FrameRefusedError as refused:
+            self._tally.reject(refused.reason, address=self.address, peer=self.peer)
+            self.abort()
+        except HandshakeRefusedError as refused:
+            self._tally.refuse(refused.reason, address=self.address, peer=self.peer)
+            self._refuse(refused.reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the socket; called by the loop once."""
+        del exc  # how it broke says nothing about what arrived
+        if not self.closed and self._reader.pending_bytes:
+            self._tally.reject(BadFrame.TRUNCATED, address=self.address, peer=self.peer)
+        self._close()
+        self._ended()
+
+    def send(self, body: bytes) -> bool:
+        """Queue one sealed frame; all frames of one pass of the loop leave in one write.
+
+        Returns:
+            False when the connection is closed or its queue is full: nothing was sent.
+        """
+        if self.closed or self._writer is None or self._transport is None:
+            return False
+        size = _HEADER_BYTES + len(body)
+        waiting = self._queued_bytes + self._transport.get_write_buffer_size()
+        if waiting + size > self._settings.queue_bytes_max:
+            return False
+        if not self._queue:
+            self._loop.call_soon(self._flush)
+        self._queue.append(self._writer.seal(body))
+        self._queue.append(body)
+        self._queued_bytes += size
+        self._tally.frames_out += 1
+        return True
+
+    def tick(self, elapsed_ms: int) -> None:
+        """Ping if nothing was said, and give up if nothing was heard, since the last tick.
+
+        Ticks are counted, not the clock: a loop that was held up must not blame its peers.
+        """
+        if self.session is None or self.closed:
+            return
+        if not self._spoke:
+            # A full queue carries enough signs of life of its own.
+            self.send(PING)
+        self._spoke = False
+        self._silent_ms = 0 if self._heard else self._silent_ms + elapsed_ms
+        self._heard = False
+        if self._silent_ms >= self._settings.silence_ms_max:
+            self._tally.silent_connections += 1
+            self.abort()
+
+    def give_up(self, reason: HandshakeRefusal) -> None:
+        """Close a connection that has not authenticated, and count why."""
+        if not self.closed:
+            self._tally.refuse(reason, address=self.address, peer=self.peer)
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost."""
+        self._close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Deliver nothing more and close when what is queued has left."""
+        if not self.closed and self._queue:
+            self._flush()
+        self._close()
+        if self._transport is not None:
+            self._transport.close()
+
+    @abstractmethod
+    def _greeted(self, body: bytes) -> None: ...
+
+    @abstractmethod
+    def _deliver(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def _refuse(self, reason: HandshakeRefusal) -> None: ...
+
+    @abstractmethod
+    def _ended(self) -> None: ...
+
+    def _greet(self, body: bytes) -> None:
+        assert self._transport is not None
+        frame = plain_frame(body)
+        self._tally.bytes_out += len(frame)
+        self._transport.write(frame)
+
+    def _secure(self, session: Session) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._reader.secure(session.receive_key, frame_bytes_max=self._settings.frame_bytes_max)
+        self._writer = FrameWriter(session.send_key)
+        self.session = session
+        self.peer = session.peer
+
+    def _flush(self) -> None:
+        if self.closed or self._transport is None:
+            return
+        frames = b"".join(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._spoke = True
+        self._tally.bytes_out += len(frames)
+        self._transport.write(frames)
+
+    def _close(self) -> None:
+        self.closed = True
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+class Outbound(Connection):
+    """A connection this node dialled: everything it says to one peer.
+
+    Attributes:
+        authenticated: Done with True when both sides have proved themselves, with False when the
+            connection ended before.
+        lost: Done when the connection has ended.
+    """
+
+    def __init__(
+        self,
+        dialling: Dialling,
+        *,
+        peer: str,
+        settings: LinkSettings,
+        tally: Tally,
+        on_made: Callable[[Outbound], None],
+        on_ended: Callable[[Outbound], None],
+    ) -> None:
+        super().__init__(peer=peer, settings=settings, tally=tally)
+        self._dialling = dialling
+        self._on_made = on_made
+        self._on_ended = on_ended
+        self.authenticated: asyncio.Future[bool] = self._loop.create_future()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the socket and greet; called by the loop."""
+        super().connection_made(transport)
+        self._on_made(self)
+        self._greet(self._dialling.hello())
+
+    def _greeted(self, body: bytes) -> None:
+        answer = self._dialling.receive(body)
+        if isinstance(answer, bytes):
+            self._greet(answer)
+            return
+        self._secure(answer)
+        if not self.authenticated.done():
+            self.authenticated.set_result(True)
+
+    def _deliver(self, message: Message) -> None:
+        # The accepting side has nothing else to say here; anything else is not this protocol.
+        if not isinstance(message, Ping):
+            raise FrameRefusedError(BadFrame.SCHEMA)
+
+    def _refuse(self, reason: HandshakeRefusal) -> None:
+        del reason
+        self.abort()
+
+    def _ended(self) -> None:
+        if not self.authenticated.done():
+            self.authenticated.set_result(False)
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._on_ended(self)
+
+
+class Inbound(Connection):
+    """A connection this node accepted: everything one peer says to it."""
+
+    def __init__(
+        self,
+        accepting: Accepting,
+        *,
+        settings: LinkSettings,
+        tally: Tally,
+        on_made: Callable[[Inbound], None],
+        on_authenticated: Callable[[Inbound], None],
+        on_message: Callable[[Inbound, Message], None],
+        on_ended: Callable[[Inbound], None],
+    ) -> None:
+        super().__init__(peer="", settings=settings, tally=tally)
+        self._accepting = accepting
+        self._on_made = on_made
+        self._on_authenticated = on_authenticated
+        self._on_message = on_message
+        self._on_ended = on_ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the socket and wait for a greeting; called by the loop."""
+        super().connection_made(transport)
+        self._on_made(self)
+
+    def _greeted(self, body: bytes) -> None:
+        answer, session = self._accepting.receive(body)
+        self._greet(answer)
+        if session is not None:
+            self._secure(session)
+            self._on_authenticated(self)
+
+    def _deliver(self, message: Message) -> None:
+        if not isinstance(message, Ping):
+            self._on_message(self, message)
+
+    def _refuse(self, reason: HandshakeRefusal) -> None:
+        self._greet(refusal(reason))
+        self.finish()
+
+    def _ended(self) -> None:
+        self._on_ended(self)

@@ -1,0 +1,120 @@
+"""Counters: what the link did since the node started, for the metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from codeq_cluster.wire.refusals import BadFrame, HandshakeRefusal
+
+log = logging.getLogger(__name__)
+
+# Each (address, reason) is logged once while it is among the last so many: 1,000 x ~100 bytes.
+_LOGGED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCounters:
+    """One reading of the counters.
+
+    Attributes:
+        refused_handshakes: By reason; every reason is present.
+        bad_frames: By reason; every reason is present.
+        silent_connections: Given up because nothing came for too long.
+        dropped_messages: Raft messages not queued: no connection, or its queue was full.
+        dropped_answers: RPC answers whose connection was gone or full.
+        bytes_in: On every connection, greetings included.
+        frames_in: Authenticated ones.
+        calls: RPC requests sent.
+        calls_lost: Of those, ended by a broken connection or by time.
+        calls_served: RPC requests handed to the handler.
+        connected: Peers reached now by the connection this node dialled.
+    """
+
+    refused_handshakes: Mapping[str, int]
+    bad_frames: Mapping[str, int]
+    silent_connections: int
+    dropped_messages: int
+    dropped_answers: int
+    bytes_in: int
+    bytes_out: int
+    frames_in: int
+    frames_out: int
+    calls: int
+    calls_lost: int
+    calls_served: int
+    connected: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counters while they count; owned by one mesh and changed on its loop alone."""
+
+    refused_handshakes: Counter[HandshakeRefusal] = field(default_factory=Counter)
+    bad_frames: Counter[BadFrame] = field(default_factory=Counter)
+    silent_connections: int = 0
+    dropped_messages: int = 0
+    dropped_answers: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    calls: int = 0
+    calls_lost: int = 0
+    calls_served: int = 0
+    _logged: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+
+    def refuse(self, reason: HandshakeRefusal, *, address: str, peer: str = "") -> None:
+        """Count a handshake that failed, and log it when this is new.
+
+        Args:
+            reason: Why.
+            address: Host of the other side, without its port.
+            peer: Id of the node this side dialled; empty for an accepted connection.
+        """
+        self.refused_handshakes[reason] += 1
+        if self._is_new(address, reason.value):
+            log.warning(
+                "link handshake failed",
+                extra={"address": address, "peer": peer, "reason": reason.value},
+            )
+
+    def reject(self, reason: BadFrame, *, address: str, peer: str = "") -> None:
+        """Count bytes that closed a connection, and log them when this is new."""
+        self.bad_frames[reason] += 1
+        if self._is_new(address, reason.value):
+            log.warning(
+                "link closed on a bad frame",
+                extra={"address": address, "peer": peer, "reason": reason.value},
+            )
+
+    def read(self, *, connected: int) -> LinkCounters:
+        """Return the counters as they are now."""
+        return LinkCounters(
+            refused_handshakes={r.value: self.refused_handshakes[r] for r in HandshakeRefusal},
+            bad_frames={r.value: self.bad_frames[r] for r in BadFrame},
+            silent_connections=self.silent_connections,
+            dropped_messages=self.dropped_messages,
+            dropped_answers=self.dropped_answers,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            frames_in=self.frames_in,
+            frames_out=self.frames_out,
+            calls=self.calls,
+            calls_lost=self.calls_lost,
+            calls_served=self.calls_served,
+            connected=connected,
+        )
+
+    def _is_new(self, address: str, reason: str) -> bool:
+        key = (address, reason)
+        if key in self._logged:
+            self._logged.move_to_end(key)
+            return False
+        self._logged[key] = None
+        if len(self._logged) > _LOGGED_MAX:
+            self._logged.popitem(last=False)
+        return True

@@ -1,0 +1,424 @@
+"""Mesh: this node's connections with every other node of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+from codeq_cluster.errors import ConfigInvalid, PeerUnreachable
+from codeq_cluster.settings import LinkSettings
+from codeq_cluster.wire.addresses import Address
+from codeq_cluster.wire.connection import Connection, Inbound, Outbound
+from codeq_cluster.wire.counters import LinkCounters, Tally
+from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
+from codeq_cluster.wire.messages import (
+    RPC_TIMEOUT_S_MAX,
+    Answer,
+    Failure,
+    Message,
+    RaftMessage,
+    Request,
+    raft_body,
+    request_body,
+)
+from codeq_cluster.wire.refusals import HandshakeRefusal
+from codeq_cluster.wire.rpc import Calls, Handlers, Serve
+
+log = logging.getLogger(__name__)
+
+# A process that dies closes its connections one after another, so the first new attempt may still
+# reach its listening socket; these few further attempts tell "refused" from "lost".
+_HASTY_DIALS: Final = 3
+_HASTY_PAUSE_S: Final = 0.02
+
+# Connections that live for less than the longest pause, in a row, before dialling slows down.
+_FLAPS_MAX: Final = 3
+
+# Frames queued at stop have this long to leave; on a healthy link they need microseconds.
+_FAREWELL_S: Final = 0.25
+
+
+class _Missed(Enum):
+    """Why a dialled connection did not come about."""
+
+    REFUSED = "refused"
+    BROKEN = "broken"
+    UNREACHABLE = "unreachable"
+
+
+class Mesh:
+    """Carries Raft messages and RPC between this node and its peers, over one port.
+
+    Each node dials every peer and says everything on the connection it dialled, so each direction
+    is FIFO: what is delivered of it is in order and unaltered, and messages are lost only where a
+    connection ended. All methods and callbacks belong to the loop that called `start`. A callback
+    that raises is a bug; it reaches the loop's exception handler.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        cluster_id: str,
+        secret: bytes | str,
+        peers: Mapping[str, str],
+        host: str,
+        port: int,
+        settings: LinkSettings,
+        incarnation: int,
+        on_raft: Callable[[str, int, dict[str, object]], None],
+        on_up: Callable[[str], None],
+        on_down: Callable[[str, bool], None],
+        serve: Serve,
+    ) -> None:
+        """Prepare; nothing happens before `start`.
+
+        Args:
+            node_id: This node.
+            cluster_id: Of this node and all peers.
+            secret: Shared by the cluster's nodes; not empty.
+            peers: host:port of every other node by its id.
+            host: To listen on.
+            port: To listen on; 0 for any free one.
+            settings: Bounds.
+            incarnation: Grows with every start of the node.
+            on_raft: Takes (peer, group, message); the message is the receiver's own.
+            on_up: Takes a peer whose connection, dialled by this node, is authenticated.
+            on_down: Takes (peer, refused) once per loss of such a connection, when it is known
+                whether the peer's machine refuses a new one at once (its process has ended).
+            serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
+
+        Raises:
+            ConfigInvalid: The secret is empty, or an address is not host:port.
+        """
+        secret = secret.encode() if isinstance(secret, str) else secret
+        if not secret:
+            raise ConfigInvalid("clusterSecret must not be empty")
+        if node_id in peers:
+            raise ConfigInvalid(f"peers must not name this node, {node_id}")
+        self._identity = Identity(
+            node_id=node_id, cluster_id=cluster_id, incarnation=incarnation, secret=secret
+        )
+        self._peers = {peer: Address.parse(text) for peer, text in peers.items()}
+        self._listen = (host, port)
+        self._settings = settings
+        self._on_raft = on_raft
+        self._on_up = on_up
+        self._on_down = on_down
+        self._tally = Tally()
+        self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
+        self._handlers = Handlers(
+            serve,
+            in_flight_max=settings.rpc_in_flight_max,
+            frame_bytes_max=settings.frame_bytes_max,
+            tally=self._tally,
+        )
+        self._server: asyncio.Server | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stopping = False
+        self._last_session = 0
+        self._connections: set[Connection] = set()
+        self._unknown: dict[Inbound, None] = {}  # in order of arrival
+        self._outbound: dict[str, Outbound] = {}
+        self._inbound: dict[str, Inbound] = {}
+        self._latest: dict[str, tuple[int, int]] = {}
+        self._wake = {peer: asyncio.Event() for peer in self._peers}
+        self._idle = asyncio.Event()
+        self._jitter = random.SystemRandom()
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once started."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def counters(self) -> LinkCounters:
+        """What the link did since the start."""
+        return self._tally.read(connected=sum(map(self.connected, self._peers)))
+
+    async def start(self) -> None:
+        """Listen, and begin to dial every peer.
+
+        Raises:
+            OSError: The address cannot be listened on.
+        """
+        assert self._runner is None
+        loop = asyncio.get_running_loop()
+        host, port = self._listen
+        self._server = await loop.create_server(self._accept, host, port)
+        # The one task nobody else owns: the group inside it owns all others, and stop awaits it.
+        self._runner = loop.create_task(self._run())
+        self._runner.add_done_callback(self._ran)
+
+    async def stop(self) -> None:
+        """Close everything; no callback is called any more and no task or socket is left.
+
+        Frames queued leave if the peer takes them at once; calls that wait end with LinkLost.
+        """
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.wait([self._runner])
+        self._calls.lose()
+        for connection in list(self._connections):
+            connection.finish()
+        await self._until_idle(_FAREWELL_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._until_idle(_FAREWELL_S)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def send(self, peer: str, group: int, message: Mapping[str, object]) -> bool:
+        """Queue a Raft message.
+
+        Args:
+            peer: One of the peers.
+            group: At least 0.
+            message: Plain values only: None, bool, int, float, str, bytes, lists and maps of them.
+
+        Returns:
+            False when it was dropped: not connected, queue full, or over `frame_bytes_max`.
+        """
+        connection = self._outbound.get(peer)
+        if connection is not None and not connection.closed:
+            body = raft_body(group, message)
+            if len(body) <= self._settings.frame_bytes_max and connection.send(body):
+                return True
+        self._tally.dropped_messages += 1
+        return False
+
+    async def call(self, peer: str, method: str, body: object, *, timeout_s: float) -> object:
+        """Ask a peer and wait for its answer.
+
+        Args:
+            peer: One of the peers.
+            method: At most 64 characters.
+            body: Plain values only, as in `send`; what comes back is the same.
+            timeout_s: How long the caller waits; the handler gets at most that.
+
+        Raises:
+            PeerUnreachable: Certainly nothing was sent.
+            LinkLost: The connection broke after sending, or time ran out: the peer may have acted.
+            NotLeader: As raised by the peer's handler; so are NoLeader and Overloaded.
+            OutcomeUnknown: As raised by the handler, or the handler failed.
+            Overloaded: Also when too many calls of this node wait; nothing was sent.
+        """
+        timeout_s = min(float(timeout_s), RPC_TIMEOUT_S_MAX)
+        if not timeout_s > 0:
+            raise PeerUnreachable(f"no time is left to ask {peer}")
+        connection = self._outbound.get(peer)
+        # Without the peer's own connection no answer could come, so nothing is asked.
+        if connection is None or connection.closed or peer not in self._inbound:
+            raise PeerUnreachable(f"no connection with {peer}")
+
+        def send(number: int) -> bool:
+            request = request_body(number, method, timeout_s, body)
+            if len(request) > self._settings.frame_bytes_max:
+                raise PeerUnreachable(
+                    f"{method}: a request of {len(request)} bytes is over the link's "
+                    f"{self._settings.frame_bytes_max}; nothing was sent"
+                )
+            return connection.send(request)
+
+        return await self._calls.call(peer, send, timeout_s=timeout_s)
+
+    def connected(self, peer: str) -> bool:
+        """Tell whether `send` reaches `peer` now."""
+        connection = self._outbound.get(peer)
+        return connection is not None and not connection.closed
+
+    # Accepting.
+
+    def _accept(self) -> Inbound:
+        return Inbound(
+            Accepting(self._identity, self._peers, self._is_stale),
+            settings=self._settings,
+            tally=self._tally,
+            on_made=self._accepted,
+            on_authenticated=self._authenticated,
+            on_message=self._received,
+            on_ended=self._inbound_ended,
+        )
+
+    def _accepted(self, connection: Inbound) -> None:
+        self._track(connection)
+        # The oldest goes, not the newest: strangers who only wait cannot keep a peer out.
+        if len(self._unknown) >= self._settings.unknown_connections_max:
+            oldest = next(iter(self._unknown))
+            del self._unknown[oldest]
+            oldest.give_up(HandshakeRefusal.CROWDED_OUT)
+        self._unknown[connection] = None
+
+    def _is_stale(self, peer: str, incarnation: int, session: int) -> bool:
+        latest = self._latest.get(peer, (0, 0))
+        if (incarnation, session) > latest:
+            return False
+        # A node whose data was made anew counts its incarnations from one again. It may come
+        # back, but not while a connection of the other count lives.
+        return incarnation == latest[0] or peer in self._inbound
+
+    def _authenticated(self, connection: Inbound) -> None:
+        del self._unknown[connection]
+        session = connection.session
+        assert session is not None
+        previous = self._inbound.get(session.peer)
+        if previous is not None:
+            previous.abort()
+            self._calls.lose(session.peer)
+        self._inbound[session.peer] = connection
+        self._latest[session.peer] = (session.incarnation, session.number)
+        # The peer is evidently there: no reason to wait before dialling it.
+        self._wake[session.peer].set()
+
+    def _received(self, connection: Inbound, message: Message) -> None:
+        match message:
+            case RaftMessage():
+                self._on_raft(connection.peer, message.group, message.message)
+            case Answer() | Failure():
+                self._calls.settle(connection.peer, message)
+            case Request():
+                self._asked(connection, message)
+
+    def _asked(self, connection: Inbound, request: Request) -> None:
+        if self._stopping or self._tasks is None:
+            return
+
+        def reply(answer: bytes) -> None:
+            # The process that asked is the one at the other end of the connection it asked on.
+            outbound = self._outbound.get(connection.peer)
+            if connection.closed or outbound is None or not outbound.send(answer):
+                self._tally.dropped_answers += 1
+
+        self._handlers.accept(connection.peer, request, tasks=self._tasks, reply=reply)
+
+    def _inbound_ended(self, connection: Inbound) -> None:
+        self._unknown.pop(connection, None)
+        if self._inbound.get(connection.peer) is connection:
+            del self._inbound[connection.peer]
+            self._calls.lose(connection.peer)
+        self._untrack(connection)
+
+    # Dialling.
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._keep_alive())
+            for peer in self._peers:
+                tasks.create_task(self._keep_dialled(peer))
+
+    def _ran(self, runner: asyncio.Task[None]) -> None:
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            runner.get_loop().call_exception_handler(
+                {"message": "the link stopped on a bug", "exception": error, "task": runner}
+            )
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.ping_ms / 1000)
+            for connection in list(self._connections):
+                connection.tick(self._settings.ping_ms)
+
+    async def _keep_dialled(self, peer: str) -> None:
+        """Dial `peer` for ever, and say when it comes and goes."""
+        loop = asyncio.get_running_loop()
+        loss_unsaid = False
+        misses = flaps = 0
+        while True:
+            dialled = await self._dial(peer)
+            if isinstance(dialled, Outbound):
+                if loss_unsaid:
+                    self._on_down(peer, False)
+                born = loop.time()
+                self._outbound[peer] = dialled
+                log.info("link up", extra={"peer": peer})
+                self._on_up(peer)
+                await dialled.lost
+                del self._outbound[peer]
+                log.info("link down", extra={"peer": peer})
+                loss_unsaid = True
+                misses = 0
+                lived_ms = (loop.time() - born) * 1000
+                flaps = flaps + 1 if lived_ms < self._settings.redial_ms_max else 0
+                if flaps <= _FLAPS_MAX:
+                    continue
+                dialled = _Missed.UNREACHABLE
+            misses += 1
+            if loss_unsaid and dialled is _Missed.BROKEN and misses <= _HASTY_DIALS:
+                await asyncio.sleep(_HASTY_PAUSE_S)
+                continue
+            if loss_unsaid:
+                loss_unsaid = False
+                self._on_down(peer, dialled is _Missed.REFUSED)
+            await self._pause(peer, max(misses, flaps))
+
+    async def _dial(self, peer: str) -> Outbound | _Missed:
+        """Make one attempt; the answer comes within the dial and the handshake timeout."""
+        self._last_session = max(self._last_session + 1, time.monotonic_ns())
+        session = self._last_session
+
+        def connection() -> Outbound:
+            return Outbound(
+                Dialling(self._identity, peer, session=session),
+                peer=peer,
+                settings=self._settings,
+                tally=self._tally,
+                on_made=self._track,
+                on_ended=self._untrack,
+            )
+
+        try:
+            async with asyncio.timeout(self._settings.dial_timeout_ms / 1000):
+                dialled = await self._peers[peer].connect(connection)
+        except ConnectionRefusedError:
+            return _Missed.REFUSED
+        except OSError:
+            return _Missed.UNREACHABLE
+        return dialled if await dialled.authenticated else _Missed.BROKEN
+
+    async def _pause(self, peer: str, misses: int) -> None:
+        """Wait before the next attempt: twice as long each time, half of it by chance."""
+        settings = self._settings
+        # 2**16 is beyond any bound; the cap keeps the power small.
+        pause_ms = min(settings.redial_ms_max, settings.redial_ms * 2 ** min(misses - 1, 16))
+        wake = self._wake[peer]
+        wake.clear()
+        try:
+            async with asyncio.timeout(pause_ms * self._jitter.uniform(0.5, 1) / 1000):
+                await wake.wait()
+        except TimeoutError:
+            return
+
+    # Bookkeeping.
+
+    def _track(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._idle.clear()
+        if self._stopping:
+            connection.abort()
+
+    def _untrack(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if isinstance(connection, Outbound) and connection.session is not None:
+            self._calls.lose(connection.peer)
+        if not self._connections:
+            self._idle.set()
+
+    async def _until_idle(self, timeout_s: float) -> None:
+        if self._connections:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._idle.wait()
+            except TimeoutError:
+                return

@@ -1,0 +1,180 @@
+"""Messages: what an authenticated frame can say, and the strict reading of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+import cbor2
+from msgspec import Struct
+
+from codeq_cluster.errors import CodeqError, NoLeader, NotLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.wire.frames import decode_body
+from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
+
+# Longer than any request may wait; keeps a wrong deadline from holding a handler for ever.
+RPC_TIMEOUT_S_MAX: Final = 3600.0
+
+_METHOD_CHARACTERS_MAX: Final = 64
+_NUMBER_MAX: Final = 2**64 - 1
+
+
+class _Kind(IntEnum):
+    PING = 0
+    RAFT = 1
+    REQUEST = 2
+    ANSWER = 3
+    FAILURE = 4
+
+
+class Ping(Struct, frozen=True):
+    """The sender is there."""
+
+
+class RaftMessage(Struct, frozen=True):
+    """One message of a Raft group; the group's own guard knows its schema."""
+
+    group: int
+    message: dict[str, object]
+
+
+class Request(Struct, frozen=True):
+    """A call.
+
+    Attributes:
+        number: Names the call in the answer; never used twice by a process.
+        timeout_s: What is left of the caller's time, above 0.
+    """
+
+    number: int
+    method: str
+    timeout_s: float
+    body: object
+
+
+class Answer(Struct, frozen=True):
+    """What the handler returned."""
+
+    number: int
+    body: object
+
+
+class Failure(Struct, frozen=True):
+    """What the handler raised."""
+
+    number: int
+    error: CodeqError
+
+
+Message = Ping | RaftMessage | Request | Answer | Failure
+
+PING: Final = cbor2.dumps([_Kind.PING.value])
+_RAFT: Final = _Kind.RAFT.value
+_REQUEST: Final = _Kind.REQUEST.value
+_ANSWER: Final = _Kind.ANSWER.value
+_FAILURE: Final = _Kind.FAILURE.value
+
+
+def raft_body(group: int, message: Mapping[str, object]) -> bytes:
+    """Return the body of a Raft message."""
+    return cbor2.dumps([_RAFT, group, message])
+
+
+def request_body(number: int, method: str, timeout_s: float, body: object) -> bytes:
+    """Return the body of a call."""
+    return cbor2.dumps([_REQUEST, number, method, timeout_s, body])
+
+
+def answer_body(number: int, body: object) -> bytes:
+    """Return the body of an answer."""
+    return cbor2.dumps([_ANSWER, number, body])
+
+
+def failure_body(number: int, error: CodeqError) -> bytes:
+    """Return the body of a failed call; an error with no code of its own says "outcome unknown"."""
+    match error:
+        case NotLeader():
+            return cbor2.dumps([_FAILURE, number, "not-leader", error.hint, 0])
+        case NoLeader():
+            return cbor2.dumps([_FAILURE, number, "no-leader", str(error), 0])
+        case Overloaded():
+            what = str(error).removesuffix(" is full")
+            return cbor2.dumps([_FAILURE, number, "overloaded", what, error.retry_after_s])
+        case _:
+            return cbor2.dumps([_FAILURE, number, "outcome-unknown", str(error), 0])
+
+
+def parse(body: bytes) -> Message:
+    """Return the message `body` is.
+
+    Raises:
+        FrameRefusedError: It is none; the connection must be closed.
+    """
+    value = decode_body(body)
+    # Type tests instead of patterns: this runs for every frame, and bool must not pass for int.
+    if type(value) is not list or not value or type(value[0]) is not int:
+        raise FrameRefusedError(BadFrame.SCHEMA)
+    kind = value[0]
+    message: Message | None = None
+    if kind == _RAFT and len(value) == 3:
+        message = _raft(value[1], value[2])
+    elif kind == _REQUEST and len(value) == 5:
+        message = _request(value[1], value[2], value[3], value[4])
+    elif kind == _ANSWER and len(value) == 3 and _is_number(value[1]):
+        message = Answer(value[1], value[2])
+    elif kind == _FAILURE and len(value) == 5 and _is_number(value[1]):
+        message = _failure(value[1], value[2], value[3], value[4])
+    elif kind == _Kind.PING and len(value) == 1:
+        message = Ping()
+    if message is None:
+        raise FrameRefusedError(BadFrame.SCHEMA)
+    return message
+
+
+def _raft(group: object, message: object) -> RaftMessage | None:
+    if type(group) is not int or not 0 <= group <= _NUMBER_MAX or type(message) is not dict:
+        return None
+    for name in message:
+        if type(name) is not str:
+            return None
+    return RaftMessage(group, message)
+
+
+def _request(number: object, method: object, timeout_s: object, body: object) -> Request | None:
+    if not _is_number(number) or type(method) is not str:
+        return None
+    if type(timeout_s) is not float or not math.isfinite(timeout_s):
+        return None
+    if not 0 < timeout_s <= RPC_TIMEOUT_S_MAX or len(method) > _METHOD_CHARACTERS_MAX:
+        return None
+    assert isinstance(number, int)
+    return Request(number, method, timeout_s, body)
+
+
+def _failure(number: int, code: object, text: object, retry_after_s: object) -> Failure | None:
+    error = _error(code, text, retry_after_s)
+    return None if error is None else Failure(number, error)
+
+
+def _error(code: object, text: object, retry_after_s: object) -> CodeqError | None:
+    if text is not None and type(text) is not str:
+        return None
+    if type(retry_after_s) is not int:
+        return None
+    match code:
+        case "not-leader":
+            return NotLeader(text)
+        case "no-leader":
+            return NoLeader(text or "")
+        case "outcome-unknown":
+            return OutcomeUnknown(text or "")
+        case "overloaded" if retry_after_s >= 1:
+            return Overloaded(text or "", retry_after_s=retry_after_s)
+        case _:
+            return None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _NUMBER_MAX

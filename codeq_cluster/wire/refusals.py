@@ -1,0 +1,54 @@
+"""Refusals: why a connection was closed, in the words of the counters and the log."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class BadFrame(StrEnum):
+    """What was wrong with bytes received."""
+
+    OVERSIZE = "oversize"
+    TRUNCATED = "truncated"
+    GARBAGE = "garbage"
+    SCHEMA = "schema"
+    MAC = "mac"
+
+
+class HandshakeRefusal(StrEnum):
+    """Why two nodes did not become peers."""
+
+    VERSION = "version"
+    CLUSTER = "cluster"
+    MYSELF = "self"
+    STRANGER = "stranger"
+    MISDIRECTED = "misdirected"
+    PROOF = "proof"
+    STALE = "stale"
+    TIMEOUT = "timeout"
+    CROWDED_OUT = "crowded-out"
+    REFUSED_BY_PEER = "refused-by-peer"
+
+
+class FrameRefusedError(Exception):
+    """Bytes that are no frame of this link; the connection must be closed.
+
+    Attributes:
+        reason: What was wrong.
+    """
+
+    def __init__(self, reason: BadFrame) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class HandshakeRefusedError(Exception):
+    """The other side is not who it must be; the connection must be closed.
+
+    Attributes:
+        reason: What was wrong.
+    """
+
+    def __init__(self, reason: HandshakeRefusal) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
