@@ -18,6 +18,8 @@ from typing import IO, Any, Self, TypeVar
 import aiohttp
 import yaml
 
+from codeq_cluster.config import without_settings
+from codeq_cluster.settings import environment
 from codeq_cluster.testing.partition import LinkProxies
 
 T = TypeVar("T")
@@ -475,6 +477,8 @@ class LocalCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # A PORT or RAFT_PEERS meant for something else must not move one node.
+                env=without_settings(environment()),
                 # A Ctrl-C at the terminal is for the harness, which then stops its nodes.
                 start_new_session=True,
             )

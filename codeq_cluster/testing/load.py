@@ -7,17 +7,14 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import msgspec
 
 from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome
+from codeq_cluster.testing.client import Answer, Client, content_of
 
-# Above the broker's own request deadline, so an answer that is merely late is not cut off.
-CALL_TIMEOUT_S = 15.0
 CREATES_IN_FLIGHT_MAX = 1000
 TRIES_MAX = 40
 RETRY_PAUSE_S = 0.05
@@ -25,102 +22,6 @@ CLAIM_WAIT_S = 1
 READS_IN_FLIGHT = 48
 
 _encode = msgspec.json.encode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One HTTP answer, or what stood in for it.
-
-    Attributes:
-        status: HTTP status, 0 when the connection gave none.
-        body: The decoded JSON, None without one.
-        detail: The error's stable code, or what went wrong with the connection.
-        replayed: The answer is of an earlier request with the same idempotency key.
-    """
-
-    outcome: Outcome
-    status: int
-    body: Any
-    detail: str
-    replayed: bool = False
-
-
-class Client:
-    """HTTP calls whose every end is an `Answer`; an async context manager."""
-
-    def __init__(self, urls: Mapping[str, str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self.urls = dict(urls)
-        self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        """Open the session."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-        )
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session and its connections."""
-        assert self._session is not None
-        await self._session.close()
-
-    async def call(
-        self, method: str, node: str, path: str, token: str, body: object = None
-    ) -> Answer:
-        """Send one request and classify its end; never raises for what the network does.
-
-        Args:
-            method: HTTP method.
-            node: Asked.
-            path: Below `/v1/codeq`.
-            token: Bearer token.
-            body: Encoded as JSON; None sends no body.
-        """
-        assert self._session is not None
-        try:
-            async with self._session.request(
-                method,
-                f"{self.urls[node]}/v1/codeq{path}",
-                data=None if body is None else _encode(body),
-                headers={"Authorization": f"Bearer {token}"},
-            ) as response:
-                raw = await response.read()
-                return _answer(response.status, raw, response.headers)
-        except aiohttp.ClientConnectorError as error:
-            # No connection: certainly nothing was sent.
-            return Answer(outcome=Outcome.FAILED, status=0, body=None, detail=repr(error))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Answer(outcome=Outcome.UNKNOWN, status=0, body=None, detail=repr(error))
-
-
-def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> Answer:
-    try:
-        body = msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError:
-        return Answer(
-            outcome=Outcome.UNKNOWN, status=status, body=None, detail=f"no JSON: {raw[:80]!r}"
-        )
-    if 200 <= status < 300:
-        replayed = headers.get("X-CodeQ-Idempotent-Replay") == "true"
-        return Answer(outcome=Outcome.OK, status=status, body=body, detail="", replayed=replayed)
-    code = str(body.get("code", "")) if isinstance(body, dict) else ""
-    # Only a refusal, or a 503 that says so, tells that nothing was done.
-    known = status < 500 or (status == 503 and code != "outcome-unknown")
-    return Answer(
-        outcome=Outcome.FAILED if known else Outcome.UNKNOWN, status=status, body=body, detail=code
-    )
-
-
-def content_of(value: object) -> str:
-    """Return a JSON value as the one text that compares equal for equal values."""
-    return msgspec.json.encode(value, order="sorted").decode()
 
 
 class Load:
@@ -153,6 +54,8 @@ class Load:
         self.shed = 0
         self._client = Client(urls)
         self._standing = list(urls)
+        self._any_standing = asyncio.Event()
+        self._any_standing.set()
         self._faults = dict.fromkeys(urls, 0)
         self._turn = itertools.count()
         self._producer_token = producer_token
@@ -194,14 +97,19 @@ class Load:
         await self._resources.__aexit__(kind, error, trace)
 
     def avoid(self, node: str) -> None:
-        """Ask this node no more; calls to it that are under way are excused."""
+        """Ask this node no more; calls to it that are under way are excused.
+
+        With no node left to ask, producers and workers wait until one is allowed again.
+        """
         self._standing.remove(node)
         self._faults[node] += 1
-        assert self._standing, "no node is left to ask"
+        if not self._standing:
+            self._any_standing.clear()
 
     def allow(self, node: str) -> None:
         """Ask this node again."""
         self._standing.append(node)
+        self._any_standing.set()
 
     async def drain(self, *, within_s: float) -> bool:
         """Stop producing and wait until every acknowledged task is finished.
@@ -263,7 +171,7 @@ class Load:
         body = {"command": self._command, "payload": payload, "idempotencyKey": key}
         try:
             for _ in range(TRIES_MAX):
-                node, faults, started_s = self._pick()
+                node, faults, started_s = await self._pick()
                 answer = await self._client.call("POST", node, "/tasks", self._producer_token, body)
                 task = answer.body if answer.outcome is Outcome.OK else {}
                 self._record(
@@ -296,7 +204,7 @@ class Load:
             "waitSeconds": CLAIM_WAIT_S,
         }
         while not self._over:
-            node, faults, started_s = self._pick()
+            node, faults, started_s = await self._pick()
             answer = await self._client.call("POST", node, "/tasks/claim", token, body)
             task = answer.body if answer.outcome is Outcome.OK and answer.body else {}
             self._record(
@@ -323,7 +231,7 @@ class Load:
         body = {"status": "COMPLETED", "result": result, "leaseToken": task["leaseToken"]}
         path = f"/tasks/{task['id']}/result"
         for _ in range(TRIES_MAX):
-            node, faults, started_s = self._pick()
+            node, faults, started_s = await self._pick()
             answer = await self._client.call("POST", node, path, token, body)
             # Past its lease a worker may be told that the task is another's by now.
             late = time.monotonic() > lease_end_s
@@ -350,7 +258,8 @@ class Load:
 
     # Both.
 
-    def _pick(self) -> tuple[str, int, float]:
+    async def _pick(self) -> tuple[str, int, float]:
+        await self._any_standing.wait()
         node = self._standing[next(self._turn) % len(self._standing)]
         return node, self._faults[node], time.monotonic()
 
@@ -406,7 +315,7 @@ class Load:
 
     async def _read(self, path: str) -> Answer:
         for _ in range(TRIES_MAX):
-            node, _, _ = self._pick()
+            node, _, _ = await self._pick()
             answer = await self._client.call("GET", node, path, self._producer_token)
             if answer.outcome is Outcome.OK or answer.status == 404:
                 return answer

@@ -1,0 +1,71 @@
+"""Leader kills: a crash of a leader costs time, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from codeq_cluster.testing.accounting import Percentiles, audit, repair_seconds
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KILLS = 20
+CYCLES_PER_S = 200.0
+# Functional bounds; how fast the repair is belongs to the benchmark.
+REPAIRED_WITHIN_S = 10.0
+DRAINED_WITHIN_S = 30.0
+
+
+@pytest.mark.timeout(280)
+async def test_twenty_killed_leaders_cost_no_request_and_no_task(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under 200 cycles/s nothing fails, gets lost or is finished twice over 20 x kill -9."""
+    repairs: list[float] = []
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 12),
+        command="leader-kills",
+        cycles_per_s=CYCLES_PER_S,
+    ) as load:
+        for kill in range(KILLS):
+            shard = kill % cluster.shards
+            victim = await cluster.leader_of(shard)
+            load.avoid(victim)
+            mark, struck_s = len(load.calls), time.monotonic()
+            await cluster.kill(victim)
+
+            async def repaired(
+                shard: int = shard, mark: int = mark, struck_s: float = struck_s
+            ) -> float | None:
+                return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
+
+            repairs.append(
+                await until(
+                    repaired,
+                    within_s=REPAIRED_WITHIN_S,
+                    what=f"a write on shard {shard} after kill {kill} of {victim}",
+                )
+            )
+            cluster.start(victim)
+            await cluster.wait_ready([victim])
+            load.allow(victim)
+        drained = await load.drain(within_s=DRAINED_WITHIN_S)
+        verdict = audit(load.calls, await load.final_tasks())
+    with capsys.disabled():
+        cost = Percentiles.of(repairs)
+        sys.stderr.write(
+            f"\n{KILLS} leaders killed under {CYCLES_PER_S:g} cycles/s, {len(load.calls)} calls:"
+            f" next write p50 {cost.p50:.2f} s, max {cost.max:.2f} s;"
+            f" each {' '.join(f'{seconds:.2f}' for seconds in repairs)}\n"
+        )
+
+    assert verdict.clean, str(verdict)
+    assert drained, "acknowledged tasks are still unfinished"
+    assert load.shed == 0, "the load generator could not keep its rate"
+    await cluster.wait_converged()

@@ -1,0 +1,127 @@
+"""Partitions: a node cut off answers nothing it cannot know, and the others do not miss it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.testing.accounting import Outcome, audit, repair_seconds
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WORKER = WORKER_TOKENS["worker-31"]
+# Longer than an election after silence, so that leadership really moves while the cut lasts.
+CUT_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Whom to cut off, and which direction to leave open."""
+
+    leader: bool
+    hears: bool = False
+    speaks: bool = False
+
+
+CUTS = {
+    "leader": Cut(leader=True),
+    "follower": Cut(leader=False),
+    "leader-that-only-speaks": Cut(leader=True, speaks=True),
+    "leader-that-only-hears": Cut(leader=True, hears=True),
+    "follower-that-only-speaks": Cut(leader=False, speaks=True),
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cut_client(cuttable_cluster: LocalCluster) -> AsyncIterator[Client]:
+    """Yield a client of the cluster whose links can be cut."""
+    async with Client(cuttable_cluster.urls) as session:
+        yield session
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
+    cuttable_cluster: LocalCluster, cut_client: Client, cut: Cut
+) -> None:
+    """The majority serves on; the cut-off node refuses or tells the truth; healed, it agrees."""
+    cluster, client = cuttable_cluster, cut_client
+    command = f"cut-{time.time_ns()}"
+    probe = await client.create("n1", PRODUCER_TOKEN, f"{command}-probe")
+    task_id, shard = probe.body["id"], probe.body["shard"]
+    leader = await cluster.leader_of(shard)
+    alone = leader if cut.leader else next(node for node in cluster.nodes if node != leader)
+    others = [node for node in cluster.nodes if node != alone]
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 8),
+        command=command,
+        cycles_per_s=60.0,
+    ) as load:
+        load.avoid(alone)
+        mark, struck_s = len(load.calls), time.monotonic()
+        cluster.cut(alone, hears=cut.hears, speaks=cut.speaks)
+
+        async def repaired() -> float | None:
+            return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
+
+        await until(repaired, within_s=10, what=f"a write on shard {shard}")
+        taken = await client.claim(others[0], WORKER, [f"{command}-probe"], waitSeconds=5)
+        done = await client.finish(others[1], WORKER, taken.body, {"done": True})
+        write = asyncio.create_task(
+            client.create(alone, PRODUCER_TOKEN, f"{command}-alone", idempotencyKey=command)
+        )
+        read = asyncio.create_task(client.task(alone, PRODUCER_TOKEN, task_id))
+
+        async def cut_is_over() -> bool:
+            return time.monotonic() - struck_s >= CUT_S
+
+        await until(cut_is_over, within_s=CUT_S + 1, what="the length of the cut")
+        answers_during_cut = [task.result() for task in (write, read) if task.done()]
+        cluster.heal(alone)
+        written, told = await write, await read
+        await cluster.wait_ready([alone])
+        load.allow(alone)
+        drained = await load.drain(within_s=30)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert done.outcome is Outcome.OK, done
+    # With either direction closed no round trip to a majority is possible.
+    assert all(answer.outcome is not Outcome.OK for answer in answers_during_cut)
+    assert told.outcome is not Outcome.OK or told.body["status"] == "COMPLETED", told
+    assert verdict.clean, str(verdict)
+    assert drained, "acknowledged tasks are still unfinished"
+    await cluster.wait_converged()
+    again = await client.create(
+        others[0], PRODUCER_TOKEN, f"{command}-alone", idempotencyKey=command
+    )
+    assert again.outcome is Outcome.OK, again
+    assert written.outcome is not Outcome.OK or written.body["id"] == again.body["id"]
+
+
+async def test_a_node_without_peers_says_so_in_time(
+    cuttable_cluster: LocalCluster, cut_client: Client
+) -> None:
+    """A write and a read at a cut-off node end in a retryable 503, never in a hang."""
+    task = await cut_client.create("n1", PRODUCER_TOKEN, "no-quorum")
+    cuttable_cluster.cut("n3")
+    begun_s = time.monotonic()
+    write, read = await asyncio.gather(
+        cut_client.create("n3", PRODUCER_TOKEN, "no-quorum"),
+        cut_client.task("n3", PRODUCER_TOKEN, task.body["id"]),
+    )
+    elapsed_s = time.monotonic() - begun_s
+
+    assert (503, True) == (write.status, write.body["retryable"]), write
+    assert write.body["code"] in {"no-leader", "outcome-unknown"}
+    assert read.status == 503, read
+    assert elapsed_s < 10
+    assert not await cuttable_cluster.ready("n3")

@@ -1,0 +1,67 @@
+"""Pauses: a leader that freezes and wakes up neither blocks the others nor lives in the past."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome, audit, repair_seconds
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAUSE_S = 10.0
+WORKER = WORKER_TOKENS["worker-31"]
+
+
+async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """The others go on, and the frozen leader wakes up without an old answer or a second one."""
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 12),
+        command="pauses",
+        cycles_per_s=100.0,
+    ) as load:
+        probe = await client.create("n1", PRODUCER_TOKEN, "pause-probe")
+        task_id, shard = probe.body["id"], probe.body["shard"]
+        frozen = await cluster.leader_of(shard)
+        others = [node for node in cluster.nodes if node != frozen]
+        load.avoid(frozen)
+        mark, struck_s = len(load.calls), time.monotonic()
+        cluster.pause(frozen)
+        # These wait in the frozen node's sockets and are the first things it sees on waking,
+        # when it still believes that it leads.
+        read = asyncio.create_task(client.task(frozen, PRODUCER_TOKEN, task_id))
+        claim = asyncio.create_task(client.claim(frozen, WORKER, ["pause-probe"]))
+
+        async def repaired() -> float | None:
+            return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
+
+        await until(repaired, within_s=10, what=f"a write on shard {shard}")
+        taken = await client.claim(others[0], WORKER, ["pause-probe"], waitSeconds=5)
+        done = await client.finish(others[1], WORKER, taken.body, {"done": True})
+
+        async def pause_is_over() -> bool:
+            return time.monotonic() - struck_s >= PAUSE_S
+
+        await until(pause_is_over, within_s=PAUSE_S + 1, what="ten seconds")
+        cluster.resume(frozen)
+        old_read, old_claim = await read, await claim
+        await cluster.wait_ready([frozen])
+        load.allow(frozen)
+        drained = await load.drain(within_s=30)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert done.outcome is Outcome.OK, done
+    assert old_read.outcome is not Outcome.OK or old_read.body["status"] == "COMPLETED", old_read
+    assert not (old_claim.outcome is Outcome.OK and old_claim.body), old_claim
+    assert verdict.clean, str(verdict)
+    assert drained, "acknowledged tasks are still unfinished"
+    await cluster.wait_converged()

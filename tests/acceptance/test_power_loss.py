@@ -1,0 +1,111 @@
+"""Power loss: all nodes die at once, and everything acknowledged is there when they are back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TASKS_OF_A_KIND = 25
+WORKER = WORKER_TOKENS["worker-0"]
+
+
+async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Ready, delayed, leased and finished tasks are read back as they were acknowledged."""
+    nodes = list(cluster.nodes)
+    expected: dict[str, tuple[str, str]] = {}
+
+    async def create(n: int, command: str, **fields: object) -> str:
+        answer = await client.create(nodes[n % 3], PRODUCER_TOKEN, command, **fields)
+        assert answer.outcome is Outcome.OK, answer
+        task_id: str = answer.body["id"]
+        return task_id
+
+    for n in range(TASKS_OF_A_KIND):
+        expected[await create(n, "loss-ready")] = ("PENDING", "PENDING_LIST")
+        expected[await create(n, "loss-delayed", delaySeconds=3600)] = ("PENDING", "DELAYED_ZSET")
+        await create(n, "loss-work")
+    leases: dict[str, object] = {}
+    for n in range(TASKS_OF_A_KIND):
+        claimed = await client.claim(nodes[n % 3], WORKER, ["loss-work"], leaseSeconds=3600)
+        assert claimed.body, claimed
+        task = claimed.body
+        if n % 2:
+            done = await client.finish(nodes[(n + 1) % 3], WORKER, task, {"of": task["id"]})
+            assert done.outcome is Outcome.OK, done
+            expected[task["id"]] = ("COMPLETED", "NONE")
+        else:
+            leases[task["id"]] = task["leaseUntil"]
+            expected[task["id"]] = ("IN_PROGRESS", "INPROG_SET")
+
+    await _kill_all_and_restart(cluster)
+
+    for n, (task_id, state) in enumerate(expected.items()):
+        read = await client.task(nodes[n % 3], PRODUCER_TOKEN, task_id)
+        assert read.outcome is Outcome.OK, (task_id, state, read)
+        assert state == (read.body["status"], read.body["lastKnownLocation"])
+        assert leases.get(task_id) == read.body.get("leaseUntil")
+    leased = TASKS_OF_A_KIND - TASKS_OF_A_KIND // 2
+    for command, depth in {
+        "loss-ready": (TASKS_OF_A_KIND, 0, 0, 0),
+        "loss-delayed": (0, TASKS_OF_A_KIND, 0, 0),
+        "loss-work": (0, 0, leased, 0),
+    }.items():
+        counters = await client.depth(nodes[0], ADMIN_TOKEN, command)
+        assert depth == tuple(counters.values()), command
+    await cluster.wait_converged()
+
+
+async def test_a_load_goes_on_where_the_power_loss_cut_it_off(cluster: LocalCluster) -> None:
+    """Nothing acknowledged before the death of all nodes is lost or done again after it."""
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 12),
+        command="power-loss",
+        cycles_per_s=150.0,
+    ) as load:
+        await until(_calls(load, 900), within_s=20, what="load before the loss")
+        for node in cluster.nodes:
+            load.avoid(node)
+        await _kill_all_and_restart(cluster)
+        for node in cluster.nodes:
+            load.allow(node)
+        seen = len(load.calls)
+        await until(_calls(load, seen + 900), within_s=20, what="load after the loss")
+        drained = await load.drain(within_s=30)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert verdict.clean, str(verdict)
+    assert drained, "acknowledged tasks are still unfinished"
+    await cluster.wait_converged()
+
+
+def _calls(load: Load, count: int) -> Callable[[], Awaitable[bool]]:
+    async def reached() -> bool:
+        return len(load.calls) >= count
+
+    return reached
+
+
+async def _kill_all_and_restart(cluster: LocalCluster) -> None:
+    await asyncio.gather(*(cluster.kill(node) for node in cluster.nodes))
+    for node in cluster.nodes:
+        cluster.start(node)
+    await cluster.wait_ready()

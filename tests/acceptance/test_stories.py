@@ -1,0 +1,327 @@
+"""Stories: what a producer and a worker rely on, across nodes and over a failover."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Answer, Client
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FIRST, SECOND = WORKER_TOKENS["worker-0"], WORKER_TOKENS["worker-1"]
+NODES = ("n1", "n2", "n3")
+# "At once" with room for a busy machine; the benchmark measures how fast it really is.
+AT_ONCE_S = 2.0
+
+
+def fresh(name: str) -> str:
+    """Return a command nobody has used before on this cluster."""
+    return f"{name}-{time.time_ns()}"
+
+
+async def created(client: Client, node: str, command: str, **fields: object) -> dict[str, Any]:
+    """Create a task and return it."""
+    answer = await client.create(node, PRODUCER_TOKEN, command, **fields)
+    assert answer.outcome is Outcome.OK, answer
+    return dict(answer.body)
+
+
+async def claimed(client: Client, node: str, command: str, **fields: object) -> dict[str, Any]:
+    """Claim a task as the first worker and return it."""
+    answer = await client.claim(node, FIRST, [command], **fields)
+    assert answer.outcome is Outcome.OK, answer
+    assert answer.body is not None, f"nothing to claim of {command}"
+    return dict(answer.body)
+
+
+async def another_leader(cluster: LocalCluster, shard: int, gone: str) -> str:
+    """Wait until a survivor leads the shard."""
+    survivors = [node for node in cluster.nodes if node != gone]
+    return await cluster.leader_of(shard, among=survivors)
+
+
+@pytest.mark.parametrize(("at", "made_on"), [("n1", "n2"), ("n2", "n3"), ("n3", "n1")])
+async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
+    cluster: LocalCluster, client: Client, at: str, made_on: str
+) -> None:
+    """A worker that waits on one node has the task at once, whichever shard it falls on."""
+    command = fresh("wake")
+    for _ in range(2 * cluster.shards):
+        waiting = asyncio.create_task(claimed(client, at, command, waitSeconds=20))
+        # The answer to a request sent later says that the claim has reached its node.
+        await client.depth(at, ADMIN_TOKEN, command)
+        task = await created(client, made_on, command)
+        begun_s = time.monotonic()
+        got = await waiting
+
+        assert task["id"] == got["id"]
+        assert time.monotonic() - begun_s < AT_ONCE_S
+
+
+async def test_a_waiting_result_read_is_woken_from_another_node(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """A producer that waits for a result has it as soon as the worker submits elsewhere."""
+    command = fresh("answer")
+    task = await created(client, "n1", command)
+    waiting = asyncio.create_task(
+        client.call("GET", "n2", f"/tasks/{task['id']}/result?waitSeconds=20", PRODUCER_TOKEN)
+    )
+    held = await claimed(client, "n3", command, waitSeconds=5)
+    done = await client.finish("n3", FIRST, held, {"sum": 3})
+    begun_s = time.monotonic()
+    answer = await waiting
+
+    assert done.outcome is Outcome.OK, done
+    assert answer.outcome is Outcome.OK, answer
+    assert {"sum": 3} == answer.body["result"]["result"]
+    assert time.monotonic() - begun_s < AT_ONCE_S
+
+
+async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Concurrent creates share one id, all but one are replays, and one task is delivered."""
+    command = fresh("once")
+    for n in range(8):
+        key = f"{command}-{n}"
+        answers = await asyncio.gather(
+            *(
+                client.create(node, PRODUCER_TOKEN, command, payload={"n": n}, idempotencyKey=key)
+                for node in NODES * 4
+            )
+        )
+
+        assert all(answer.status == 202 for answer in answers), answers
+        assert len({answer.body["id"] for answer in answers}) == 1
+        assert sum(not answer.replayed for answer in answers) == 1
+        other = await client.create(
+            "n1", PRODUCER_TOKEN, command, payload={"n": -1}, idempotencyKey=key
+        )
+        assert other.status == 409, other
+    depth = await client.depth("n2", ADMIN_TOKEN, command)
+    assert (8, 0, 0, 0) == tuple(depth.values())
+
+
+async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Retries before, during and after a failover are answered with one and the same task."""
+    command = fresh("once-over-a-kill")
+    probe = await created(client, "n1", fresh("probe"), idempotencyKey=command)
+    victim = await cluster.leader_of(probe["shard"])
+    survivors = [node for node in NODES if node != victim]
+    # The keys fall on every shard, those the victim leads among them.
+    keys = [f"{command}-{n}" for n in range(16)]
+
+    async def create(node: str, key: str) -> tuple[str, Answer]:
+        return key, await client.create(node, PRODUCER_TOKEN, command, idempotencyKey=key)
+
+    under_way = [asyncio.create_task(create(node, key)) for key in keys for node in NODES]
+    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+    await cluster.kill(victim)
+    before = await asyncio.gather(*under_way)
+    after = await asyncio.gather(*(create(node, key) for key in keys for node in survivors))
+
+    ids: dict[str, set[str]] = {key: set() for key in keys}
+    for key, answer in (*before, *after):
+        if answer.outcome is Outcome.OK:
+            ids[key].add(answer.body["id"])
+    assert all(answer.outcome is Outcome.OK for _, answer in after), after
+    assert all(len(found) == 1 for found in ids.values()), ids
+    depth = await client.depth(survivors[0], ADMIN_TOKEN, command)
+    assert (len(keys), 0, 0, 0) == tuple(depth.values())
+
+
+async def test_an_expired_lease_goes_to_the_next_worker_and_fences_the_first(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """The second worker gets a higher lease token; the first one's result changes nothing."""
+    command = fresh("expiry")
+    await created(client, "n1", command)
+    first = await claimed(client, "n2", command, leaseSeconds=1)
+    answer = await client.claim("n3", SECOND, [command], waitSeconds=20)
+    assert answer.body is not None, answer
+    late = await client.finish("n1", FIRST, first, {"by": "first"})
+    done = await client.finish("n1", SECOND, answer.body, {"by": "second"})
+    read = await client.call("GET", "n2", f"/tasks/{first['id']}/result", PRODUCER_TOKEN)
+
+    assert first["id"] == answer.body["id"]
+    assert int(answer.body["leaseToken"]) > int(first["leaseToken"])
+    assert late.status in {403, 409}, late
+    assert done.outcome is Outcome.OK, done
+    assert {"by": "second"} == read.body["result"]["result"]
+
+
+async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """The extended lease is kept by the new leader past the end of the original one."""
+    command = fresh("heartbeat")
+    await created(client, "n1", command)
+    task = await claimed(client, "n1", command, leaseSeconds=2)
+    beat = await client.call(
+        "POST", "n2", f"/tasks/{task['id']}/heartbeat", FIRST, {"extendSeconds": 120}
+    )
+    assert beat.outcome is Outcome.OK, beat
+    victim = await cluster.leader_of(task["shard"])
+    await cluster.kill(victim)
+    survivor = await another_leader(cluster, task["shard"], victim)
+    original_end_s = datetime.fromisoformat(task["leaseUntil"]).timestamp()
+
+    async def original_lease_is_over() -> bool:
+        # With the grace a new leader gives every lease it finds.
+        return time.time() > original_end_s + 3.0
+
+    await until(original_lease_is_over, within_s=15, what="the end of the original lease")
+    read = await client.task(survivor, PRODUCER_TOKEN, task["id"])
+    other = await client.claim(survivor, SECOND, [command])
+    done = await client.finish(survivor, FIRST, task, {"kept": True})
+
+    assert ("IN_PROGRESS", beat.body["leaseUntil"]) == (
+        read.body["status"],
+        read.body["leaseUntil"],
+    )
+    assert other.status == 204, other
+    assert done.outcome is Outcome.OK, done
+
+
+async def test_a_lease_of_a_dead_leader_still_expires(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """The new leader takes an abandoned lease back after its end."""
+    command = fresh("expiry-over-a-kill")
+    await created(client, "n1", command)
+    task = await claimed(client, "n1", command, leaseSeconds=2)
+    victim = await cluster.leader_of(task["shard"])
+    survivors = [node for node in NODES if node != victim]
+    await cluster.kill(victim)
+    answer = await client.claim(survivors[0], SECOND, [command], waitSeconds=14)
+
+    assert answer.outcome is Outcome.OK, answer
+    assert answer.body is not None, "the lease never expired"
+    assert task["id"] == answer.body["id"]
+
+
+async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """A waiting worker has a delayed task not before its time, and at once after it."""
+    command = fresh("delayed")
+    begun_s = time.time()
+    tasks = [await created(client, node, command, delaySeconds=3) for node in NODES]
+    victim = await cluster.leader_of(tasks[0]["shard"])
+    survivors = [node for node in NODES if node != victim]
+    early = await client.claim(survivors[0], FIRST, [command])
+    await cluster.kill(victim)
+    got = [await claimed(client, survivors[0], command, waitSeconds=14) for _ in tasks]
+    taken_s = time.time() - begun_s
+
+    assert early.status == 204, early
+    assert {task["id"] for task in tasks} == {task["id"] for task in got}
+    assert 3.0 <= taken_s < 3.0 + 2 * AT_ONCE_S
+
+
+async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_result(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """After the last attempt the task is in the DLQ, counted there, and waiters are told."""
+    command = fresh("dead")
+    task = await created(client, "n1", command, maxAttempts=2)
+    waiting = asyncio.create_task(
+        client.call("GET", "n3", f"/tasks/{task['id']}/result?waitSeconds=20", PRODUCER_TOKEN)
+    )
+    said = []
+    for node in ("n2", "n3"):
+        await claimed(client, node, command, waitSeconds=5)
+        answer = await client.call("POST", node, f"/tasks/{task['id']}/abandon", FIRST, {})
+        said.append(answer.body["status"])
+    told = await waiting
+    read = await client.task("n1", PRODUCER_TOKEN, task["id"])
+    depth = await client.depth("n2", ADMIN_TOKEN, command)
+
+    assert ["requeued", "dlq"] == said
+    assert (200, "FAILED") == (told.status, told.body["result"]["status"])
+    assert ("FAILED", "DLQ_SET", "MAX_ATTEMPTS") == (
+        read.body["status"],
+        read.body["lastKnownLocation"],
+        read.body["error"],
+    )
+    assert (0, 0, 0, 1) == tuple(depth.values())
+
+
+async def test_batches_through_every_node_reach_every_shard(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """One hundred creates, claims and results of a batch each, order kept, nothing left."""
+    command = fresh("batch")
+    items: list[dict[str, Any]] = [{"command": command, "payload": {"n": n}} for n in range(100)]
+    made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": items})
+    tasks = [result["task"] for result in made.body["results"]]
+    held: list[dict[str, Any]] = []
+    while len(held) < len(items):
+        answer = await client.call(
+            "POST",
+            "n2",
+            "/tasks/claim/batch",
+            FIRST,
+            {"count": 100, "commands": [command], "waitSeconds": 5},
+        )
+        assert answer.outcome is Outcome.OK, answer
+        assert answer.body, f"only {len(held)} of {len(items)} could be claimed"
+        held.extend(answer.body["tasks"])
+    results = [
+        {
+            "taskId": task["id"],
+            "status": "COMPLETED",
+            "result": {"n": n},
+            "leaseToken": task["leaseToken"],
+        }
+        for n, task in enumerate(held)
+    ]
+    done = await client.call("POST", "n3", "/tasks/batch/results", FIRST, {"results": results})
+    depth = await client.depth("n1", ADMIN_TOKEN, command)
+
+    assert [item["payload"]["n"] for item in items] == [_number(task) for task in tasks]
+    assert set(range(cluster.shards)) == {task["shard"] for task in tasks}
+    assert sorted(task["id"] for task in tasks) == sorted(task["id"] for task in held)
+    assert [r["taskId"] for r in results] == [r["taskId"] for r in done.body["results"]]
+    assert all("error" not in result for result in done.body["results"])
+    assert (0, 0, 0, 0) == tuple(depth.values())
+
+
+async def test_a_node_that_was_stopped_cleanly_catches_up(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """A node stops with status 0 and, back again, holds what it missed in its own replica."""
+    command = fresh("catch-up")
+    status = await cluster.stop("n3")
+    tasks = [await created(client, NODES[n % 2], command) for n in range(120)]
+    cluster.start("n3")
+    await cluster.wait_ready(["n3"])
+    await cluster.wait_converged()
+    reads = await asyncio.gather(
+        *(client.task("n3", PRODUCER_TOKEN, task["id"], stale=True) for task in tasks)
+    )
+
+    assert status == 0
+    assert all(read.outcome is Outcome.OK for read in reads)
+
+
+def _number(task: dict[str, Any]) -> int:
+    """Return the number in the payload, which the broker keeps as the text it was sent."""
+    text: str = task["payload"]
+    return int(text.removeprefix('{"n":').removesuffix("}"))
