@@ -184,10 +184,8 @@ def _trace(request: web.Request) -> tuple[str, str]:
 
 
 def _rendered(call: Call, created: Created) -> bytes:
-    services = call.services
-    if not created.replay:
-        services.metrics.task_created(created.task.command)
-    return encode(task_view(created.task, created.payload, shards=services.settings.shards))
+    shards = call.services.settings.shards
+    return encode(task_view(created.task, created.payload, shards=shards))
 
 
 def _item_error(error: ApiError) -> dict[str, str]:

@@ -173,7 +173,7 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
     limits = call.services.settings.limits
     wait_s = schemas.whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
-    claimed = await call.services.broker.claim(
+    return await call.services.broker.claim(
         call.identity.tenant,
         call.identity.subject,
         commands=_commands(call, body.commands),
@@ -182,9 +182,6 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
         wait_s=max(0.0, wait_s - EARLY_S),
         timeout_s=call.timeout_s,
     )
-    for task in claimed.tasks:
-        call.services.metrics.task_claimed(task.command)
-    return claimed
 
 
 def _commands(call: Call, asked: list[str] | None) -> tuple[str, ...]:
