@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from rich.console import Console
 from rich.table import Table
@@ -43,6 +44,6 @@ def _run(options: argparse.Namespace) -> Exit:
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row.values())
-    console = Console(highlight=False, markup=False)
-    console.print(table, width=None if console.is_terminal else 200)
+    terminal = sys.stdout.isatty()
+    Console(highlight=False, markup=False, width=None if terminal else 250).print(table)
     return Exit.OK

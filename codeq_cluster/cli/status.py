@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -175,8 +176,8 @@ def _plain(report: NodeReport) -> dict[str, object]:
 
 
 def _print(reports: Sequence[NodeReport]) -> None:
-    console = Console(highlight=False, markup=False)
-    width = None if console.is_terminal else 160
+    terminal = sys.stdout.isatty()
+    console = Console(highlight=False, markup=False, width=None if terminal else 250)
     nodes = Table("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM", box=None, pad_edge=False)
     for report in reports:
         leads = ",".join(str(shard.shard) for shard in report.shards if shard.is_leader)
@@ -188,7 +189,7 @@ def _print(reports: Sequence[NodeReport]) -> None:
             leads or "-",
             report.problem or "-",
         )
-    console.print(nodes, width=width)
+    console.print(nodes)
     rows = _shard_rows(reports)
     if rows:
         shards = Table(
@@ -197,7 +198,7 @@ def _print(reports: Sequence[NodeReport]) -> None:
         for row in rows:
             shards.add_row(*row)
         console.print()
-        console.print(shards, width=width)
+        console.print(shards)
 
 
 def _word(value: bool) -> str:

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Builds the image, starts the compose cluster, takes tasks through every node, kills one, goes on
+# without it, brings it back and waits until it has caught up. Leaves nothing behind.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if docker compose version >/dev/null 2>&1; then compose=(docker compose)
+elif command -v docker-compose >/dev/null; then compose=(docker-compose)
+else echo "verify-compose: neither \`docker compose\` nor docker-compose is here" >&2; exit 1; fi
+
+project=codeq-verify-$$
+work=$(mktemp -d)
+secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
+read -r p1 p2 p3 < <(python3 deploy/probe.py free-ports 3)
+cat > "$work/env" <<END
+CLUSTER_SECRET=$(secret)
+PRODUCER_TOKEN=$(secret)
+WORKER_TOKEN=$(secret)
+ADMIN_TOKEN=$(secret)
+TENANT=main
+SHARDS=4
+N1_PORT=$p1
+N2_PORT=$p2
+N3_PORT=$p3
+CODEQ_IMAGE=codeq-cluster:verify
+END
+set -a; . "$work/env"; set +a
+url1=http://127.0.0.1:$p1 url2=http://127.0.0.1:$p2 url3=http://127.0.0.1:$p3
+
+run() { "${compose[@]}" --env-file "$work/env" -p "$project" "$@"; }
+step() { echo "verify-compose: $*"; }
+
+finish() {
+  code=$?
+  trap - EXIT
+  if [ "$code" -ne 0 ]; then
+    run ps || true
+    run logs --tail 60 || true
+  fi
+  run down --volumes --timeout 20 >/dev/null 2>&1 || true
+  rm -rf "$work"
+  exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+healthy() {
+  for node in "$@"; do
+    id=$(run ps -q "$node")
+    for _ in $(seq 120); do
+      [ "$(docker inspect --format '{{.State.Health.Status}}' "$id")" = healthy ] && continue 2
+      sleep 0.5
+    done
+    echo "verify-compose: $node is not healthy after 60 s" >&2
+    return 1
+  done
+}
+
+step "build"
+docker build --quiet --network host -t "$CODEQ_IMAGE" . >/dev/null
+step "start three nodes"
+run up -d --no-build >/dev/null
+healthy n1 n2 n3
+python3 deploy/probe.py caught-up "$url1" "$url2" "$url3"
+step "a task through each node"
+python3 deploy/probe.py cycle "$url1" "$url2" "$url3"
+step "kill n2, a task through each of the others"
+docker kill "$(run ps -q n2)" >/dev/null
+python3 deploy/probe.py cycle "$url1" "$url3"
+step "bring n2 back"
+run up -d --no-build n2 >/dev/null
+healthy n2
+python3 deploy/probe.py caught-up "$url1" "$url2" "$url3"
+step "a task through each node again"
+python3 deploy/probe.py cycle "$url1" "$url2" "$url3"
+step "stop, and every node ends cleanly"
+ids=$(run ps -q)
+run stop --timeout 25 >/dev/null 2>&1
+for id in $ids; do
+  code=$(docker inspect --format '{{.State.ExitCode}}' "$id")
+  [ "$code" = 0 ] || { echo "verify-compose: a node ended with exit code $code" >&2; exit 1; }
+done
+step "all held"
