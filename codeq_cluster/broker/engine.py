@@ -205,7 +205,7 @@ class Engine:
         return (reign.view if reign else self._replica).head(tenant, queues)
 
     @property
-    def counters(self) -> ShardView:
+    def replica(self) -> ShardView:
         """Return the view of what is applied here, for gauges."""
         return self._replica
 

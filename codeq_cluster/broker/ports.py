@@ -91,7 +91,11 @@ class Snapshot(Struct, frozen=True, array_like=True):
 
 
 class Depth(Struct, frozen=True, array_like=True):
-    """One queue of one shard: its committed counters and its oldest ready task's instant (0: none)."""
+    """One queue of one shard: its committed counters, and since when its oldest task waits.
+
+    Attributes:
+        oldest_ready_ms: Unix milliseconds; 0 when nothing is ready.
+    """
 
     queue: str
     ready: int

@@ -1,0 +1,129 @@
+"""Node metrics: the levels a scrape reads from a node's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from codeq_cluster.broker.engine import Engine
+from codeq_cluster.core.task import Counters
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.status import GroupStatus
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.wire import Mesh
+
+Sample = tuple[Sequence[str], float]
+
+
+def register_gauges(
+    metrics: Metrics,
+    *,
+    engines: Sequence[Engine],
+    groups: Sequence[RaftGroup],
+    stores: Sequence[RocksShard],
+    mesh: Mesh,
+) -> None:
+    """Register every gauge of the node; each reads its source at scrape time."""
+    _register_depths(metrics, engines)
+    _register_raft(metrics, groups)
+    _register_store(metrics, stores)
+    for name, value in (
+        ("codeq_link_peers_connected", lambda: float(mesh.counters.connected)),
+        ("codeq_link_dropped_messages", lambda: float(mesh.counters.dropped_messages)),
+    ):
+        metrics.read_at_scrape(name, "The node-to-node link.", (), _single(value))
+    metrics.read_at_scrape(
+        "codeq_entries_fenced_total",
+        "Entries made no-ops because they were decided in another term.",
+        ("shard",),
+        lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
+        counter=True,
+    )
+
+
+def _single(value: Callable[[], float]) -> Callable[[], Iterable[Sample]]:
+    return lambda: [((), value())]
+
+
+def _register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
+    def depths() -> Iterator[Sample]:
+        # Every node holds every shard, so each queue is counted where its shard is led.
+        for engine in engines:
+            if not engine.leads:
+                continue
+            for (queue, _), counters in engine.replica.counters.items():
+                for place, count in _places(counters):
+                    yield (queue, place), count
+
+    metrics.read_at_scrape(
+        "codeq_queue_depth", "Tasks of the shards led here.", ("command", "queue"), depths
+    )
+    metrics.read_at_scrape(
+        "codeq_dlq_depth",
+        "Dead letters of the shards led here.",
+        ("command",),
+        lambda: [((queue,), count) for (queue, place), count in depths() if place == "dlq"],
+    )
+
+
+def _places(counters: Counters) -> tuple[tuple[str, int], ...]:
+    return (
+        ("ready", counters.ready),
+        ("delayed", counters.delayed),
+        ("in_progress", counters.leased),
+        ("dlq", counters.dead),
+    )
+
+
+def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
+    def of_each(read: Callable[[GroupStatus], float]) -> Callable[[], Iterable[Sample]]:
+        return lambda: [
+            ((str(status.shard),), float(read(status)))
+            for status in (group.status() for group in groups)
+        ]
+
+    for name, text, read in (
+        ("is_leader", "Whether this node leads the shard.", lambda status: status.is_leader),
+        ("term", "Current term.", lambda status: status.term),
+        ("commit_index", "Last committed entry known here.", lambda status: status.commit_index),
+        ("applied_index", "Last applied entry.", lambda status: status.applied_index),
+        ("log_bytes", "Payload bytes of the log kept here.", lambda status: status.log_bytes),
+    ):
+        metrics.read_at_scrape(f"codeq_raft_{name}", text, ("shard",), of_each(read))
+
+    def lags() -> Iterator[Sample]:
+        for status in (group.status() for group in groups):
+            if status.is_leader:
+                for peer in status.peers:
+                    yield (str(status.shard), peer.id), status.log_last - peer.match_index
+
+    metrics.read_at_scrape(
+        "codeq_raft_peer_lag", "Entries a peer of a leader lacks.", ("shard", "peer"), lags
+    )
+
+    def refused() -> Iterator[Sample]:
+        for status in (group.status() for group in groups):
+            for reason, count in status.counters.items():
+                yield (str(status.shard), reason), count
+
+    metrics.read_at_scrape(
+        "codeq_raft_refused_total",
+        "Messages and entries the guard dropped, by reason.",
+        ("shard", "reason"),
+        refused,
+        counter=True,
+    )
+
+
+def _register_store(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
+    names = sorted(stores[0].properties())
+
+    def of_each(name: str) -> Callable[[], Iterable[Sample]]:
+        return lambda: [
+            ((str(shard),), store.properties().get(name, 0.0)) for shard, store in enumerate(stores)
+        ]
+
+    for name in names:
+        metrics.read_at_scrape(
+            f"codeq_store_{name}", "From RocksDB's own properties.", ("shard",), of_each(name)
+        )

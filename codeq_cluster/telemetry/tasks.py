@@ -1,0 +1,42 @@
+"""Tasks: what a change that became durable means to the task metrics."""
+
+from __future__ import annotations
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.telemetry.metrics import Metrics
+
+
+class TaskObserver:
+    """Counts each change once, on the node that led it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def changed(self, change: TaskChange) -> None:
+        """Count what happened to one task."""
+        before, after = change.before, change.after
+        if after is None:
+            return
+        if before is None:
+            self._metrics.task_created(after.command)
+            return
+        if after.state is State.LEASED and before.state is State.READY:
+            self._metrics.task_claimed(after.command)
+        if _lease_expired(before, after):
+            self._metrics.lease_expired(after.command)
+        if after.state.terminal and not before.state.terminal:
+            self._metrics.task_completed(
+                after.command,
+                "COMPLETED" if after.state is State.DONE else "FAILED",
+                (after.updated_ms - after.created_ms) / 1000,
+            )
+
+
+def _lease_expired(before: Task, after: Task) -> bool:
+    return (
+        before.state is State.LEASED
+        and after.state is not State.LEASED
+        and bool(after.history)
+        and after.history[-1].outcome is AttemptOutcome.LEASE_EXPIRED
+    )

@@ -1,0 +1,91 @@
+"""A window answers what a scan of the whole range would, reading each dead row at most once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.broker import window as window_module
+from codeq_cluster.broker.window import Window
+
+START, END = b"k/", b"k0"
+
+
+class _Rows:
+    """Live keys in a plain set, with a count of the keys read."""
+
+    def __init__(self) -> None:
+        self.live: set[bytes] = set()
+        self.read_keys = 0
+
+    def read(self, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
+        found = sorted(key for key in self.live if start <= key < end)[:limit]
+        self.read_keys += len(found)
+        return found, (found[-1] + b"\0" if len(found) == limit else end)
+
+
+def _key(number: int) -> bytes:
+    return START + number.to_bytes(2, "big")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "first", "list"]), st.integers(0, 3000)),
+        max_size=60,
+    ),
+    st.integers(0, 2500),
+)
+def test_a_window_agrees_with_a_scan_of_the_whole_range(
+    steps: list[tuple[str, int]], already: int
+) -> None:
+    """Whatever is added and removed, before or beyond the edge, first and order are the scan's."""
+    rows = _Rows()
+    rows.live = {_key(number) for number in range(0, already, 2)}
+    window = Window(START, END, rows.read)
+    for step, number in steps:
+        key = _key(number)
+        if step == "add":
+            if key not in rows.live:
+                rows.live.add(key)
+                window.add(key)
+        elif step == "remove":
+            rows.live.discard(key)
+            window.remove(key)
+        elif step == "first":
+            assert min(rows.live, default=None) == window.first()
+        else:
+            expected = sorted(rows.live)[:50]
+
+            assert expected == [key for key, _ in zip(window, range(50), strict=False)]
+
+
+def test_a_served_queue_reads_each_row_once() -> None:
+    """Claiming a queue to its end costs one reading of it, however long it is."""
+    rows = _Rows()
+    rows.live = {_key(number) for number in range(5000)}
+    window = Window(START, END, rows.read)
+    served = 0
+    while (key := window.first()) is not None:
+        rows.live.discard(key)
+        window.remove(key)
+        served += 1
+
+    assert (5000, 5000) == (served, rows.read_keys)
+
+
+def test_a_window_forgets_its_far_half_when_it_grows_too_large() -> None:
+    """Memory stays bounded while keys arrive below the edge, and none is lost."""
+    rows = _Rows()
+    window = Window(START, END, rows.read)
+    assert window.first() is None
+    numbers = range(window_module.KEYS_MAX * 3)
+    for number in numbers:
+        rows.live.add(_key(number))
+        window.add(_key(number))
+    seen = []
+    while (key := window.first()) is not None:
+        seen.append(key)
+        rows.live.discard(key)
+        window.remove(key)
+
+    assert [_key(number) for number in numbers] == seen
