@@ -17,6 +17,9 @@ from codeq_cluster.errors import ConfigInvalid
 _BY_NAME = {key.name: key for key in KEYS}
 _SECRET_FILES = {f"{key.name}File": key for key in KEYS if key.secret}
 
+# Variables of the reference that hold a whole section as JSON.
+_SECTION_VARIABLES = {"PERSISTENCE_CONFIG": "persistenceConfig"}
+
 # A secret is a line or a small JSON document, never more.
 _SECRET_BYTES_MAX = 64 * 1024
 _FILE_BYTES_MAX = 2**20
@@ -69,9 +72,13 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     """Pick the variables that name a key; an empty one counts as not set.
 
     Raises:
-        ConfigInvalid: A secret is given twice, or its file cannot be read.
+        ConfigInvalid: A secret is given twice, its file cannot be read, or a section is wrong.
     """
     given: dict[str, Given] = {}
+    for variable, section in _SECTION_VARIABLES.items():
+        if environment.get(variable):
+            document = {section: environment[variable]}
+            _flatten(document, "", f"environment {variable}", given, [])
     for key in KEYS:
         direct = environment.get(key.env, "")
         by_file = environment.get(f"{key.env}_FILE", "") if key.secret else ""
@@ -90,7 +97,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that configure a node."""
-    ours = {"CODEQ_CONFIG_PATH"}
+    ours = {"CODEQ_CONFIG_PATH", *_SECTION_VARIABLES}
     for key in KEYS:
         ours |= {key.env, f"{key.env}_FILE"}
     return {name: value for name, value in environment.items() if name not in ours}

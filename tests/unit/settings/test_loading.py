@@ -1,0 +1,381 @@
+"""Loading: sources in their order, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.config import Loaded, load, without_settings
+from codeq_cluster.config.keys import IGNORED, KEYS
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import (
+    AuthSettings,
+    BackoffPolicy,
+    Durability,
+    LifecycleSettings,
+    LimitSettings,
+    LinkSettings,
+    NodeSettings,
+    PeerAddress,
+    RaftSettings,
+    StoreSettings,
+)
+
+_SECRET = "0123456789abcdef"
+_LEAST: Mapping[str, str] = {
+    "PERSISTENCE_PATH": "data",
+    "AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t"}]}]',
+    "ALLOW_PRODUCER_AS_WORKER": "true",
+}
+
+
+def _load(
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Loaded:
+    return load(file=file, environment={**_LEAST, **(environment or {})}, flags=flags)
+
+
+def _file(directory: Path, text: str, name: str = "codeq.yaml") -> Path:
+    file = directory / name
+    file.write_text(text)
+    return file
+
+
+def _refusal(
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> str:
+    with pytest.raises(ConfigInvalid) as caught:
+        _load(environment, file, flags)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "allowed" in text
+    return text
+
+
+def test_the_defaults_are_those_of_the_settings_classes() -> None:
+    """A node that is told only what it must be told runs with every default."""
+    settings = _load().settings
+
+    assert RaftSettings() == settings.raft
+    assert LinkSettings() == settings.link
+    assert StoreSettings() == settings.store
+    assert LimitSettings() == settings.limits
+    assert LifecycleSettings() == settings.lifecycle
+    assert (8080, 4, "info") == (settings.port, settings.shards, settings.log_level)
+
+
+def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
+    """No knob is out of reach, and no key leads nowhere."""
+    placed_by_hand = {
+        *("link_host", "link_port"),
+        *("auth.producer", "auth.worker"),
+    }
+    sections = {
+        "raft": RaftSettings,
+        "link": LinkSettings,
+        "store": StoreSettings,
+        "limits": LimitSettings,
+        "lifecycle": LifecycleSettings,
+        "auth": AuthSettings,
+    }
+    fields = {f"{s}.{f.name}" for s, kind in sections.items() for f in dataclasses.fields(kind)}
+    fields |= {f.name for f in dataclasses.fields(NodeSettings)} - sections.keys()
+
+    paths = [key.path for key in KEYS if key.path]
+
+    assert fields - placed_by_hand == set(paths)
+    assert len(paths) == len(set(paths))
+
+
+def test_names_of_keys_and_variables_are_unique() -> None:
+    """One name means one thing."""
+    assert len({key.name for key in KEYS}) == len(KEYS)
+    assert len({key.env for key in KEYS}) == len(KEYS)
+    assert not {key.name for key in KEYS} & IGNORED.keys()
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    """Sources override each other key by key."""
+    file = _file(tmp_path, "port: 1001\nlogLevel: debug\ndurability: os\nretentionSeconds: 5\n")
+
+    loaded = _load({"PORT": "1002", "LOG_LEVEL": "error"}, file, {"port": "1003"})
+
+    settings = loaded.settings
+    assert settings.port == 1003
+    assert settings.log_level == "error"
+    assert settings.raft.durability is Durability.OS
+    assert settings.lifecycle.retention_seconds == 5
+    assert settings.lifecycle.dlq_retention_seconds == LifecycleSettings().dlq_retention_seconds
+    sources = {shown.name: shown.source for shown in loaded.effective}
+    assert sources["port"] == "flag"
+    assert sources["logLevel"] == "environment LOG_LEVEL"
+    assert sources["durability"] == f"file {file}"
+    assert sources["dlqRetentionSeconds"] == "default"
+
+
+def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
+    """The same settings can be written in either language."""
+    yaml = _file(tmp_path, "port: 1001\nraft:\n  selfId: a\n  peers: {a: 'h:1', b: 'h:2'}\n")
+    toml = _file(
+        tmp_path,
+        'port = 1001\n[raft]\nselfId = "a"\npeers = { a = "h:1", b = "h:2" }\n',
+        "codeq.toml",
+    )
+    environment = {"CLUSTER_SECRET": _SECRET}
+
+    assert _load(environment, yaml).settings == _load(environment, toml).settings
+
+
+def test_a_file_of_the_reference_loads(tmp_path: Path) -> None:
+    """Its names keep their meaning, and those that mean nothing here are accepted and listed."""
+    file = _file(
+        tmp_path,
+        """
+port: 9000
+env: prod
+timezone: America/Sao_Paulo
+defaultLeaseSeconds: 60
+requeueInspectLimit: 200
+maxAttemptsDefault: 3
+backoffPolicy: exponential
+backoffBaseSeconds: 1
+backoffMaxSeconds: 10
+persistenceProvider: pebble
+persistenceConfig: '{"path": "./codeq-pebble", "numShards": 8, "fsyncOnCommit": false}'
+workerJwksUrl: https://id.example/jwks.json
+workerIssuer: https://id.example
+workerAudience: codeq-worker
+raft:
+  enabled: true
+  selfId: n2
+  bindAddr: 0.0.0.0:7000
+  peers: {n1: "host-1:7000", n2: "host-2:7000"}
+  peerHTTPAddrs: {n1: "http://host-1:9000", n2: "http://host-2:9000/"}
+  heartbeatMS: 50
+  electionMS: 500
+clusterSecret: a-secret-of-the-cluster
+""",
+    )
+
+    loaded = _load({"PERSISTENCE_PATH": ""}, file)
+
+    settings = loaded.settings
+    assert settings.node_id == "n2"
+    assert (settings.link_host, settings.link_port) == ("0.0.0.0", 7000)
+    assert settings.peers == (
+        PeerAddress(id="n1", link="host-1:7000", http="http://host-1:9000"),
+        PeerAddress(id="n2", link="host-2:7000", http="http://host-2:9000"),
+    )
+    assert (settings.data_dir, settings.shards) == (Path("codeq-pebble"), 8)
+    assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (50, 500)
+    assert settings.lifecycle.backoff_policy is BackoffPolicy.EXPONENTIAL
+    assert settings.lifecycle.max_attempts_default == 3
+    assert settings.auth.worker[0].jwks_url == "https://id.example/jwks.json"
+    assert "requeueInspectLimit" in loaded.ignored
+    assert "persistenceConfig.fsyncOnCommit" in loaded.ignored
+
+
+def test_peers_come_in_the_same_order_on_every_node() -> None:
+    """The order of the text does not reach the cluster."""
+    environment = {"RAFT_SELF_ID": "a", "CLUSTER_SECRET": _SECRET}
+
+    one = _load({**environment, "RAFT_PEERS": "a=h:1,b=h:2,c=h:3"}).settings
+    other = _load({**environment, "RAFT_PEERS": "c=h:3, a=h:1 ,b=h:2"}).settings
+
+    assert one.peers == other.peers
+    assert [peer.id for peer in one.peers] == ["a", "b", "c"]
+
+
+def test_a_node_without_peers_is_a_cluster_of_one() -> None:
+    """It needs no secret, and its link still has one that nobody knows."""
+    one, other = _load().settings, _load().settings
+
+    assert [peer.id for peer in one.peers] == [one.node_id]
+    assert len(one.cluster_secret) >= 32
+    assert one.cluster_secret != other.cluster_secret
+
+
+def test_an_ipv6_peer_stands_in_brackets() -> None:
+    """Its URL keeps the brackets that its host loses."""
+    settings = _load(
+        {"RAFT_PEERS": "a=[::1]:7000", "RAFT_SELF_ID": "a", "CLUSTER_SECRET": _SECRET}
+    ).settings
+
+    assert (settings.link_host, settings.link_port) == ("::1", 7000)
+    assert settings.peers[0].http == "http://[::1]:8080"
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"PORT": "0"}, ("port=0", "environment PORT", "1 to 65535")),
+        ({"PORT": "eighty"}, ("port=eighty", "whole number")),
+        ({"BACKOFF_POLICY": "random"}, ("backoffPolicy=random", "exp_full_jitter")),
+        ({"ALLOW_PRODUCER_AS_WORKER": "maybe"}, ("allowProducerAsWorker=maybe", "true or false")),
+        ({"LEASE_GRACE_SECONDS": "nan"}, ("leaseGraceSeconds=nan", "0 to 3600")),
+        ({"RAFT_PEERS": "a=h"}, ("raft.peers=a=h", "host:port")),
+        ({"RAFT_PEERS": "a=h:1,a=h:2"}, ("raft.peers", "ids differ")),
+        (
+            {"RAFT_PEERS": "a=h:1,b=h:1", "RAFT_SELF_ID": "a"},
+            ("raft.peers", "a different address for each node"),
+        ),
+        ({"RAFT_PEERS": "a=h:1,b=h:2", "RAFT_SELF_ID": "c"}, ("raft.selfId=c", "a, b")),
+        ({"RAFT_PEERS": "a=h:1,b=h:2", "RAFT_SELF_ID": "a"}, ("clusterSecret", "not set")),
+        ({"RAFT_PEER_HTTP_ADDRS": "a=h:80"}, ("raft.peerHTTPAddrs", "http or https URL")),
+        ({"RAFT_ELECTION_MS": "250"}, ("raft.electionMS=250", "300")),
+        ({"RAFT_ENTRY_BYTES_MAX": "5000000"}, ("raft.entryBytesMax=5000000", "4194304")),
+        ({"LIMITS_MAX_BODY_BYTES": "3145728"}, ("limits.maxBodyBytes=3145728",)),
+        ({"BACKOFF_MAX_SECONDS": "1"}, ("backoffMaxSeconds=1", "backoffBaseSeconds")),
+        ({"LIMITS_LEASE_SECONDS_MAX": "10"}, ("defaultLeaseSeconds=300", "10")),
+        ({"PORT": "18080"}, ("port=18080", "another port")),
+        ({"AUTH_PRODUCER": "{"}, ("auth.producer=********", "JSON")),
+        ({"AUTH_PRODUCER": "[]"}, ("auth.producer", "1 to 8")),
+        ({"AUTH_PRODUCER": '[{"kind":"magic"}]'}, ("auth.producer[0].kind=magic", "hs256")),
+        (
+            {"AUTH_PRODUCER": '[{"kind":"hs256","secret":"short"}]'},
+            ("auth.producer[0].secret=********", "32 bytes"),
+        ),
+        (
+            {"AUTH_PRODUCER": '[{"kind":"jwks","jwksUrl":"ftp://x","issuer":"i","audience":"a"}]'},
+            ("auth.producer[0].jwksUrl=ftp://x", "http"),
+        ),
+        (
+            {"AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t","tenant":"Not Ok"}]}]'},
+            ("tenant=Not Ok",),
+        ),
+        (
+            {"AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t","scope":[]}]}]'},
+            ("auth.producer[0].tokens[0].scope", "unknown key", "scopes"),
+        ),
+        ({"ALLOW_PRODUCER_AS_WORKER": "no"}, ("auth.worker", "not set", "workerJwksUrl")),
+        ({"WORKER_JWKS_URL": "https://id/j"}, ("workerIssuer", "not set", "workerJwksUrl")),
+        ({"IDENTITY_JWKS_URL": "https://id/j"}, ("auth.producer and identityJwksUrl",)),
+        ({"WORKER_AUTH_PROVIDER": "static"}, ("workerAuthConfig", "not set", "together")),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(
+    environment: Mapping[str, str], named: tuple[str, ...]
+) -> None:
+    """One line has the key, its value and what would do."""
+    text = _refusal(environment)
+
+    for part in named:
+        assert part in text
+
+
+def test_a_data_directory_must_be_named() -> None:
+    """A node does not scatter data where it happens to be started."""
+    with pytest.raises(ConfigInvalid, match=r"persistenceConfig\.path=not set"):
+        load(environment={name: v for name, v in _LEAST.items() if name != "PERSISTENCE_PATH"})
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("prot: 1\n", "prot (file"),
+        ("prot: 1\n", "did you mean port?"),
+        ("raft: {electionMs: 1}\n", "did you mean raft.electionMS?"),
+        ("raft: 5\n", "raft=5"),
+        ("port: 1\nport: 2\n", "stands twice"),
+        ("- port\n", "a mapping of keys to values"),
+        ("port: [1\n", "valid YAML or TOML"),
+        ("port: true\n", "port=True"),
+        ("persistenceConfig: '{'\n", "its JSON text"),
+        ("? [a]\n: b\n", "valid YAML or TOML"),
+        ("5: 1\n", "unknown key"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    """An unknown key or bytes that are no configuration stop the start."""
+    assert named in _refusal(None, _file(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A misspelt path does not start a node with defaults."""
+    assert "No such file" in _refusal(None, tmp_path / "none.yaml")
+    assert ".toml" in _refusal(None, tmp_path / "codeq.ini")
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    """`--set` knows the keys of the file."""
+    assert "did you mean logLevel?" in _refusal(None, None, {"logLevl": "info"})
+
+
+def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
+    """By variable, by key and by flag; its last line break is no part of it."""
+    path = str(_file(tmp_path, f"{_SECRET}\n", "secret"))
+    by_key = _file(tmp_path, f"clusterSecretFile: {path}\n")
+
+    assert _load({"CLUSTER_SECRET_FILE": path}).settings.cluster_secret == _SECRET
+    assert _load(None, by_key).settings.cluster_secret == _SECRET
+    assert _load(None, None, {"clusterSecretFile": path}).settings.cluster_secret == _SECRET
+    assert "one of them" in _refusal({"CLUSTER_SECRET_FILE": path, "CLUSTER_SECRET": _SECRET})
+    assert "readable file" in _refusal({"CLUSTER_SECRET_FILE": str(tmp_path / "none")})
+
+
+def test_no_secret_is_ever_shown() -> None:
+    """Neither the effective configuration, nor a repr, nor an error prints one."""
+    token = "very-secret-token"
+    provider = [{"kind": "static", "tokens": [{"token": token}]}]
+    loaded = _load({"CLUSTER_SECRET": _SECRET, "AUTH_PRODUCER": json.dumps(provider)})
+
+    seen = f"{loaded.effective!r} {loaded.settings!r} {_refusal({'CLUSTER_SECRET': 'tiny-secret'})}"
+
+    assert _SECRET not in seen
+    assert token not in seen
+    assert "tiny-secret" not in seen
+
+
+def test_providers_of_the_reference_are_understood() -> None:
+    """Its static and multi forms, from JSON in a variable, give the same tokens."""
+    static = {
+        "token": " t1 ",
+        "subject": "w",
+        "scopes": ["codeq:claim"],
+        "eventTypes": ["*"],
+        "raw": {"tenantId": "acme", "role": "admin"},
+    }
+    multi = {
+        "providers": [{"type": "static", "config": static}, {"type": "static", "config": "t2"}]
+    }
+
+    auth = _load(
+        {"WORKER_AUTH_PROVIDER": "multi", "WORKER_AUTH_CONFIG": json.dumps(multi)}
+    ).settings.auth
+
+    first, second = (provider.tokens[0] for provider in auth.worker)
+    assert (first.token, first.subject, first.tenant) == ("t1", "w", "acme")
+    assert first.scopes == ("codeq:claim", "codeq:admin")
+    assert first.event_types == ("*",)
+    assert (second.token, second.tenant, second.scopes) == ("t2", None, ())
+
+
+def test_the_store_can_be_given_as_one_variable() -> None:
+    """The reference's PERSISTENCE_CONFIG is the section as JSON; a key's own variable beats it."""
+    section = '{"path": "/one", "numShards": 8, "fsyncOnCommit": true}'
+
+    settings = _load({"PERSISTENCE_CONFIG": section, "PERSISTENCE_PATH": "/two"}).settings
+
+    assert (settings.data_dir, settings.shards) == (Path("/two"), 8)
+    assert "unknown key" in _refusal({"PERSISTENCE_CONFIG": '{"shards": 8}'})
+    assert "its JSON text" in _refusal({"PERSISTENCE_CONFIG": "/data"})
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    """Compose files pass variables on whether or not they have a value."""
+    assert _load({"PORT": "", "LOG_LEVEL": ""}).settings.port == 8080
+
+
+def test_settings_of_this_process_do_not_reach_a_child() -> None:
+    """What configures a node is taken out of an environment, the rest stays."""
+    left = without_settings({"PORT": "1", "CLUSTER_SECRET_FILE": "x", "PATH": "/bin"})
+
+    assert left == {"PATH": "/bin"}
