@@ -33,9 +33,7 @@ class Timers(Protocol):
 class Flusher(Protocol):
     """Runs one blocking disk call at a time away from the loop."""
 
-    def run(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Run `work` elsewhere, then `done(error or None)` on the loop."""
 
 
@@ -91,7 +89,7 @@ class StateMachine(Protocol):
         """Running hash over every applied entry, 16 bytes."""
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
-        """Apply the committed entry at `applied_index` + 1; None for an entry of the library's own."""
+        """Apply the committed entry at `applied_index` + 1; None for the library's own."""
 
 
 class EntrySource(Protocol):
@@ -105,10 +103,10 @@ class EntrySource(Protocol):
         """
 
     def lead(self, term: int) -> None:
-        """This node leads `term` and its state holds every entry committed before it."""
+        """Note that this node leads `term` and its state holds all that was committed before."""
 
     def follow(self, leader: str | None) -> None:
-        """This node does not lead (any more), or another leader is known now.
+        """Note that this node does not lead (any more), or that another leader is known now.
 
         Entries handed over and not applied by then may still be applied: their fate is unknown.
         """

@@ -1,0 +1,128 @@
+"""Elections: when this node stands, and whether it would vote.
+
+The library's own timer is off. A node stands after a pre-vote round that a majority granted, so
+neither a pause nor a cut-off node can depose a leader that is alive. A follower whose link to the
+leader is refused does not wait for the timeout.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+# Fractions of the election timeout. Safety rests on none of them.
+# Nobody leads a cluster that starts; the preferred node goes first, so the others need not follow.
+_START_PREFERRED = (0.05, 0.1)
+_START_OTHERS = (0.3, 0.6)
+# The leader's process is gone: whoever notices waits just long enough not to collide.
+_PROMPT_PREFERRED = (0.0, 0.01)
+_PROMPT_OTHERS = (0.01, 0.05)
+_PROMPT_AGAIN = (0.1, 0.2)
+# An election nobody won is tried again soon, then less soon.
+_AGAIN = ((0.5, 0.8), (0.75, 1.5), (1.0, 2.0))
+_SILENCE_PREFERRED = (1.0, 1.2)
+_SILENCE_OTHERS = (1.2, 2.0)
+
+
+class Elections:
+    """One node's patience with its leader, and the pre-vote round it is in.
+
+    Attributes:
+        deadline: When this node asks for pre-votes unless it hears a leader; monotonic seconds.
+    """
+
+    def __init__(
+        self, *, node_id: str, voters: int, preferred: bool, election_ms: int, random: Random
+    ) -> None:
+        self._node_id = node_id
+        self._majority = voters // 2 + 1
+        self._preferred = preferred
+        self._election_s = election_ms / 1000
+        self._random = random
+        self._heard = float("-inf")
+        self._leader: str | None = None
+        self._down: set[str] = set()
+        self._granted: set[str] = set()
+        self._asked_term = 0
+        self._tries = 0
+        self.deadline = float("inf")
+
+    def start(self, now: float) -> None:
+        """Arm the timer of a node that has just started."""
+        self._arm(now, _START_PREFERRED if self._preferred else _START_OTHERS)
+
+    def heard(self, leader: str, now: float) -> None:
+        """Note a message of the current term's leader."""
+        self._leader = leader
+        self._heard = now
+        self._down.discard(leader)
+        self._granted.clear()
+        self._asked_term = 0
+        self._tries = 0
+        self._arm(now, _SILENCE_PREFERRED if self._preferred else _SILENCE_OTHERS)
+
+    def link_up(self, peer: str) -> None:
+        """Note that the peer can be reached; whether it leads is for it to say."""
+        self._down.discard(peer)
+
+    def link_down(self, peer: str, *, refused: bool, now: float) -> None:
+        """Note a broken link.
+
+        Args:
+            peer: The other end.
+            refused: Its host answered that nobody listens: the process is gone.
+            now: Monotonic seconds.
+        """
+        self._down.add(peer)
+        if refused and peer == self._leader:
+            fractions = _PROMPT_PREFERRED if self._preferred else _PROMPT_OTHERS
+            self.deadline = min(self.deadline, now + self._election_s * self._draw(fractions))
+
+    def unseated(self, now: float) -> None:
+        """Arm the timer of a node that has lost its leader or its own leadership otherwise."""
+        self._leader = None
+        self._heard = float("-inf")
+        self._arm(now, _SILENCE_PREFERRED if self._preferred else _SILENCE_OTHERS)
+
+    def leader_alive(self, now: float) -> bool:
+        """Tell whether the leader was heard lately and its link still stands."""
+        return (
+            self._leader is not None
+            and self._leader not in self._down
+            and now - self._heard < self._election_s
+        )
+
+    def ask(self, term: int, now: float) -> bool:
+        """Open a pre-vote round for `term`, or go on with it; tell whether it is won already."""
+        if term != self._asked_term:
+            self._asked_term = term
+            self._granted = {self._node_id}
+        if self._leader in self._down:
+            self._arm(now, _PROMPT_AGAIN)
+        else:
+            self._arm(now, _AGAIN[min(self._tries, len(_AGAIN) - 1)])
+        self._tries += 1
+        return self.won(term)
+
+    def granted(self, voter: str, term: int) -> bool:
+        """Count a voter's pre-vote for `term`; tell whether it makes a majority."""
+        if term != self._asked_term:
+            return False
+        self._granted.add(voter)
+        return self.won(term)
+
+    def won(self, term: int) -> bool:
+        """Tell whether a majority would vote for this node in `term`."""
+        return term == self._asked_term and len(self._granted) >= self._majority
+
+    def stood(self, now: float) -> None:
+        """Close the pre-vote round: the election itself has begun, and has time to be decided."""
+        self._asked_term = 0
+        self._granted.clear()
+        self._arm(now, _AGAIN[min(self._tries, len(_AGAIN) - 1)])
+
+    def _arm(self, now: float, fractions: tuple[float, float]) -> None:
+        self.deadline = now + self._election_s * self._draw(fractions)
+
+    def _draw(self, fractions: tuple[float, float]) -> float:
+        low, high = fractions
+        return low + (high - low) * self._random.random()

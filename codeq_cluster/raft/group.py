@@ -1,0 +1,568 @@
+"""Group: one shard's replica of the Raft log, driven in turns.
+
+A turn delivers what came in, lets the library do what is due, and hands what it wrote to one flush;
+until that is on disk nothing that promises it leaves and no other turn begins. Between turns the
+group sleeps until a message, a wake-up or its next deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from codeq_cluster.errors import SafetyViolated
+from codeq_cluster.raft import library
+from codeq_cluster.raft.barriers import Barriers
+from codeq_cluster.raft.digests import Digests
+from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.guard import Guard, Memory
+from codeq_cluster.raft.handover import Handover
+from codeq_cluster.raft.inbox import Inbox
+from codeq_cluster.raft.journal import NO_OP, Entry, Journal
+from codeq_cluster.raft.messages import Append, PreVoteRequest, TimeoutNow
+from codeq_cluster.raft.outbox import Outbox
+from codeq_cluster.raft.ports import (
+    EntrySource,
+    Flusher,
+    Handle,
+    Link,
+    LogStore,
+    StateMachine,
+    Timers,
+)
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.raft.status import GroupStatus, PeerStatus
+from codeq_cluster.settings import Durability, RaftSettings
+
+_log = logging.getLogger(__name__)
+
+# One turn's work, so that a group that catches up leaves the loop to others: about 20 ms.
+_MESSAGES_A_TURN = 256
+_APPLY_ENTRIES_A_TURN = 256
+_APPLY_BYTES_A_TURN = 4 * 2**20
+# Batches that may wait for a slow flush, over all peers.
+_INBOX_BATCHES = 8
+# The log is kept for slow followers, but not at any price.
+_KEEP_BYTES = 256 * 2**20
+
+
+class RaftGroup:
+    """One voter of one shard's group.
+
+    Single-threaded: every method is called on the loop, every port calls back on it.
+    """
+
+    def __init__(
+        self,
+        *,
+        shard: int,
+        node_id: str,
+        nodes: Sequence[str],
+        preferred: str,
+        incarnation: int,
+        store: LogStore,
+        machine: StateMachine,
+        source: EntrySource,
+        link: Link,
+        timers: Timers,
+        flusher: Flusher,
+        random: Random,
+        settings: RaftSettings,
+        on_fatal: Callable[[BaseException], None],
+        rules: Rules = ALL_RULES,
+    ) -> None:
+        """Wire the group; nothing happens before `start`.
+
+        Args:
+            shard: Number of the shard, for logs and status.
+            node_id: This voter.
+            nodes: Every voter, this one included.
+            preferred: The voter that should lead when it can.
+            incarnation: Grows durably with each start of the node, from 1.
+            store: Where the journal lives.
+            machine: What the committed entries are applied to.
+            source: Where entries come from while this node leads.
+            link: To the peers.
+            timers: Time and the loop.
+            flusher: Runs the journal's writes.
+            random: For election timeouts.
+            settings: Times and sizes.
+            on_fatal: Called once when the replica must stop; no turn follows.
+            rules: Production keeps the default; tests show what a rule prevents.
+        """
+        assert node_id in nodes, "a group is run by one of its voters"
+        self._shard = shard
+        self._node_id = node_id
+        self._peers = tuple(node for node in nodes if node != node_id)
+        self._preferred = preferred
+        self._store = store
+        self._machine = machine
+        self._source = source
+        self._timers = timers
+        self._flusher = flusher
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._rules = rules
+        self._sync = settings.durability is Durability.FSYNC
+        self._counters: Counter[str] = Counter()
+        self._inbox = Inbox(
+            peers=self._peers,
+            bytes_max=_INBOX_BATCHES * settings.append_bytes_max,
+            counters=self._counters,
+            fresh_only=rules.fresh_only,
+        )
+        self._outbox = Outbox(
+            link=link,
+            incarnation=incarnation,
+            counters=self._counters,
+            hold_promises=rules.hold_promises,
+        )
+        self._incarnation = incarnation
+        self._journal = Journal(
+            store, cache_bytes_max=settings.cache_bytes_max, keep_committed=rules.keep_committed
+        )
+        self._elections = Elections(
+            node_id=node_id,
+            voters=len(nodes),
+            preferred=node_id == preferred,
+            election_ms=settings.election_ms,
+            random=random,
+        )
+        self._barriers = Barriers(voters=len(nodes))
+        self._digests = Digests()
+        self._handover = Handover()
+        self._memory = Memory()
+        self._refused: set[str] = set()
+        self._connected: set[str] = set()
+        self._engine: SafeSyncObj
+        self._guard: Guard
+        self._applied = 0
+        self._role: tuple[int, bool, str | None] = (0, False, None)
+        self._led_term = 0
+        self._leader_changes = 0
+        self._running = False
+        self._flushing = False
+        self._wanted = False
+        self._soon: Handle | None = None
+        self._timer: Handle | None = None
+        self._timer_at = float("inf")
+
+    def start(self) -> None:
+        """Load and check the journal, start the timers; no leader is known yet.
+
+        Raises:
+            DataDirectoryRefused: Log and state are damaged or do not fit.
+            SafetyViolated: The library is not the one this release holds.
+        """
+        library.verify()
+        library.use_clock(self._timers.now)
+        self._applied = self._machine.applied_index
+        self._journal.load(applied=self._applied)
+        self._engine = SafeSyncObj(
+            node_id=self._node_id,
+            peers=self._peers,
+            journal=self._journal,
+            applied=self._applied,
+            settings=self._settings,
+            host=self,
+            now=self._timers.now,
+        )
+        for peer in self._connected:
+            self._engine.connect(peer)
+        self._guard = Guard(
+            shard=self._shard,
+            incarnation=self._incarnation,
+            peers=self._peers,
+            election_s=self._settings.election_ms / 1000,
+            rules=self._rules,
+            engine=self._engine,
+            journal=self._journal,
+            machine=self._machine,
+            elections=self._elections,
+            barriers=self._barriers,
+            digests=self._digests,
+            outbox=self._outbox,
+            counters=self._counters,
+            now=self._timers.now,
+            memory=self._memory,
+        )
+        self._digests.applied(self._applied, self._machine.digest)
+        self._role = (self._engine.term(), False, None)
+        self._running = True
+        self._elections.start(self._timers.now())
+        self._source.follow(None)
+        self._schedule()
+
+    def stop(self) -> None:
+        """Stop for good: no call back follows, not even for a flush under way."""
+        self._running = False
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._timer = None
+
+    def wake(self) -> None:
+        """Note that the source has something; it is asked in the next turn."""
+        self._schedule()
+
+    def receive(self, peer: str, message: Mapping[str, object]) -> None:
+        """Queue a peer's message; what is malformed, late or too much is dropped and counted."""
+        if self._running and self._inbox.put(peer, message):
+            self._schedule()
+
+    def peer_up(self, peer: str) -> None:
+        """Note that the link to the peer works."""
+        self._connected.add(peer)
+        self._refused.discard(peer)
+        self._elections.link_up(peer)
+        if self._running:
+            self._engine.connect(peer)
+            if self._engine.leads():
+                # What was on its way may be lost; its answer says from where to go on.
+                self._engine.heartbeat_now()
+                self._schedule()
+
+    def peer_down(self, peer: str, *, refused: bool) -> None:
+        """Note that the link to the peer broke.
+
+        Args:
+            peer: The other end.
+            refused: Dialling again was refused: its process is gone.
+        """
+        self._connected.discard(peer)
+        if refused:
+            self._refused.add(peer)
+        self._elections.link_down(peer, refused=refused, now=self._timers.now())
+        if self._running:
+            self._engine.disconnect(peer)
+            self._schedule()
+
+    def barrier(self, done: Callable[[bool], None]) -> None:
+        """Ask for proof that a read of the state now misses nothing acknowledged before now.
+
+        Args:
+            done: Called once, in a turn: True when a majority confirmed this leader after the call
+                and everything committed at the call is applied; False when it does not lead.
+        """
+        self._barriers.ask(done)
+        self._schedule()
+
+    def transfer(self, peer: str) -> bool:
+        """Hand leadership to a peer; False when this node does not lead or cannot ask it.
+
+        True promises an attempt; half a second later this node leads again or another does.
+        """
+        if (
+            not self._running
+            or not self._engine.leads()
+            or peer not in self._connected
+            or self._handover.peer is not None
+        ):
+            return False
+        self._handover.begin(peer, self._timers.now())
+        self._schedule()
+        return True
+
+    def status(self) -> GroupStatus:
+        """Show the group as it is now; `start` must have been called."""
+        engine, journal = self._engine, self._journal
+        return GroupStatus(
+            shard=self._shard,
+            is_leader=engine.leads(),
+            ready=engine.leads() and self._led_term == engine.term(),
+            leader=engine.leader(),
+            term=engine.term(),
+            commit_index=engine.commit_index(),
+            applied_index=self._applied,
+            digest=self._machine.digest.hex(),
+            log_bytes=journal.log_bytes,
+            log_first=journal.first,
+            log_last=journal.last,
+            leader_changes=self._leader_changes,
+            peers=tuple(
+                PeerStatus(
+                    id=peer, connected=engine.connected(peer), match_index=engine.match_index(peer)
+                )
+                for peer in self._peers
+            ),
+            counters=dict(self._counters),
+        )
+
+    # The turn.
+
+    def _schedule(self) -> None:
+        if not self._running:
+            return
+        if self._flushing:
+            self._wanted = True
+        elif self._soon is None:
+            self._soon = self._timers.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = None
+        if not self._running:
+            return
+        if self._flushing:
+            self._wanted = True
+            return
+        try:
+            self._take_turn()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this replica must not go on
+            self._fail(error)
+
+    def _take_turn(self) -> None:
+        library.use_clock(self._timers.now)
+        self._wanted = False
+        for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
+            self._guard.handle(*self._inbox.get())
+        self._give_up_without_peers()
+        self._note_role()
+        self._tick()
+        self._note_role()
+        if self._engine.leads():
+            self._lead()
+        else:
+            self._barriers.fail()
+            self._journal.trim(min(self._memory.floor, self._applied))
+        if self._journal.promising:
+            self._flush()
+        else:
+            self._outbox.release()
+            self._next_turn()
+
+    def _tick(self) -> None:
+        engine, now = self._engine, self._timers.now()
+        if not engine.leads() and now >= self._elections.deadline:
+            self._ask_for_votes(now)
+        stand = self._memory.stand and not engine.leads()
+        if engine.leads() and self._barriers.wanted and self._led_term == engine.term():
+            self._start_round()
+        engine.tick(stand=stand)
+        if stand:
+            self._elections.stood(now)
+        self._memory.stand = False
+        self._memory.transfer = False
+
+    def _ask_for_votes(self, now: float) -> None:
+        term = self._engine.term() + 1
+        if self._elections.ask(term, now) or not self._rules.pre_vote:
+            self._memory.stand = True
+            return
+        request = PreVoteRequest(
+            term=term, last=self._journal.last, last_term=self._journal.last_term
+        )
+        for peer in self._peers:
+            if peer in self._connected:
+                self._outbox.send(peer, request)
+
+    def _give_up_without_peers(self) -> None:
+        """Step down at once when a majority's processes are known to be gone."""
+        voters = len(self._peers) + 1
+        if self._engine.leads() and voters - len(self._refused) <= voters // 2:
+            self._engine.step_down()
+
+    def _note_role(self) -> None:
+        """Tell the source what changed since the last look."""
+        engine = self._engine
+        role = (engine.term(), engine.leads(), engine.leader())
+        before, self._role = self._role, role
+        if role == before:
+            return
+        term, leads, leader = role
+        if before[1] and (not leads or term != before[0]):
+            self._handover.end()
+            self._barriers.fail()
+        if (leads, leader) != before[1:]:
+            self._leader_changes += leader != before[2]
+            _log.info(
+                "leader changed",
+                extra={"shard": self._shard, "term": term, "leader": leader, "self": leads},
+            )
+            if not leads:
+                self._source.follow(leader)
+        if leader is None and before[2] is not None and not engine.stands():
+            self._elections.unseated(self._timers.now())
+
+    # Leading.
+
+    def _lead(self) -> None:
+        engine, term = self._engine, self._engine.term()
+        ready = engine.ready_index()
+        if self._led_term != term and ready is not None and self._applied >= ready:
+            self._led_term = term
+            self._source.lead(term)
+            # The first question to the source is due.
+            self._schedule_after_this()
+        engine.replicate()
+        self._barriers.release(self._applied)
+        if self._barriers.wanted and self._led_term == term:
+            self._schedule_after_this()
+        self._hand_over()
+        self._forget()
+
+    def _start_round(self) -> None:
+        self._barriers.start(index=self._engine.commit_index(), node_id=self._node_id)
+        self._engine.heartbeat_now()
+
+    def _hand_over(self) -> None:
+        engine, handover, now = self._engine, self._handover, self._timers.now()
+        if handover.peer is None:
+            preferred = self._preferred
+            caught_up = (
+                preferred in self._connected
+                and engine.match_index(preferred) >= engine.commit_index()
+            )
+            if preferred != self._node_id and handover.preferred_due(caught_up=caught_up, now=now):
+                handover.begin(preferred, now)
+        if handover.peer is None:
+            return
+        if now >= handover.deadline:
+            self._counters["handover_failed"] += 1
+            handover.end()
+            self._schedule_after_this()
+        elif not handover.asked and engine.match_index(handover.peer) == self._journal.last:
+            handover.asked = True
+            self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
+
+    def _forget(self) -> None:
+        """Trim what every voter holds, but for what a slow reader of the log may want."""
+        engine = self._engine
+        floor = min((engine.match_index(peer) for peer in self._peers), default=self._applied)
+        floor = min(floor, self._applied)
+        if self._journal.log_bytes <= _KEEP_BYTES:
+            floor -= self._settings.keep_entries
+        self._memory.floor = max(floor, 0)
+        self._journal.trim(floor)
+
+    # The library's host.
+
+    def send(self, peer: str, message: Mapping[str, object]) -> None:
+        """Send one of the library's own messages."""
+        self._guard.translate(peer, message)
+
+    def append(self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry]) -> None:
+        """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
+        message = Append(
+            term=self._engine.term(),
+            prev=prev,
+            prev_term=prev_term,
+            commit=self._engine.commit_index(),
+            terms=[entry[2] for entry in entries],
+            commands=[entry[0] for entry in entries],
+            floor=self._memory.floor,
+            round=self._barriers.number,
+            applied=self._applied,
+            digest=self._machine.digest,
+        )
+        self._outbox.send(peer, message)
+
+    def apply(self, commit: int) -> int:
+        """Apply committed entries that are on this node's disk, in order, each once."""
+        machine = self._machine
+        # The state must never be ahead of the log after a crash: the log explains the state.
+        upto = min(commit, self._journal.flushed_last) if self._rules.apply_flushed_only else commit
+        entries = self._journal.read(
+            self._applied + 1,
+            count=min(upto - self._applied, _APPLY_ENTRIES_A_TURN),
+            bytes_max=_APPLY_BYTES_A_TURN,
+        )
+        for command, index, term in entries:
+            if index != self._applied + 1 or machine.applied_index != self._applied:
+                raise SafetyViolated(
+                    f"shard {self._shard}: entry {index} after {self._applied}, "
+                    f"the state is at {machine.applied_index}"
+                )
+            machine.apply(index, term, None if command == NO_OP else command[1:])
+            if machine.applied_index != index:
+                raise SafetyViolated(f"shard {self._shard}: the state did not take entry {index}")
+            self._applied = index
+            if not self._digests.applied(index, machine.digest):
+                raise SafetyViolated(
+                    f"shard {self._shard}: my state at entry {index} is not the leader's"
+                )
+        return self._applied
+
+    def take(self) -> bytes | None:
+        """Ask the source for an entry while this leader may propose one."""
+        if (
+            self._led_term != self._engine.term()
+            or self._handover.peer is not None
+            or self._journal.last - self._applied >= self._settings.entries_in_flight_max
+        ):
+            return None
+        payload = self._source.take()
+        assert payload is None or len(payload) <= self._settings.entry_bytes_max
+        return payload
+
+    # Disk and time.
+
+    def _flush(self) -> None:
+        flush = self._journal.flush()
+        store, sync = self._store, self._sync
+        self._flushing = True
+
+        def work() -> None:
+            store.write(flush.puts, delete_ranges=flush.delete_ranges, sync=sync)
+
+        self._flusher.run(work, self._flushed)
+
+    def _flushed(self, error: BaseException | None) -> None:
+        self._flushing = False
+        if not self._running:
+            return
+        if error is not None:
+            # Never tried again: what the disk holds now is unknown.
+            self._fail(error)
+            return
+        try:
+            self._journal.flushed()
+            self._outbox.release()
+            self._next_turn()
+        except Exception as failure:  # noqa: BLE001 - whatever it is, this replica must not go on
+            self._fail(failure)
+
+    def _schedule_after_this(self) -> None:
+        self._wanted = True
+
+    def _next_turn(self) -> None:
+        """Take another turn at once when there is work, else sleep until something is due."""
+        engine, journal = self._engine, self._journal
+        committed = min(engine.commit_index(), journal.flushed_last)
+        alone = not self._peers and engine.leads() and engine.commit_index() < journal.last
+        if self._wanted or len(self._inbox) or self._applied < committed or alone:
+            self._schedule()
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self._due()
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return  # It rings early and is set again: cheaper than a new timer a message.
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._timers.call_later(max(0.0, due - self._timers.now()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._running:
+            return
+        if self._flushing:
+            self._wanted = True
+        elif self._timers.now() >= self._due():
+            self._schedule()
+        else:
+            self._arm()
+
+    def _due(self) -> float:
+        if self._engine.leads():
+            return min(self._engine.heartbeat_due(), self._handover.deadline)
+        return self._elections.deadline
+
+    def _fail(self, error: BaseException) -> None:
+        _log.critical("replica stops", extra={"shard": self._shard}, exc_info=error)
+        self.stop()
+        self._barriers.fail()
+        self._on_fatal(error)

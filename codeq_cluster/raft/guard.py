@@ -1,0 +1,345 @@
+"""Guard: stands between the peers' messages and the library, which believes every one of them.
+
+What passes is what Raft allows: fresh, of this term, from a voter, never truncating what matches,
+never committing what was not compared. Each check has its switch in `Rules` and its test.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from codeq_cluster.errors import SafetyViolated
+from codeq_cluster.raft.barriers import Barriers
+from codeq_cluster.raft.digests import Digests
+from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.messages import (
+    Answer,
+    Append,
+    Message,
+    PreVote,
+    PreVoteRequest,
+    TermHint,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+)
+from codeq_cluster.raft.outbox import Outbox
+from codeq_cluster.raft.ports import StateMachine
+from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The checks of one group; see `handle` for what comes in and `translate` for what goes out.
+
+    Attributes:
+        election_s: How long a leader counts as alive after its followers' last answers.
+        memory: What the guard itself has to remember.
+    """
+
+    shard: int
+    incarnation: int
+    peers: tuple[str, ...]
+    election_s: float
+    rules: Rules
+    engine: SafeSyncObj
+    journal: Journal
+    machine: StateMachine
+    elections: Elections
+    barriers: Barriers
+    digests: Digests
+    outbox: Outbox
+    counters: Counter[str]
+    now: Callable[[], float]
+    memory: Memory
+
+    def handle(self, peer: str, message: Message) -> None:
+        """Judge one message and act on it.
+
+        Raises:
+            SafetyViolated: It shows that an invariant is broken; nothing was done.
+        """
+        match message:
+            case Append():
+                self._append(peer, message)
+            case Answer():
+                self._answer(peer, message)
+            case VoteRequest():
+                self._vote_request(peer, message)
+            case Vote():
+                self._vote(peer, message)
+            case PreVoteRequest():
+                self._pre_vote_request(peer, message)
+            case PreVote():
+                self._pre_vote(peer, message)
+            case TimeoutNow():
+                self._timeout_now(peer, message)
+            case TermHint():
+                self._learn_term(message.term)
+            case _:
+                assert_never(message)
+
+    def translate(self, peer: str, message: Mapping[str, object]) -> None:
+        """Send what the library wants to say, as a message of ours; each is a promise."""
+        engine = self.engine
+        match message:
+            case {"type": "next_node_idx", "next_node_idx": int(after), "success": True}:
+                self._reply(peer, after, success=True)
+            case {"type": "request_vote", "last_log_index": int(last), "last_log_term": int(term)}:
+                request = VoteRequest(
+                    term=engine.term(), last=last, last_term=term, transfer=self.memory.transfer
+                )
+                self.outbox.promise(peer, request)
+            case {"type": "response_vote", "term": int(term)}:
+                self.outbox.promise(peer, Vote(term=term))
+            case _:
+                raise SafetyViolated(f"the library wants to send {message.get('type')!r}")
+
+    # Followers.
+
+    def _append(self, peer: str, message: Append) -> None:
+        term = self.engine.term()
+        if message.term < term:
+            self.counters["stale_append"] += 1
+            if self.rules.term_hints:
+                self.outbox.send(peer, TermHint(term=term))
+            return
+        if message.term == term and self.engine.leads():
+            raise SafetyViolated(f"shard {self.shard}: {peer} leads term {term}, and so do I")
+        self.elections.heard(peer, self.now())
+        self._compare_with_leader(peer, message)
+        self.memory.floor = message.floor
+        self.memory.answering = message
+        self._follow(peer, message)
+        self.memory.answering = None
+
+    def _follow(self, peer: str, message: Append) -> None:
+        """Compare the entries with the log; the library sees only those it may write."""
+        journal = self.journal
+        prev, prev_term = message.prev, message.prev_term
+        commands, terms = message.commands, message.terms
+        if prev < journal.first:
+            # What was trimmed is committed, so the leader holds it as this node did.
+            known = journal.first - prev
+            prev, prev_term = journal.first, journal.term_at(journal.first) or 0
+            commands, terms = commands[known:], terms[known:]
+        mine = journal.term_at(prev)
+        if mine is None:
+            self._beat(peer, message, verified=0)
+            self._reply(peer, journal.last + 1, success=False)
+            return
+        if mine != prev_term:
+            self._conflict(peer, message, prev)
+            return
+        if self.rules.skip_what_we_have:
+            have = 0
+            while have < len(terms) and journal.term_at(prev + 1 + have) == terms[have]:
+                have += 1
+            commands, terms, prev = commands[have:], terms[have:], prev + have
+            prev_term = journal.term_at(prev) or 0
+            if not commands:
+                self._beat(peer, message, verified=prev)
+                self._reply(peer, prev + 1, success=True)
+                return
+        entries = [
+            (command, prev + 1 + offset, term)
+            for offset, (command, term) in enumerate(zip(commands, terms, strict=True))
+        ]
+        self.engine.deliver(
+            peer,
+            {
+                "type": "append_entries",
+                "term": message.term,
+                "commit_index": self._clamped(message.commit, prev + len(entries)),
+                "entries": entries,
+                "prevLogIdx": prev,
+                "prevLogTerm": prev_term,
+            },
+        )
+
+    def _conflict(self, peer: str, message: Append, prev: int) -> None:
+        commit = self.journal.commit
+        if prev <= commit and self.rules.keep_committed:
+            raise SafetyViolated(
+                f"shard {self.shard}: {peer} has another entry {prev}; mine is committed"
+            )
+        start = self.journal.first_of_term(prev) if self.rules.skip_conflicting_terms else prev
+        self._beat(peer, message, verified=0)
+        self._reply(peer, max(start, min(commit + 1, prev)), success=False)
+
+    def _beat(self, peer: str, message: Append, *, verified: int) -> None:
+        commit = self._clamped(message.commit, verified)
+        self.engine.beat(peer, term=message.term, commit=commit)
+
+    def _clamped(self, commit: int, verified: int) -> int:
+        return min(commit, verified) if self.rules.clamp_commit else commit
+
+    def _reply(self, peer: str, after: int, *, success: bool) -> None:
+        asked = self.memory.answering
+        assert asked is not None, "an answer without a question"
+        self.outbox.promise(
+            peer,
+            Answer(
+                term=self.engine.term(),
+                next=after,
+                success=success,
+                reset=not success,
+                of_incarnation=asked.incarnation,
+                of_seq=asked.seq,
+                round=asked.round,
+                applied=self.machine.applied_index,
+                digest=self.machine.digest,
+            ),
+        )
+
+    def _compare_with_leader(self, peer: str, message: Append) -> None:
+        if not self.digests.matches(message.applied, message.digest):
+            raise SafetyViolated(
+                f"shard {self.shard}: my state at entry {message.applied} is not {peer}'s"
+            )
+        if message.applied > self.machine.applied_index:
+            self.digests.expect(message.applied, message.digest)
+
+    # Leaders.
+
+    def _answer(self, peer: str, message: Answer) -> None:
+        engine = self.engine
+        if self.rules.answers_of_this_term and (
+            message.term != engine.term() or message.of_incarnation != self.incarnation
+        ):
+            self.counters["stale_answer"] += 1
+            self._learn_term(message.term)
+            return
+        if not engine.leads():
+            self.counters["stale_answer"] += 1
+            return
+        if message.next - 1 > self.journal.last:
+            self.counters["answer_beyond_log"] += 1
+            return
+        self._compare_with_follower(peer, message)
+        if message.success:
+            engine.acknowledge(peer, upto=message.next - 1, keep_next=self.rules.keep_next_index)
+        elif message.of_seq <= self.memory.rewound[peer] and self.rules.no_stale_resets:
+            # It answers what was sent before the log was sent again already.
+            self.counters["stale_reset"] += 1
+            engine.alive(peer)
+        else:
+            self.memory.rewound[peer] = self.outbox.sent(peer)
+            if message.next <= self.journal.first:
+                self.counters["peer_out_of_reach"] += 1
+            engine.rewind(peer, message.next)
+        self.barriers.answered(peer, message.round)
+
+    def _compare_with_follower(self, peer: str, message: Answer) -> None:
+        if not self.digests.matches(message.applied, message.digest):
+            self.counters["digest_mismatch"] += 1
+            _log.error(
+                "a follower's state differs",
+                extra={"shard": self.shard, "peer": peer, "index": message.applied},
+            )
+
+    # Elections.
+
+    def _vote_request(self, peer: str, message: VoteRequest) -> None:
+        engine = self.engine
+        if message.term < engine.term():
+            self.counters["stale_vote_request"] += 1
+            self._hint(peer)
+            return
+        if self.rules.sticky and not message.transfer and self._loyal(peer):
+            self.counters["vote_refused"] += 1
+            return
+        engine.deliver(
+            peer,
+            {
+                "type": "request_vote",
+                "term": message.term,
+                "last_log_index": message.last,
+                "last_log_term": message.last_term,
+            },
+        )
+        if self.journal.voted_for == peer:
+            self.elections.unseated(self.now())
+
+    def _vote(self, peer: str, message: Vote) -> None:
+        if not self.engine.stands() or message.term != self.engine.term():
+            self.counters["stale_vote"] += 1
+            return
+        if (message.term, peer) in self.memory.votes and self.rules.one_vote_a_voter:
+            self.counters["second_vote"] += 1
+            return
+        self.memory.votes = {vote for vote in self.memory.votes if vote[0] == message.term}
+        self.memory.votes.add((message.term, peer))
+        self.engine.deliver(peer, {"type": "response_vote", "term": message.term})
+
+    def _pre_vote_request(self, peer: str, message: PreVoteRequest) -> None:
+        journal = self.journal
+        granted = (
+            message.term > self.engine.term()
+            and (message.last_term, message.last) >= (journal.last_term, journal.last)
+            and not self._loyal(peer)
+        )
+        answer = PreVote(term=self.engine.term(), asked=message.term, granted=granted)
+        self.outbox.send(peer, answer)
+
+    def _pre_vote(self, peer: str, message: PreVote) -> None:
+        # A node whose term is behind would ask in vain for ever.
+        self._learn_term(message.term)
+        if not message.granted or self.engine.leads():
+            return
+        if self.elections.granted(peer, message.asked) and message.asked == self.engine.term() + 1:
+            self.memory.stand = True
+
+    def _timeout_now(self, peer: str, message: TimeoutNow) -> None:
+        if message.term != self.engine.term() or self.engine.leader() != peer:
+            self.counters["stale_transfer"] += 1
+            return
+        self.memory.stand = True
+        self.memory.transfer = True
+
+    def _learn_term(self, term: int) -> None:
+        if term > self.engine.term():
+            self.engine.adopt(term)
+
+    def _hint(self, peer: str) -> None:
+        if self.rules.term_hints:
+            self.outbox.send(peer, TermHint(term=self.engine.term()))
+
+    def _loyal(self, candidate: str) -> bool:
+        """Tell whether a leader other than the candidate is alive, this node included."""
+        now = self.now()
+        if not self.engine.leads():
+            return self.elections.leader_alive(now) and self.engine.leader() != candidate
+        followers = sum(
+            self.engine.answered_since(peer, now - self.election_s) for peer in self.peers
+        )
+        return followers + 1 > (len(self.peers) + 1) // 2
+
+
+class Memory:
+    """What the guard of one group remembers between messages.
+
+    Attributes:
+        answering: The message being handled.
+        floor: Up to where the leader lets the log be forgotten.
+        rewound: Per peer, the last message sent before the log was sent again.
+        stand: Start an election with this turn's tick.
+        transfer: The leader asked for that election.
+        votes: (term, voter) counted in this term.
+    """
+
+    def __init__(self) -> None:
+        self.answering: Append | None = None
+        self.floor = 0
+        self.rewound: Counter[str] = Counter()
+        self.stand = False
+        self.transfer = False
+        self.votes: set[tuple[int, str]] = set()

@@ -1,0 +1,46 @@
+"""Handover: giving leadership to a peer, on request or because it is the preferred one."""
+
+from __future__ import annotations
+
+# The preferred peer has to be back for good before the group pauses for it.
+_CAUGHT_UP_S = 5.0
+# No entry is taken meanwhile, so clients wait: bounded by what they barely notice.
+_PAUSE_S = 0.5
+
+
+class Handover:
+    """One leader's intention to hand over; at most one at a time.
+
+    Attributes:
+        peer: Who shall lead; None when nobody is asked. No entry is taken meanwhile.
+        asked: The peer was told to stand.
+        deadline: When leading goes on if nothing came of it; infinite without a peer.
+    """
+
+    def __init__(self) -> None:
+        self.peer: str | None = None
+        self.asked = False
+        self.deadline = float("inf")
+        self._caught_up_since: float | None = None
+
+    def begin(self, peer: str, now: float) -> None:
+        """Start handing over to the peer."""
+        self.peer = peer
+        self.asked = False
+        self.deadline = now + _PAUSE_S
+
+    def end(self) -> None:
+        """Go on leading, or be done with it."""
+        self.peer = None
+        self.asked = False
+        self.deadline = float("inf")
+        self._caught_up_since = None
+
+    def preferred_due(self, *, caught_up: bool, now: float) -> bool:
+        """Tell whether the preferred peer has been connected and caught up for long enough."""
+        if not caught_up:
+            self._caught_up_since = None
+            return False
+        if self._caught_up_since is None:
+            self._caught_up_since = now
+        return now - self._caught_up_since >= _CAUGHT_UP_S

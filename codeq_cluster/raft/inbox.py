@@ -1,0 +1,73 @@
+"""Inbox: what came in and waits for a turn; validated, fresh, bounded."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+
+from codeq_cluster.raft.messages import Append, Message, parse
+
+# A turn may have to wait for a slow flush; what does not fit is sent again anyway.
+_MESSAGES_MAX = 4096
+# Counted for a message without entries, so that small ones are bounded too.
+_MESSAGE_BYTES = 256
+
+
+class Inbox:
+    """The queue of one group, over all its peers."""
+
+    def __init__(
+        self,
+        *,
+        peers: Collection[str],
+        bytes_max: int,
+        counters: Counter[str],
+        fresh_only: bool,
+    ) -> None:
+        self._peers = frozenset(peers)
+        self._bytes_max = bytes_max
+        self._counters = counters
+        self._fresh_only = fresh_only
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._queue: deque[tuple[str, Message, int]] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, peer: str, raw: Mapping[str, object]) -> bool:
+        """Queue one message; False when it was dropped, and counted as what."""
+        if peer not in self._peers:
+            return self._drop("stranger")
+        try:
+            message = parse(raw)
+        except ValueError:
+            return self._drop("malformed")
+        stamp = (message.incarnation, message.seq)
+        # Any network becomes one that keeps order and may lose: a frame of a dead connection or of
+        # an earlier life is late, a duplicate is late, an overtaken one is late.
+        if self._fresh_only and stamp <= self._seen.get(peer, (0, 0)):
+            return self._drop("late")
+        self._seen[peer] = max(stamp, self._seen.get(peer, stamp))
+        size = _size(message)
+        if len(self._queue) >= _MESSAGES_MAX or self._bytes + size > self._bytes_max:
+            return self._drop("inbox_full")
+        self._queue.append((peer, message, size))
+        self._bytes += size
+        return True
+
+    def get(self) -> tuple[str, Message]:
+        """Take the oldest message; the queue must not be empty."""
+        peer, message, size = self._queue.popleft()
+        self._bytes -= size
+        return peer, message
+
+    def _drop(self, reason: str) -> bool:
+        self._counters[reason] += 1
+        return False
+
+
+def _size(message: Message) -> int:
+    if isinstance(message, Append):
+        return _MESSAGE_BYTES + sum(map(len, message.commands))
+    return _MESSAGE_BYTES

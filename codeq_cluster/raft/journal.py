@@ -1,0 +1,453 @@
+"""Journal: the Raft log, the term and the vote, on a `LogStore`.
+
+Changes collect in memory and reach the disk in one atomic write a flush; `flushed_last` says how
+far the disk has come. Every row carries a checksum. What does not check refuses to start: a log
+that lies is worse than a node that is down.
+
+Rows:
+    log/<index, 8 bytes big-endian>   version, crc32, term, command
+    vote                              version, crc32, term, id voted for
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
+from codeq_cluster.raft.ports import LogStore
+
+Entry = tuple[bytes, int, int]
+"""The library's triple: command, index, term."""
+
+NO_OP = b"\x01"
+FIRST_INDEX = 1
+
+_LOG = b"log/"
+_LOG_END = b"log0"  # One past every key that starts with `log/`.
+_VOTE = b"vote"
+_VERSION = 1
+_HEAD = struct.Struct(">BIQ")
+_INDEX = struct.Struct(">Q")
+# One read while loading: enough to be quick, small enough to stay unnoticed in memory.
+_LOAD_ROWS = 4096
+_LOAD_BYTES = 16 * 2**20
+# Trimming costs a range delete; it waits for this many entries or bytes.
+_TRIM_ENTRIES = 256
+_TRIM_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """One atomic write: the range deletes, then the rows.
+
+    Attributes:
+        last: Index of the last entry once it is done.
+    """
+
+    puts: Sequence[tuple[bytes, bytes]]
+    delete_ranges: Sequence[tuple[bytes, bytes]]
+    last: int
+
+
+class Journal:
+    """One group's log. The library sees it as a sequence, everyone else by index.
+
+    Attributes:
+        first: Index of the oldest entry kept.
+        last: Index of the newest entry.
+        last_term: Its term.
+        flushed_last: Entries up to here are on disk as they are in memory.
+        commit: Highest commit index the library announced; never shrinks.
+        term: Current term.
+        voted_for: Who has this node's vote in `term`.
+        log_bytes: Of all entries kept, without row overhead.
+    """
+
+    def __init__(
+        self, store: LogStore, *, cache_bytes_max: int, keep_committed: bool = True
+    ) -> None:
+        self._store = store
+        self._cache_bytes_max = cache_bytes_max
+        self._keep_committed = keep_committed
+        self._cache: dict[int, Entry] = {}
+        self._cache_first = 1
+        self._cache_bytes = 0
+        self._sizes = array("Q")
+        # Terms never shrink along the log, so a few runs know every entry's term.
+        self._run_starts: list[int] = []
+        self._run_terms: list[int] = []
+        self.first = 1
+        self.last = 0
+        self.last_term = 0
+        self.log_bytes = 0
+        self.flushed_last = 0
+        self.commit = 0
+        self.term = 0
+        self.voted_for: str | None = None
+        self._oldest: Entry | None = None
+        self._newest: Entry | None = None
+        self._unflushed_from: int | None = None
+        self._delete_from: int | None = None
+        self._trimmed_to: int | None = None
+        self._vote_dirty = False
+        self._in_flight: Flush | None = None
+
+    # Loading.
+
+    def load(self, *, applied: int) -> None:
+        """Read and check the whole log; make the first entry when there is none.
+
+        Args:
+            applied: Index the state machine has reached: what it holds is committed.
+
+        Raises:
+            DataDirectoryRefused: A row is damaged or missing, or log and state do not fit.
+        """
+        vote = self._store.get(_VOTE)
+        if vote is not None:
+            self.term, self.voted_for = _decode_vote(vote)
+        start = _LOG
+        while rows := self._store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
+            for key, value in rows:
+                self._load_row(key, value)
+            start = rows[-1][0] + b"\x00"
+        if self._newest is None:
+            if vote is not None or applied != FIRST_INDEX:
+                raise DataDirectoryRefused(
+                    f"the log is empty but the vote or the state (applied {applied}) is not"
+                )
+            self.add(NO_OP, FIRST_INDEX, 0)
+        else:
+            self.flushed_last = self.last
+            self._check_loaded(applied=applied, voted=vote is not None)
+        self.commit = applied
+
+    def _load_row(self, key: bytes, value: bytes) -> None:
+        try:
+            entry = _decode_row(key, value)
+        except ValueError as damage:
+            raise DataDirectoryRefused(
+                f"log entry {key.hex()} is damaged ({damage}); restore this node from its peers"
+            ) from damage
+        _, index, term = entry
+        if self._newest is None:
+            self.first = index
+            self.last = index - 1
+            self._cache_first = index
+        elif index != self.last + 1:
+            raise DataDirectoryRefused(
+                f"the log lacks the entries {self.last + 1} to {index - 1}; "
+                "restore this node from its peers"
+            )
+        if term < self.last_term:
+            raise DataDirectoryRefused(
+                f"log entry {index} is of term {term}, the one before it of {self.last_term}"
+            )
+        self._append(entry)
+        self._evict(self.last)
+
+    def _check_loaded(self, *, applied: int, voted: bool) -> None:
+        if applied > self.last:
+            raise DataDirectoryRefused(
+                f"the state has applied entry {applied}, the log ends at {self.last}; "
+                "restore this node from its peers"
+            )
+        if applied < self.first:
+            raise DataDirectoryRefused(
+                f"the state has applied entry {applied}, the log starts at {self.first}; "
+                "restore this node from its peers"
+            )
+        if self.last_term > 0 and not voted:
+            raise DataDirectoryRefused(
+                f"the log reaches term {self.last_term} but the vote is missing"
+            )
+        if self.last_term > self.term:
+            raise DataDirectoryRefused(
+                f"the log reaches term {self.last_term}, the vote is of term {self.term}"
+            )
+
+    # Reading.
+
+    def term_at(self, index: int) -> int | None:
+        """Return the term of an entry, or None when the log does not hold it."""
+        if not self.first <= index <= self.last:
+            return None
+        return self._run_terms[bisect_right(self._run_starts, index) - 1]
+
+    def first_of_term(self, index: int) -> int:
+        """Return the index of the first kept entry of the term that entry `index` has."""
+        return max(self._run_starts[bisect_right(self._run_starts, index) - 1], self.first)
+
+    def read(self, start: int, *, count: int, bytes_max: int) -> list[Entry]:
+        """Return entries from `start` on: at most `count`, about `bytes_max`, one at least.
+
+        None when `start` is outside the log.
+
+        Raises:
+            SafetyViolated: A row that was whole at the start is damaged now.
+        """
+        if not self.first <= start <= self.last:
+            return []
+        end = min(start + count, self.last + 1)
+        if start < self._cache_first:
+            return self._read_store(start, min(end, self._cache_first), bytes_max)
+        entries: list[Entry] = []
+        total = 0
+        for index in range(start, end):
+            entry = self._cache[index]
+            total += len(entry[0])
+            if entries and total > bytes_max:
+                break
+            entries.append(entry)
+        return entries
+
+    def _read_store(self, start: int, end: int, bytes_max: int) -> list[Entry]:
+        rows = self._store.scan(_key(start), _key(end), limit=end - start, bytes_max=bytes_max)
+        try:
+            entries = [_decode_row(key, value) for key, value in rows]
+        except ValueError as damage:
+            raise SafetyViolated(f"the log is damaged near entry {start}: {damage}") from damage
+        if [entry[1] for entry in entries] != list(range(start, start + len(entries))):
+            raise SafetyViolated(f"the log has lost entries near {start}")
+        if not entries:
+            raise SafetyViolated(f"the log has lost entry {start}")
+        return entries
+
+    # The library's view.
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __getitem__(self, position: int) -> Entry:
+        entry = self._newest if position == -1 else self._oldest if position == 0 else None
+        assert entry is not None, "the library asks for the first and the last entry only"
+        return entry
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Append one entry.
+
+        Raises:
+            SafetyViolated: It does not follow the last one.
+        """
+        if self._newest is not None and (index != self.last + 1 or term < self.last_term):
+            raise SafetyViolated(
+                f"entry {index} of term {term} after entry {self.last} of term {self.last_term}"
+            )
+        if self._unflushed_from is None:
+            self._unflushed_from = index
+        self._append((command, index, term))
+
+    def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the library's name
+        """Drop the entries from `position` (counted from `first`) on: a newer leader's log differs.
+
+        Raises:
+            SafetyViolated: They include a committed one, or the first.
+        """
+        start = self.first + position
+        if start <= self.first or (start <= self.commit and self._keep_committed):
+            raise SafetyViolated(
+                f"truncation at {start}: the log starts at {self.first}, committed is {self.commit}"
+            )
+        if start > self.last:
+            return
+        for index in range(start, self.last + 1):
+            self.log_bytes -= self._sizes[index - self.first]
+            dropped = self._cache.pop(index, None)
+            if dropped is not None:
+                self._cache_bytes -= len(dropped[0])
+        del self._sizes[start - self.first :]
+        while self._run_starts[-1] >= start:
+            self._run_starts.pop()
+            self._run_terms.pop()
+        self.last = start - 1
+        self.last_term = self._run_terms[-1]
+        self._cache_first = min(self._cache_first, start)
+        # The newest entry may be long gone from memory.
+        self._newest = self.read(self.last, count=1, bytes_max=0)[0]
+        if self.flushed_last >= start:
+            self._delete_from = (
+                start if self._delete_from is None else min(self._delete_from, start)
+            )
+            self.flushed_last = start - 1
+        if self._unflushed_from is not None and self._unflushed_from >= start:
+            self._unflushed_from = None
+
+    def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the library's name
+        """Remember the commit index; it is not written, the state's own index bounds it below."""
+        self.commit = max(self.commit, index)
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802 - the library's name
+        """Return the commit index, never beyond the log."""
+        return min(self.commit, self.last)
+
+    def setCurrentTerm(self, term: int, voted_for: str | None) -> None:  # noqa: N802 - the library's name
+        """Change term and vote; durable with the next flush.
+
+        Raises:
+            SafetyViolated: The term shrinks, or a vote given is changed.
+        """
+        if (term, voted_for) == (self.term, self.voted_for):
+            return
+        if term < self.term:
+            raise SafetyViolated(f"term {term} after term {self.term}")
+        if term == self.term and self.voted_for is not None:
+            raise SafetyViolated(f"a second vote in term {term}")
+        self.term = term
+        self.voted_for = voted_for
+        self._vote_dirty = True
+
+    def getCurrentTerm(self) -> int:  # noqa: N802 - the library's name
+        """Return the current term."""
+        return self.term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802 - the library's name
+        """Return who has this node's vote in the current term."""
+        return self.voted_for
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802 - the library's name
+        """Do nothing: what is not flushed waits for its flush, not for a timer."""
+
+    # Trimming and flushing.
+
+    def trim(self, floor: int) -> None:
+        """Forget the entries before `floor`; the one at `floor` stays as the log's first.
+
+        Does nothing until enough has gathered to be worth a range delete.
+        """
+        floor = min(floor, self.flushed_last)
+        count = floor - self.first
+        if count <= 0:
+            return
+        freed = 0 if count >= _TRIM_ENTRIES else sum(self._sizes[:count])
+        if count < _TRIM_ENTRIES and freed < _TRIM_BYTES:
+            return
+        self.log_bytes -= sum(self._sizes[:count])
+        del self._sizes[:count]
+        for index in range(max(self.first, self._cache_first), floor):
+            self._cache_bytes -= len(self._cache.pop(index)[0])
+        self._oldest = self.read(floor, count=1, bytes_max=0)[0]
+        self.first = floor
+        self._cache_first = max(self._cache_first, floor)
+        run = bisect_right(self._run_starts, floor) - 1
+        del self._run_starts[:run]
+        del self._run_terms[:run]
+        self._trimmed_to = floor
+
+    @property
+    def dirty(self) -> bool:
+        """Tell whether something waits for a flush."""
+        return (
+            self._unflushed_from is not None
+            or self._vote_dirty
+            or self._delete_from is not None
+            or self._trimmed_to is not None
+        )
+
+    @property
+    def promising(self) -> bool:
+        """Tell whether what waits for a flush matters to a promise: anything but trimming."""
+        return self._unflushed_from is not None or self._vote_dirty or self._delete_from is not None
+
+    def flush(self) -> Flush:
+        """Hand over what is not on disk; nothing may change until `flushed` is called."""
+        assert self._in_flight is None, "one flush at a time"
+        puts = [
+            (_key(index), _encode_row(*self._cache[index]))
+            for index in range(self._unflushed_from or self.last + 1, self.last + 1)
+        ]
+        if self._vote_dirty:
+            puts.append((_VOTE, _encode_vote(self.term, self.voted_for)))
+        delete_ranges = []
+        if self._delete_from is not None:
+            delete_ranges.append((_key(self._delete_from), _LOG_END))
+        if self._trimmed_to is not None:
+            delete_ranges.append((_LOG, _key(self._trimmed_to)))
+        self._in_flight = Flush(puts=puts, delete_ranges=delete_ranges, last=self.last)
+        return self._in_flight
+
+    def flushed(self) -> None:
+        """Note that the last flush is on disk."""
+        flush = self._in_flight
+        assert flush is not None, "nothing was flushed"
+        assert flush.last == self.last, "the log changed under its flush"
+        self._in_flight = None
+        self.flushed_last = flush.last
+        self._unflushed_from = None
+        self._vote_dirty = False
+        self._delete_from = None
+        self._trimmed_to = None
+        self._evict(self.flushed_last)
+
+    # Shared parts.
+
+    def _append(self, entry: Entry) -> None:
+        command, index, term = entry
+        if self._newest is None:
+            self._oldest = entry
+        self._newest = entry
+        self.last = index
+        if not self._run_terms or term != self._run_terms[-1]:
+            self._run_starts.append(index)
+            self._run_terms.append(term)
+        self.last_term = term
+        self._sizes.append(len(command))
+        self.log_bytes += len(command)
+        self._cache[index] = entry
+        self._cache_bytes += len(command)
+
+    def _evict(self, flushed: int) -> None:
+        # The newest entry always stays: it is asked for at every turn.
+        while self._cache_bytes > self._cache_bytes_max and self._cache_first < min(
+            flushed, self.last
+        ):
+            self._cache_bytes -= len(self._cache.pop(self._cache_first)[0])
+            self._cache_first += 1
+
+
+def _key(index: int) -> bytes:
+    return _LOG + _INDEX.pack(index)
+
+
+def _encode_row(command: bytes, index: int, term: int) -> bytes:
+    return _HEAD.pack(_VERSION, _row_crc(command, index, term), term) + command
+
+
+def _row_crc(command: bytes, index: int, term: int) -> int:
+    return zlib.crc32(command, zlib.crc32(_INDEX.pack(index) + _INDEX.pack(term)))
+
+
+def _decode_row(key: bytes, value: bytes) -> Entry:
+    if len(key) != len(_LOG) + _INDEX.size:
+        raise ValueError("its key has the wrong length")
+    if len(value) <= _HEAD.size:
+        raise ValueError("it is cut short")
+    (index,) = _INDEX.unpack_from(key, len(_LOG))
+    version, crc, term = _HEAD.unpack_from(value)
+    if version != _VERSION:
+        raise ValueError(f"its format is {version}, this release reads {_VERSION}")
+    command = value[_HEAD.size :]
+    if _row_crc(command, index, term) != crc:
+        raise ValueError("its checksum does not fit")
+    return command, index, term
+
+
+def _encode_vote(term: int, voted_for: str | None) -> bytes:
+    body = _INDEX.pack(term) + (voted_for or "").encode()
+    return struct.pack(">BI", _VERSION, zlib.crc32(body)) + body
+
+
+def _decode_vote(value: bytes) -> tuple[int, str | None]:
+    head = struct.calcsize(">BI")
+    body = value[head:]
+    if len(body) < _INDEX.size:
+        raise DataDirectoryRefused("the vote is cut short; restore this node from its peers")
+    version, crc = struct.unpack_from(">BI", value)
+    if version != _VERSION or zlib.crc32(body) != crc:
+        raise DataDirectoryRefused("the vote is damaged; restore this node from its peers")
+    (term,) = _INDEX.unpack_from(body)
+    return term, body[_INDEX.size :].decode() or None

@@ -1,0 +1,92 @@
+"""Library: which PySyncObj this is, its options, and the two things it must not do by itself.
+
+The rules of this package lean on the library's private names, so it starts only on the very file
+they were written against.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# The library has no annotations.
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from pysyncobj import serializer, syncobj
+from pysyncobj.config import SyncObjConf
+from pysyncobj.version import VERSION
+
+from codeq_cluster.errors import SafetyViolated
+from codeq_cluster.settings import RaftSettings
+
+_VERSION = "0.3.17"
+_SHA256 = {
+    "syncobj.py": "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
+    "serializer.py": "4d39fde2f15000ad8f507ec229ebd4f6a86371b6f84d4dc1439a9cccd52857ee",
+}
+# Never reached: there is nothing to compact, the journal is trimmed by its owner.
+_NEVER = 2**62
+
+
+@cache
+def verify() -> None:
+    """Check that the installed library is the one this package holds.
+
+    Raises:
+        SafetyViolated: Another version, or the same version with changed files.
+    """
+    if VERSION != _VERSION:
+        raise SafetyViolated(f"pysyncobj is {VERSION}, this release holds {_VERSION} only")
+    for module in (syncobj, serializer):
+        path = Path(str(module.__file__))
+        check_file(path.name, path.read_bytes())
+
+
+def check_file(name: str, content: bytes) -> None:
+    """Compare one of the library's files with the pinned one.
+
+    Raises:
+        SafetyViolated: The content differs.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    if found != _SHA256[name]:
+        raise SafetyViolated(
+            f"pysyncobj's {name} has sha256 {found}, expected {_SHA256[name]}: reinstall it"
+        )
+
+
+def use_clock(now: Callable[[], float]) -> None:
+    """Let the library read `now` from here on: the clock of the group whose turn it is."""
+    vars(syncobj)["monotonicTime"] = now
+
+
+def configuration(settings: RaftSettings) -> SyncObjConf:
+    """Return the library's options: no thread, no file, no fork, no pipe, no compaction."""
+    heartbeat_s = settings.heartbeat_ms / 1000
+    election_s = max(settings.election_ms / 1000, heartbeat_s * 4)
+    options: dict[str, object] = {
+        "autoTick": False,
+        "appendEntriesPeriod": heartbeat_s,
+        "raftMinTimeout": election_s,
+        "raftMaxTimeout": election_s * 2,
+        "connectionTimeout": election_s * 2,
+        "leaderFallbackTimeout": max(settings.fallback_ms / 1000, heartbeat_s * 2),
+        "appendEntriesUseBatch": True,
+        "appendEntriesBatchSizeBytes": settings.append_bytes_max,
+        "commandsWaitLeader": False,
+        "commandsQueueSize": 1,
+        "logCompactionMinEntries": _NEVER,
+        "logCompactionMinTime": _NEVER,
+        "dynamicMembershipChange": False,
+        "fullDumpFile": None,
+        "journalFile": None,
+        "useFork": False,
+        "password": None,
+    }
+    known = vars(SyncObjConf())
+    unknown = options.keys() - known.keys()
+    # The library takes a misspelt option without a word.
+    assert not unknown, f"pysyncobj has no option {sorted(unknown)}"
+    return SyncObjConf(**options)

@@ -1,0 +1,171 @@
+"""Messages: what the nodes of a group say to each other, validated field by field.
+
+On the wire each is a map of short strings to integers, booleans, bytes and lists of these. There is
+no message for the library's snapshots, forwarded commands, oversized-entry transmission or
+utility commands, so nobody can send one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+# Far beyond any log's length and still exact in every language that might read a capture.
+_NUMBER_MAX = 2**53
+_DIGEST_BYTES = 16
+# A batch of empty entries must not make a message of millions of list items.
+ENTRIES_MAX = 4096
+
+_Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+_Digest = Annotated[bytes, Meta(max_length=_DIGEST_BYTES)]
+
+
+class Stamp(Struct, frozen=True):
+    """Which of a sender's messages this is: life of the process, then place within it."""
+
+    incarnation: int
+    seq: int
+
+
+class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_fields=True):
+    """What every message carries.
+
+    Attributes:
+        incarnation: Of the sender; grows with each start of its process.
+        seq: Grows with each message from this sender to this peer.
+        term: The sender's current term, unless the message says otherwise.
+    """
+
+    incarnation: _Number = msgspec.field(name="i", default=0)
+    seq: _Number = msgspec.field(name="s", default=0)
+    term: _Number = msgspec.field(name="e")
+
+
+class Append(_Message, frozen=True, kw_only=True, tag=1):
+    """The leader lives, and these entries follow entry `prev`.
+
+    Attributes:
+        prev: Index of the entry before the first.
+        terms: One an entry, none smaller than the one before.
+        commands: One an entry: a type byte, then the payload.
+        floor: Every voter holds the log up to here; it may be forgotten.
+        round: Number of the leader's quorum round.
+        applied: Index of the leader's state, with its digest.
+    """
+
+    prev: _Number = msgspec.field(name="p")
+    prev_term: _Number = msgspec.field(name="pt")
+    commit: _Number = msgspec.field(name="c")
+    terms: Annotated[list[_Number], Meta(max_length=ENTRIES_MAX)] = msgspec.field(name="et")
+    commands: Annotated[list[bytes], Meta(max_length=ENTRIES_MAX)] = msgspec.field(name="ec")
+    floor: _Number = msgspec.field(name="f")
+    round: _Number = msgspec.field(name="r")
+    applied: _Number = msgspec.field(name="a")
+    digest: _Digest = msgspec.field(name="d")
+
+
+class Answer(_Message, frozen=True, kw_only=True, tag=2):
+    """The follower's answer to an `Append`.
+
+    Attributes:
+        next: Index of the entry the follower wants next.
+        success: The follower holds everything before `next` durably, as the leader does.
+        reset: The leader shall send again from `next`.
+        of_incarnation: Whose message is answered; with `of_seq`, which.
+    """
+
+    next: _Number = msgspec.field(name="n")
+    success: bool = msgspec.field(name="ok")
+    reset: bool = msgspec.field(name="x")
+    of_incarnation: _Number = msgspec.field(name="oi")
+    of_seq: _Number = msgspec.field(name="os")
+    round: _Number = msgspec.field(name="r")
+    applied: _Number = msgspec.field(name="a")
+    digest: _Digest = msgspec.field(name="d")
+
+
+class VoteRequest(_Message, frozen=True, kw_only=True, tag=3):
+    """Vote for me in `term`.
+
+    Attributes:
+        transfer: The leader itself asked the sender to stand.
+    """
+
+    last: _Number = msgspec.field(name="l")
+    last_term: _Number = msgspec.field(name="lt")
+    transfer: bool = msgspec.field(name="x")
+
+
+class Vote(_Message, frozen=True, kw_only=True, tag=4):
+    """You have my vote in `term`."""
+
+
+class PreVoteRequest(_Message, frozen=True, kw_only=True, tag=5):
+    """Ask whether the peer would vote for the sender in `term`, one past its own."""
+
+    last: _Number = msgspec.field(name="l")
+    last_term: _Number = msgspec.field(name="lt")
+
+
+class PreVote(_Message, frozen=True, kw_only=True, tag=6):
+    """I would, or would not, vote for you.
+
+    Attributes:
+        term: The voter's own current term.
+        asked: The term that was asked about.
+    """
+
+    asked: _Number = msgspec.field(name="q")
+    granted: bool = msgspec.field(name="ok")
+
+
+class TimeoutNow(_Message, frozen=True, kw_only=True, tag=7):
+    """Stand at once: your leader hands over to you."""
+
+
+class TermHint(_Message, frozen=True, kw_only=True, tag=8):
+    """Your term is over; mine is `term`."""
+
+
+Message = Append | Answer | VoteRequest | Vote | PreVoteRequest | PreVote | TimeoutNow | TermHint
+
+# Built once: a union written at the call costs more than the conversion.
+_ANY: Any = Message
+_NATIVE = (bytes,)
+
+
+def parse(raw: Mapping[str, object]) -> Message:
+    """Read what came off the wire.
+
+    Raises:
+        ValueError: A field is missing, unknown, of the wrong type or out of range.
+    """
+    message: Message = msgspec.convert(raw, _ANY, builtin_types=_NATIVE)
+    if isinstance(message, Append):
+        _check_entries(message)
+    return message
+
+
+def render(message: Message, stamp: Stamp) -> dict[str, object]:
+    """Return the message as the wire carries it, stamped."""
+    fields: dict[str, object] = msgspec.to_builtins(message, builtin_types=_NATIVE)
+    fields["i"] = stamp.incarnation
+    fields["s"] = stamp.seq
+    return fields
+
+
+def _check_entries(message: Append) -> None:
+    if len(message.terms) != len(message.commands):
+        raise ValueError("an entry without a term or a term without an entry")
+    if message.prev == 0:
+        raise ValueError("there is no entry 0 to follow")
+    before = message.prev_term
+    for term, command in zip(message.terms, message.commands, strict=True):
+        if not before <= term <= message.term:
+            raise ValueError("terms that do not ascend to the sender's own")
+        if command[:1] not in (b"\x00", b"\x01"):
+            raise ValueError("an entry of a kind this group never writes")
+        before = term

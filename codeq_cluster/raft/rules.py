@@ -1,0 +1,45 @@
+"""Rules: the switches of the guard, so that a test can show what each rule prevents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Each rule that holds the library; production never switches one off.
+
+    Attributes:
+        fresh_only: T1, drop a message that is not newer than the peer's last one.
+        answers_of_this_term: T3, an answer counts in the term and life it was asked in only.
+        skip_what_we_have: T4, never truncate entries that match.
+        clamp_commit: T4, the commit index never passes the last verified entry.
+        skip_conflicting_terms: T4, a conflict backs up a term at a time, not an entry.
+        keep_committed: J7, refuse to truncate at or below the commit index.
+        one_vote_a_voter: T6, count a voter once a term.
+        no_stale_resets: T8, a rewind honours no answer to what was sent before the last one.
+        keep_next_index: An acknowledgement never rewinds what is already on its way.
+        hold_promises: T9, nothing that promises durability leaves before the flush.
+        apply_flushed_only: An entry is applied only when the own journal holds it durably.
+        pre_vote: T12, stand only when a majority would vote.
+        sticky: T12, no vote against a leader that is alive.
+        term_hints: T11, tell a leader of an older term.
+    """
+
+    fresh_only: bool = True
+    answers_of_this_term: bool = True
+    skip_what_we_have: bool = True
+    clamp_commit: bool = True
+    skip_conflicting_terms: bool = True
+    keep_committed: bool = True
+    one_vote_a_voter: bool = True
+    no_stale_resets: bool = True
+    keep_next_index: bool = True
+    hold_promises: bool = True
+    apply_flushed_only: bool = True
+    pre_vote: bool = True
+    sticky: bool = True
+    term_hints: bool = True
+
+
+ALL_RULES = Rules()

@@ -1,0 +1,395 @@
+"""SafeSyncObj: PySyncObj with the parts replaced that its rules cannot hold from outside.
+
+What stays the library's: terms, votes, who wins, when an entry is committed, how a follower's log
+is changed. What is ours: applying, sending entries, reading the log, when to stand. This is the one
+module that knows the library's private names.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# The library has no annotations.
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from pysyncobj.node import Node
+from pysyncobj.syncobj import SyncObj
+from pysyncobj.transport import Transport
+
+from codeq_cluster.raft.journal import Entry, Journal
+from codeq_cluster.raft.library import configuration
+from codeq_cluster.raft.messages import ENTRIES_MAX
+from codeq_cluster.settings import RaftSettings
+
+_FOLLOWER = 0
+_CANDIDATE = 1
+_REGULAR = b"\x00"
+# The library stands when its own deadline has passed; ours decides when that is.
+_NEVER_S = 1e12
+_AT_ONCE_S = -1.0
+# Sent and not acknowledged, to one peer: enough to fill a slow link, few enough to send again.
+_WINDOW_MESSAGES = 64
+_WINDOW_BATCHES = 2
+
+
+class Host(Protocol):
+    """The group, as the library sees it."""
+
+    def send(self, peer: str, message: Mapping[str, object]) -> None:
+        """Send one of the library's own messages: a vote, a vote request, an answer."""
+
+    def append(self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry]) -> None:
+        """Send the entries after `prev` to a follower; none for a heartbeat."""
+
+    def apply(self, commit: int) -> int:
+        """Apply what is committed up to `commit`, a bounded part; return the applied index."""
+
+    def take(self) -> bytes | None:
+        """Return the next payload to propose, or None."""
+
+
+class SafeSyncObj(SyncObj):
+    """One voter's Raft state."""
+
+    _SyncObj__raftState: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__votedForNodeId: str | None
+    _SyncObj__raftLeader: Node | None
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftLog: Journal
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__raftNextIndex: dict[Node, int]
+    _SyncObj__raftMatchIndex: dict[Node, int]
+    _SyncObj__connectedNodes: set[Node]
+    _SyncObj__lastResponseTime: dict[Node, float]
+    _SyncObj__newAppendEntriesTime: float
+    _SyncObj__noopIDx: int | None
+    _SyncObj__onMessageReceived: Callable[[Node, Mapping[str, object]], None]
+    _SyncObj__setCurrentTerm: Callable[[int, str | None], None]
+    _SyncObj__setState: Callable[[int], None]
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        peers: Sequence[str],
+        journal: Journal,
+        applied: int,
+        settings: RaftSettings,
+        host: Host,
+        now: Callable[[], float],
+    ) -> None:
+        self._host = host
+        self._journal = journal
+        self._settings = settings
+        self._now = now
+        self._voters = {peer: _Voter(peer) for peer in peers}
+        self._windows = {peer: _Window() for peer in peers}
+        super().__init__(
+            _Voter(node_id),
+            list(self._voters.values()),
+            configuration(settings),
+            nodeClass=_Voter,
+            transport=_Carrier(host),
+        )
+        # The library made itself an empty log in memory; here is the real one.
+        self._SyncObj__raftLog = journal
+        self._SyncObj__raftCurrentTerm = journal.term
+        self._SyncObj__votedForNodeId = journal.voted_for
+        self._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
+        self._SyncObj__raftLastApplied = applied
+        self._poller = _NoPoller()
+
+    # What the group asks.
+
+    def term(self) -> int:
+        """Return the current term."""
+        return self._SyncObj__raftCurrentTerm
+
+    def leads(self) -> bool:
+        """Tell whether this node is leader of the current term."""
+        return self._isLeader()  # type: ignore[no-any-return]
+
+    def stands(self) -> bool:
+        """Tell whether this node is candidate in the current term."""
+        return self._SyncObj__raftState == _CANDIDATE
+
+    def leader(self) -> str | None:
+        """Return the id of the current term's leader as far as it is known."""
+        leader = self._SyncObj__raftLeader
+        return None if leader is None else leader.id
+
+    def commit_index(self) -> int:
+        """Return the highest index known to be committed."""
+        return self._SyncObj__raftCommitIndex
+
+    def ready_index(self) -> int | None:
+        """Return the index of this leader's first entry of its term; None when it does not lead."""
+        return self._SyncObj__noopIDx if self._isLeader() else None
+
+    def match_index(self, peer: str) -> int:
+        """Return the last entry the peer is known to hold; 0 unless this node leads."""
+        if not self._isLeader():
+            return 0
+        return self._SyncObj__raftMatchIndex[self._voters[peer]]
+
+    def next_index(self, peer: str) -> int:
+        """Return the entry this leader sends the peer next."""
+        return self._SyncObj__raftNextIndex[self._voters[peer]]
+
+    def connected(self, peer: str) -> bool:
+        """Tell whether there is a connection to the peer."""
+        return self._voters[peer] in self._SyncObj__connectedNodes
+
+    def answered_since(self, peer: str, instant: float) -> bool:
+        """Tell whether the peer has answered this leader after `instant`."""
+        return self._SyncObj__lastResponseTime[self._voters[peer]] > instant
+
+    def heartbeat_due(self) -> float:
+        """Return when this leader's next heartbeat is due."""
+        return self._SyncObj__newAppendEntriesTime
+
+    # What the group tells.
+
+    def connect(self, peer: str) -> None:
+        """Note a connection."""
+        self._SyncObj__connectedNodes.add(self._voters[peer])
+
+    def disconnect(self, peer: str) -> None:
+        """Note a connection's end."""
+        self._SyncObj__connectedNodes.discard(self._voters[peer])
+
+    def deliver(self, peer: str, message: Mapping[str, object]) -> None:
+        """Hand one checked message to the library."""
+        self._SyncObj__onMessageReceived(self._voters[peer], message)
+
+    def beat(self, peer: str, *, term: int, commit: int) -> None:
+        """Note that the peer leads `term` and `commit` is committed, without touching the log."""
+        self.deliver(peer, {"type": "append_entries", "term": term, "commit_index": commit})
+
+    def acknowledge(self, peer: str, *, upto: int, keep_next: bool) -> None:
+        """Note that the follower holds everything up to `upto`.
+
+        Args:
+            peer: The follower.
+            upto: Index of its last matching entry.
+            keep_next: False lets the library send again what is already on its way.
+        """
+        before = self.next_index(peer)
+        self._answered(peer, next_index=upto + 1, success=True)
+        if keep_next:
+            self._SyncObj__raftNextIndex[self._voters[peer]] = max(before, upto + 1)
+        self._windows[peer].acknowledged(self.match_index(peer))
+
+    def rewind(self, peer: str, next_index: int) -> None:
+        """Send again from `next_index`, never from what the follower is known to hold.
+
+        Below the log's start the follower is only asked whether it holds the log's first entry:
+        it may, and point further back because a whole term conflicts.
+        """
+        self.alive(peer)
+        start = max(next_index, self.match_index(peer) + 1)
+        first_sendable = self._journal.first + 1
+        self._SyncObj__raftNextIndex[self._voters[peer]] = max(start, first_sendable)
+        self._windows[peer].clear(probing=start < first_sendable)
+
+    def alive(self, peer: str) -> None:
+        """Note that the follower answered, though it holds nothing new."""
+        self._answered(peer, next_index=self.next_index(peer), success=False)
+
+    def _answered(self, peer: str, *, next_index: int, success: bool) -> None:
+        self.deliver(
+            peer,
+            {
+                "type": "next_node_idx",
+                "next_node_idx": next_index,
+                "reset": False,
+                "success": success,
+            },
+        )
+
+    def adopt(self, term: int) -> None:
+        """Follow into a newer term whose leader is not known yet."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self.step_down()
+
+    def step_down(self) -> None:
+        """Stop leading or standing; the term stays."""
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def forget_leader(self) -> None:
+        """Know no leader any more; who leads says so with its next message."""
+        self._SyncObj__raftLeader = None
+
+    def tick(self, *, stand: bool) -> None:
+        """Let the library do what is due: stand, count the majority, apply, take, send.
+
+        Args:
+            stand: Start an election in a new term; only with a connection, or alone.
+        """
+        deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
+        self._SyncObj__raftElectionDeadline = deadline
+        if self._isLeader() and self._now() >= self._SyncObj__newAppendEntriesTime:
+            self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
+        self.doTick(0)
+
+    def heartbeat_now(self) -> None:
+        """Make the heartbeat due with the next tick."""
+        self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
+
+    def replicate(self) -> None:
+        """Send every connected follower what it has not been sent, as far as its window goes."""
+        last = self._journal.last
+        for peer, voter in self._voters.items():
+            if (
+                self._SyncObj__raftNextIndex[voter] <= last
+                and voter in self._SyncObj__connectedNodes
+            ):
+                self._send_entries(peer, voter)
+
+    # What the library would do and must not.
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
+        """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
+        self._SyncObj__newAppendEntriesTime = self._now() + self._settings.heartbeat_ms / 1000
+        for peer, voter in self._voters.items():
+            if voter in self._SyncObj__connectedNodes and not self._send_entries(peer, voter):
+                self._send(peer, self._SyncObj__raftNextIndex[voter], ())
+
+    def _send_entries(self, peer: str, voter: Node) -> bool:
+        """Send entries up to the window's end; tell whether any were sent."""
+        window = self._windows[peer]
+        bytes_max = self._settings.append_bytes_max
+        sent = False
+        start = self._SyncObj__raftNextIndex[voter]
+        while start <= self._journal.last and window.open(_WINDOW_BATCHES * bytes_max):
+            entries = self._journal.read(start, count=ENTRIES_MAX, bytes_max=bytes_max)
+            self._send(peer, start, entries)
+            start = entries[-1][1] + 1
+            window.sent(start - 1, sum(len(entry[0]) for entry in entries))
+            self._SyncObj__raftNextIndex[voter] = start
+            sent = True
+        return sent
+
+    def _send(self, peer: str, start: int, entries: Sequence[Entry]) -> None:
+        prev_term = self._journal.term_at(start - 1)
+        # Nothing is trimmed that a voter may still need.
+        assert prev_term is not None, f"entry {start - 1} is needed and gone"
+        self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries)
+
+    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802 - the library's name
+        """Apply through the group; an exception ends the node, never a loop of retries."""
+        if self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied:
+            self._SyncObj__raftLastApplied = self._host.apply(self._SyncObj__raftCommitIndex)
+        return False
+
+    def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
+        """Append what the group hands over, at the one place where this node surely leads."""
+        while self._isLeader():
+            payload = self._host.take()
+            if payload is None:
+                return
+            self._journal.add(
+                _REGULAR + payload, self._journal.last + 1, self._SyncObj__raftCurrentTerm
+            )
+
+    def _SyncObj__getEntries(  # noqa: N802 - the library's name
+        self,
+        fromIDx: int,  # noqa: N803 - the library's name
+        count: int | None = None,
+        maxSizeBytes: int | None = None,  # noqa: N803 - the library's name
+    ) -> list[Entry]:
+        """Read a bounded part of the log.
+
+        The library asks without a count only to look at one entry and whether more follow.
+        """
+        bytes_max = self._settings.append_bytes_max if maxSizeBytes is None else maxSizeBytes
+        return self._journal.read(fromIDx, count=2 if count is None else count, bytes_max=bytes_max)
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the library's name
+        """Keep the library from standing on its own."""
+        return _NEVER_S
+
+    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802 - the library's name
+        """Leave the log alone: the group trims it."""
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802 - the library's name
+        raise AssertionError(f"the library applies {len(command)} bytes by itself")
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803 - the library's name
+        raise AssertionError(f"the library loads a dump (clear journal: {clearJournal})")
+
+
+class _Voter(Node):
+    """A node whose hash is the same in every process, so that iteration order is too."""
+
+    def __init__(self, id: str) -> None:  # noqa: A002 - the library's name
+        super().__init__(id)
+        self._hash = zlib.crc32(id.encode())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Node) and self.id == other.id)
+
+
+class _Window:
+    """What is on its way to one follower."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+        self._probing = False
+
+    def open(self, bytes_max: int) -> bool:
+        """Tell whether another message with entries may be sent."""
+        return not self._probing and self._bytes < bytes_max and len(self._sent) < _WINDOW_MESSAGES
+
+    def sent(self, last: int, size: int) -> None:
+        """Note a message that ends with entry `last`."""
+        self._sent.append((last, size))
+        self._bytes += size
+
+    def acknowledged(self, match: int) -> None:
+        """Forget what the follower holds now."""
+        self._probing = False
+        while self._sent and self._sent[0][0] <= match:
+            self._bytes -= self._sent.popleft()[1]
+
+    def clear(self, *, probing: bool) -> None:
+        """Forget everything: it will be sent again, after an acknowledgement when `probing`."""
+        self._sent.clear()
+        self._bytes = 0
+        self._probing = probing
+
+
+class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
+    """The library's way out. Messages come in through `SafeSyncObj.deliver` alone."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(None, None, [])
+        self._host = host
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def send(self, node: Node, message: Mapping[str, object]) -> bool:
+        self._host.send(node.id, message)
+        return True
+
+    def destroy(self) -> None:
+        pass
+
+
+class _NoPoller:
+    """Nothing to poll: the turn brings the messages."""
+
+    def poll(self, timeout: float) -> None:
+        pass

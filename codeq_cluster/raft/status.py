@@ -1,0 +1,47 @@
+"""Status: what a group shows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """One other voter.
+
+    Attributes:
+        match_index: Last entry it is known to hold durably; 0 unless this node leads.
+    """
+
+    id: str
+    connected: bool
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """One group at one instant.
+
+    Attributes:
+        ready: This node leads and its state holds every entry committed before its term.
+        digest: Hex, of the state at `applied_index`.
+        log_bytes: Of the entries kept, payloads only.
+        leader_changes: Times the known leader changed since the start, to "none" included.
+        counters: What was dropped or refused, by reason.
+    """
+
+    shard: int
+    is_leader: bool
+    ready: bool
+    leader: str | None
+    term: int
+    commit_index: int
+    applied_index: int
+    digest: str
+    log_bytes: int
+    log_first: int
+    log_last: int
+    leader_changes: int
+    peers: tuple[PeerStatus, ...]
+    counters: Mapping[str, int]

@@ -1,0 +1,360 @@
+"""Simulated cluster: real groups on virtual time, network and disk, watched at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_clock import SimClock, SimTimers
+from codeq_cluster.testing.sim_disk import SimDisk, SimFlusher
+from codeq_cluster.testing.sim_machine import SimMachine, SimSource
+from codeq_cluster.testing.sim_network import SimNetwork
+
+SHARD = 0
+
+
+class InvariantViolated(AssertionError):
+    """The cluster did what it must never do; the text says what."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SimNode:
+    """One life of one node.
+
+    Attributes:
+        fatal: Why the replica stopped itself, or None.
+    """
+
+    id: str
+    group: RaftGroup
+    machine: SimMachine
+    source: SimSource
+    timers: SimTimers
+    flusher: SimFlusher
+    commit: int = 0
+    fatal: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Promises:
+    """What one node has told its peers, over all its lives.
+
+    Attributes:
+        entry: (index, term) of the last entry it said it holds.
+        votes: Term -> who was told to have its vote.
+    """
+
+    entry: tuple[int, int] = (0, 0)
+    votes: dict[int, str] = field(default_factory=dict)
+
+
+class SimCluster:
+    """Nodes, their disks and the network between them.
+
+    Attributes:
+        history: Index -> (term, payload) as first applied anywhere.
+        acknowledged: Values whose client was told "done".
+        flush_s: Draws the seconds a disk write takes.
+        nodes: Those that are up.
+        expect_fatal: A replica that stops itself is part of the story.
+    """
+
+    def __init__(
+        self,
+        node_ids: str | tuple[str, ...] = "ABC",
+        *,
+        random: Random,
+        settings: RaftSettings | None = None,
+        rules: Rules = ALL_RULES,
+        preferred: str | None = None,
+    ) -> None:
+        self.random = random
+        self.ids = tuple(node_ids)
+        self.settings = settings or RaftSettings()
+        self.rules = rules
+        self.preferred = preferred or self.ids[0]
+        self.clock = SimClock()
+        self.network = SimNetwork(self.clock, random)
+        self.network.observers.append(self._watch_message)
+        self.disks = {node_id: SimDisk() for node_id in self.ids}
+        self.nodes: dict[str, SimNode] = {}
+        self.history: dict[int, tuple[int, bytes | None]] = {}
+        self.acknowledged: dict[bytes, int] = {}
+        self.flush_s: Callable[[], float] = lambda: 0.001
+        self.expect_fatal = False
+        self._incarnations = dict.fromkeys(self.ids, 0)
+        self._leaders: dict[int, str] = {}
+        self._indexes: dict[bytes, int] = {}
+        self._promises = {node_id: _Promises() for node_id in self.ids}
+
+    # Life and death.
+
+    def start(self, *node_ids: str) -> None:
+        """Start nodes that are down; all of them without arguments. Links come up at once."""
+        for node_id in node_ids or self.ids:
+            self._start(node_id)
+
+    def _start(self, node_id: str) -> None:
+        assert node_id not in self.nodes, f"{node_id} is up"
+        self._incarnations[node_id] += 1
+        timers = SimTimers(self.clock)
+        flusher = SimFlusher(timers, self._draw_flush)
+        source = SimSource(self._acknowledge)
+        machine = SimMachine(self.disks[node_id], partial(self._watch_apply, node_id, source))
+        group = RaftGroup(
+            shard=SHARD,
+            node_id=node_id,
+            nodes=self.ids,
+            preferred=self.preferred,
+            incarnation=self._incarnations[node_id],
+            store=self.disks[node_id],
+            machine=machine,
+            source=source,
+            link=_SimLink(node_id, self.network),
+            timers=timers,
+            flusher=flusher,
+            random=Random(self.random.random()),  # noqa: S311 - timeouts, not secrets
+            settings=self.settings,
+            on_fatal=partial(self._fatal, node_id),
+            rules=self.rules,
+        )
+        node = SimNode(
+            id=node_id,
+            group=group,
+            machine=machine,
+            source=source,
+            timers=timers,
+            flusher=flusher,
+        )
+        group.start()
+        self.nodes[node_id] = node
+        self._check_promises(node_id)
+        self.network.receivers[node_id] = partial(self._receive, node)
+        for peer in self.ids:
+            if peer in self.nodes and peer != node_id:
+                self._link_up(node_id, peer)
+
+    def _draw_flush(self) -> float:
+        return self.flush_s()
+
+    def crash(self, node_id: str, *, refused: bool = True) -> None:
+        """Kill a node: its disk keeps what was synced and perhaps a bit more.
+
+        Args:
+            node_id: Who dies.
+            refused: Its peers notice at once, as with a killed process; else not at all.
+        """
+        node = self.nodes.pop(node_id)
+        node.group.stop()
+        node.timers.kill()
+        node.flusher.crash(self.random)
+        self.disks[node_id].crash(self.random)
+        self.network.receivers.pop(node_id, None)
+        for peer in self.ids:
+            if peer != node_id:
+                self.network.reset(node_id, peer)
+                if refused and peer in self.nodes:
+                    self.nodes[peer].group.peer_down(node_id, refused=True)
+
+    def reconnect(self, one: str, other: str) -> None:
+        """Break and restore the connection between two nodes."""
+        self.network.reset(one, other)
+        if one in self.nodes and other in self.nodes:
+            for node_id, peer in ((one, other), (other, one)):
+                self.nodes[node_id].group.peer_down(peer, refused=False)
+            self._link_up(one, other)
+
+    def _link_up(self, one: str, other: str) -> None:
+        for node_id, peer in ((one, other), (other, one)):
+            if self.nodes[node_id].fatal is None:
+                self.nodes[node_id].group.peer_up(peer)
+
+    def _fatal(self, node_id: str, error: BaseException) -> None:
+        self.nodes[node_id].fatal = error
+        self.network.receivers.pop(node_id, None)
+        if not self.expect_fatal:
+            raise InvariantViolated(f"{node_id} stopped itself: {error}") from error
+
+    # Time.
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.clock.run_until(self.clock.now + seconds)
+
+    def run_until(self, condition: Callable[[], bool], *, seconds: float = 30.0) -> float:
+        """Let time pass until the condition holds; return the seconds it took.
+
+        Raises:
+            InvariantViolated: It does not within `seconds`.
+        """
+        start = self.clock.now
+        while not condition():
+            if self.clock.now - start > seconds:
+                raise InvariantViolated(f"not within {seconds} s")
+            self.run(0.005)
+        return self.clock.now - start
+
+    # What a test asks.
+
+    def leader(self) -> str | None:
+        """Return the ready leader of the newest term, or None."""
+        ready = [
+            (status.term, node.id)
+            for node in self.nodes.values()
+            if node.fatal is None and (status := node.group.status()).ready
+        ]
+        return max(ready)[1] if ready else None
+
+    def elect(self, node_id: str | None = None) -> str:
+        """Let time pass until the node (or any) leads and its peers know; return its id."""
+
+        def settled() -> bool:
+            leader = self.leader()
+            return leader is not None and node_id in (None, leader)
+
+        self.run_until(settled)
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    def propose(self, value: bytes) -> bool:
+        """Hand a value to every node that believes it leads; False when none does."""
+        proposed = False
+        for node in list(self.nodes.values()):
+            if node.fatal is None and node.source.propose(value):
+                node.group.wake()
+                proposed = True
+                break
+        return proposed
+
+    def cut(self, *groups: str) -> None:
+        """Cut every link between nodes of different groups; nobody notices but by silence."""
+        self.network.cut = {
+            (one, other)
+            for group in groups
+            for one in group
+            for other in self.ids
+            if other not in group
+        }
+
+    def heal(self) -> None:
+        """Let every link carry again."""
+        self.network.cut = set()
+
+    def values(self, node_id: str) -> list[bytes]:
+        """Return what the node's state machine holds."""
+        return self.nodes[node_id].machine.values
+
+    # What nobody may ever see.
+
+    def _receive(self, node: SimNode, sender: str, message: Mapping[str, object]) -> None:
+        node.group.receive(sender, message)
+
+    def _acknowledge(self, value: bytes, index: int) -> None:
+        self.acknowledged[value] = index
+
+    def _watch_apply(
+        self, node_id: str, source: SimSource, index: int, term: int, payload: bytes | None
+    ) -> None:
+        known = self.history.setdefault(index, (term, payload))
+        if known != (term, payload):
+            raise InvariantViolated(
+                f"{node_id} applied {(term, payload)} as entry {index}, another node {known}"
+            )
+        if payload is not None and self._indexes.setdefault(payload, index) != index:
+            raise InvariantViolated(f"{payload!r} is entry {self._indexes[payload]} and {index}")
+        source.applied(index, term, payload)
+
+    def _watch_message(self, sender: str, receiver: str, message: Mapping[str, object]) -> None:
+        promises = self._promises[sender]
+        if message["t"] == 2 and message["ok"]:
+            index = int(str(message["n"])) - 1
+            promises.entry = (index, self._log(sender).term_at(index) or 0)
+        elif message["t"] == 4:
+            term = int(str(message["e"]))
+            if promises.votes.setdefault(term, receiver) != receiver:
+                raise InvariantViolated(f"{sender} voted twice in term {term}")
+
+    def _check_promises(self, node_id: str) -> None:
+        """Check that a node holds what it said it holds, or a newer term's entry there."""
+        index, term = self._promises[node_id].entry
+        found = self._log(node_id).term_at(index)
+        first = self._log(node_id).first
+        if index >= first and (found is None or found < term):
+            raise InvariantViolated(
+                f"{node_id} said it holds entry {index} of term {term}, after a restart it has "
+                f"{'nothing' if found is None else f'term {found}'} there"
+            )
+
+    def check(self) -> None:
+        """Look at every node.
+
+        Raises:
+            InvariantViolated: Two leaders in a term, a commit index that went back, a match
+                index that lies.
+        """
+        for node in self.nodes.values():
+            if node.fatal is not None:
+                continue
+            status = node.group.status()
+            if status.commit_index < node.commit:
+                raise InvariantViolated(f"{node.id}'s commit index went back from {node.commit}")
+            node.commit = status.commit_index
+            if not status.is_leader:
+                continue
+            if self._leaders.setdefault(status.term, node.id) != node.id:
+                raise InvariantViolated(
+                    f"{node.id} and {self._leaders[status.term]} lead term {status.term}"
+                )
+            for peer in status.peers:
+                self._check_match(node, status.term, peer.id, peer.match_index)
+
+    def _check_match(self, leader: SimNode, term: int, peer: str, match: int) -> None:
+        follower = self.nodes.get(peer)
+        if follower is None or follower.fatal is not None or match == 0:
+            return
+        if follower.group.status().term != term:
+            return
+        mine, theirs = self._log(leader.id), self._log(peer)
+        if match >= theirs.first and (
+            match > theirs.flushed_last or mine.term_at(match) != theirs.term_at(match)
+        ):
+            raise InvariantViolated(
+                f"{leader.id} believes {peer} holds entry {match}, which it does not"
+            )
+
+    def check_converged(self) -> None:
+        """Compare all nodes once nothing is wrong any more.
+
+        Raises:
+            InvariantViolated: A state differs, or an acknowledged value is nowhere.
+        """
+        longest = max((node.machine.values for node in self.nodes.values()), key=len)
+        for node in self.nodes.values():
+            if node.machine.values != longest:
+                raise InvariantViolated(
+                    f"{node.id} ends with {len(node.machine.values)} values of {len(longest)}"
+                )
+        lost = self.acknowledged.keys() - set(longest)
+        if lost:
+            raise InvariantViolated(f"{len(lost)} acknowledged values are lost: {min(lost)!r}")
+
+    def _log(self, node_id: str) -> Journal:
+        return self.nodes[node_id].group._journal  # noqa: SLF001 - white box, as its checks need
+
+
+class _SimLink:
+    """One node's end of the network."""
+
+    def __init__(self, node_id: str, network: SimNetwork) -> None:
+        self._node_id = node_id
+        self._network = network
+
+    def send(self, peer: str, message: Mapping[str, object]) -> bool:
+        return self._network.send(self._node_id, peer, message)
