@@ -115,9 +115,7 @@ class Model:
             and (not wanted or item.queue in wanted)
             and not 0 < item.expires_ms <= self.now_ms
         ]
-        ready.sort(
-            key=lambda i: (-i.priority, wanted.index(i.queue) if wanted else 0, i.order)
-        )
+        ready.sort(key=lambda i: (-i.priority, wanted.index(i.queue) if wanted else 0, i.order))
         for item in ready[: asked.count]:
             item.place = "leased"
             item.attempts += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import count
 
 from hypothesis import settings
@@ -40,15 +41,7 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import Counters, State, Task
 from codeq_cluster.testing.dict_view import DictView
 
-from .model import (
-    BASE_MS,
-    DLQ_RETENTION_MS,
-    KEY_RETENTION_MS,
-    MAX_MS,
-    RETENTION_MS,
-    Answer,
-    Model,
-)
+from .model import BASE_MS, DLQ_RETENTION_MS, KEY_RETENTION_MS, MAX_MS, RETENTION_MS, Answer, Model
 
 RULES = Rules(
     backoff_base_ms=BASE_MS,
@@ -68,11 +61,36 @@ PLACES = {
 
 Rows = dict[bytes, bytes]
 
-tenants = st.sampled_from(["", "acme"])
+tenants = st.sampled_from(["acme", "acme", "acme", ""])
 commands = st.sampled_from(["render", "Render", "scan"])
 workers = st.sampled_from(["ann", "bob"])
 indexes = st.integers(0, 1000)
-spans_ms = st.integers(1, 60)
+spans_ms = st.integers(1, 40)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A worker that asks about a task it may hold.
+
+    Attributes:
+        index: Which task; of those leased, if `sane` and there are any.
+        sane: The worker is the holder, if there is one.
+        token_age: How much older the token sent is than the task's; None for no token.
+    """
+
+    index: int
+    sane: bool
+    worker: str
+    token_age: int | None
+
+
+callers = st.builds(
+    Caller,
+    index=indexes,
+    sane=st.sampled_from([True, True, True, False]),
+    worker=workers,
+    token_age=st.sampled_from([None, None, 0, 0, 1, -1]),
+)
 
 
 class Lifecycle(RuleBasedStateMachine):
@@ -91,21 +109,25 @@ class Lifecycle(RuleBasedStateMachine):
 
     @initialize(draw=st.floats(0, 1, exclude_max=True))
     def draw_jitter(self, draw: float) -> None:
+        """Fix the leader's random number for the whole history."""
         self.view.draw = self.model.draw = draw
 
     @rule(
+        many=st.integers(1, 3),
         tenant=tenants,
         command=commands,
         payload=st.sampled_from(['"one"', '"two"']),
         priority=st.sampled_from([0, 5, 9]),
         max_attempts=st.integers(1, 3),
-        key=st.sampled_from(["", "", "k", "k/2"]),
-        delay_ms=st.sampled_from([0, 0, 0, 5, 30]),
-        run_at_ms=st.sampled_from([0, 0, 0, 40]),
-        ttl_ms=st.sampled_from([0, 0, 10, 30]),
+        key=st.sampled_from(["", "", "", "", "k", "k/2"]),
+        delay_ms=st.sampled_from([0, 0, 0, 0, 5, 30]),
+        run_at_ms=st.sampled_from([0, 0, 0, 0, 40]),
+        ttl_ms=st.sampled_from([0, 0, 0, 10, 30]),
     )
     def create(
         self,
+        *,
+        many: int,
         tenant: str,
         command: str,
         payload: str,
@@ -116,8 +138,9 @@ class Lifecycle(RuleBasedStateMachine):
         run_at_ms: int,
         ttl_ms: int,
     ) -> None:
-        self._ask(
-            Create(
+        """Create a few tasks alike; with a key, the second is a replay."""
+        for _ in range(many):
+            operation = Create(
                 id=f"task-{next(self.names)}",
                 tenant=tenant,
                 command=command,
@@ -130,18 +153,17 @@ class Lifecycle(RuleBasedStateMachine):
                 delay_ms=delay_ms,
                 ttl_ms=ttl_ms,
             )
-        )
+            self._ask(operation)
 
     @rule(
         tenant=tenants,
         worker=workers,
-        wanted=st.lists(commands, max_size=3),
+        wanted=st.one_of(st.just([]), st.lists(commands, max_size=3)),
         most=st.integers(1, 4),
         lease_ms=spans_ms,
     )
-    def claim(
-        self, tenant: str, worker: str, wanted: list[str], most: int, lease_ms: int
-    ) -> None:
+    def claim(self, tenant: str, worker: str, wanted: list[str], most: int, lease_ms: int) -> None:
+        """Claim from some queues, or from all."""
         self._ask(
             Claim(
                 request=self._request(),
@@ -154,59 +176,79 @@ class Lifecycle(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.view.tasks)
-    @rule(
-        index=indexes,
-        holder=st.sampled_from([True, True, True, False]),
-        worker=workers,
-        token_age=st.sampled_from([None, None, 0, 0, 1, -1]),
-        act=st.sampled_from(["heartbeat", "abandon", "nack", "nack", "submit"]),
-        span_ms=spans_ms,
-        asked_ms=st.sampled_from([-1, 0, 7, 100]),
-        done=st.booleans(),
-    )
-    def act(
-        self,
-        index: int,
-        holder: bool,
-        worker: str,
-        token_age: int | None,
-        act: str,
-        span_ms: int,
-        asked_ms: int,
-        done: bool,
-    ) -> None:
-        task = self._pick(index, prefer=State.LEASED if holder else None)
-        who = task.worker if holder and task.worker else worker
-        token = 0 if token_age is None else max(0, task.lease_token - token_age)
-        at = {"id": task.id, "tenant": task.tenant, "worker": who, "token": token}
-        match act:
-            case "heartbeat":
-                self._ask(Heartbeat(**at, extend_ms=span_ms))
-            case "abandon":
-                self._ask(Abandon(**at, request=self._request()))
-            case "nack":
-                request = self._request()
-                self._ask(Nack(**at, request=request, delay_ms=asked_ms, reason="busy"))
-            case _:
-                ending = {"status": "COMPLETED", "body": "{}"} if done else _FAILED
-                self._ask(Submit(**at, **ending, request=self._request()))
+    @rule(caller=callers, extend_ms=spans_ms)
+    def heartbeat(self, caller: Caller, extend_ms: int) -> None:
+        """Extend a lease."""
+        task, worker, token = self._meet(caller)
+        self._ask(
+            Heartbeat(
+                id=task.id, tenant=task.tenant, worker=worker, token=token, extend_ms=extend_ms
+            )
+        )
 
     @precondition(lambda self: self.view.tasks)
-    @rule(index=indexes, stranger=st.sampled_from([False, False, False, True]))
-    def cancel(self, index: int, stranger: bool) -> None:
-        task = self._pick(index, prefer=None)
+    @rule(caller=callers)
+    def abandon(self, caller: Caller) -> None:
+        """Give a task back."""
+        task, worker, token = self._meet(caller)
+        request = self._request()
+        self._ask(
+            Abandon(id=task.id, tenant=task.tenant, worker=worker, token=token, request=request)
+        )
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(caller=callers, delay_ms=st.sampled_from([-1, 0, 0, 7, 100]))
+    def nack(self, caller: Caller, delay_ms: int) -> None:
+        """Give a task back for later."""
+        task, worker, token = self._meet(caller)
+        self._ask(
+            Nack(
+                id=task.id,
+                tenant=task.tenant,
+                worker=worker,
+                token=token,
+                request=self._request(),
+                delay_ms=delay_ms,
+                reason="busy",
+            )
+        )
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(caller=callers, done=st.booleans())
+    def submit(self, caller: Caller, done: bool) -> None:
+        """End a task."""
+        task, worker, token = self._meet(caller)
+        self._ask(
+            Submit(
+                id=task.id,
+                tenant=task.tenant,
+                worker=worker,
+                token=token,
+                request=self._request(),
+                status="COMPLETED" if done else "FAILED",
+                body="{}" if done else "",
+                error="" if done else "broken",
+            )
+        )
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(index=indexes, stranger=st.booleans(), held=st.booleans())
+    def cancel(self, index: int, stranger: bool, held: bool) -> None:
+        """Cancel a task, or try to from another tenant."""
+        task = self._pick(index, prefer=State.LEASED if held else State.DEAD)
         tenant = "stranger" if stranger else task.tenant
         self._ask(Cancel(request=self._request(), id=task.id, tenant=tenant))
 
-    @rule(passed_ms=spans_ms, most=st.integers(1, 5), leases_too=st.booleans())
+    @rule(
+        passed_ms=st.sampled_from([0, 1, 3, 10, 40]),
+        most=st.integers(1, 5),
+        leases_too=st.booleans(),
+    )
     def let_time_pass(self, passed_ms: int, most: int, leases_too: bool) -> None:
+        """Move the clock, and let it act on some of what is due."""
         self.view.now_ms += passed_ms
         self.model.now_ms += passed_ms
         self._ask(Advance(count=most, leases_too=leases_too))
-
-    @rule(most=st.integers(1, 5))
-    def catch_up(self, most: int) -> None:
-        self._ask(Advance(count=most))
 
     @precondition(lambda self: self.asked)
     @rule(index=indexes)
@@ -227,6 +269,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def the_model_agrees(self) -> None:
+        """Every task is where the model has it."""
         seen = {
             task.id: (PLACES[task.state], task.attempts, task.lease_token, task.worker)
             for task in self.view.tasks.values()
@@ -239,10 +282,12 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def no_task_is_delivered_too_often(self) -> None:
+        """Deliveries stay within the task's bound."""
         assert all(task.attempts <= task.max_attempts for task in self.view.tasks.values())
 
     @invariant()
     def the_rows_are_those_of_the_tasks_and_no_others(self) -> None:
+        """Rows written one decision at a time are those computed from scratch."""
         assert self.rows == _recomputed(self.view)
 
     def _ask(self, operation: Operation) -> None:
@@ -287,6 +332,13 @@ class Lifecycle(RuleBasedStateMachine):
             assert after.lease_token >= least
             self.tokens[after.id] = after.lease_token
 
+    def _meet(self, caller: Caller) -> tuple[Task, str, int]:
+        """Return the task asked about, the worker that asks and the token it sends."""
+        task = self._pick(caller.index, prefer=State.LEASED if caller.sane else None)
+        worker = task.worker if caller.sane and task.worker else caller.worker
+        token = 0 if caller.token_age is None else max(0, task.lease_token - caller.token_age)
+        return task, worker, token
+
     def _pick(self, index: int, *, prefer: State | None) -> Task:
         tasks = list(self.view.tasks.values())
         preferred = [task for task in tasks if task.state is prefer]
@@ -295,9 +347,6 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _request(self) -> str:
         return f"request-{next(self.names)}"
-
-
-_FAILED = {"status": "FAILED", "error": "broken"}
 
 
 def _answer(outcome: Outcome, *, by_id: bool) -> Answer:
