@@ -8,7 +8,7 @@ WORKDIR /src
 COPY pyproject.toml ./
 RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
       > /tmp/pins.txt \
- && /opt/codeq-cluster/bin/pip install --quiet -r /tmp/pins.txt
+ && /opt/codeq-cluster/bin/pip install --quiet --use-pep517 --no-build-isolation -r /tmp/pins.txt
 COPY codeq_cluster ./codeq_cluster
 RUN /opt/codeq-cluster/bin/pip install --quiet --no-deps --no-build-isolation . \
  && /opt/codeq-cluster/bin/pip uninstall --quiet --yes setuptools pip

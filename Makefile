@@ -60,9 +60,9 @@ $(VENV)/made:
 # The stamps depend on the pins: a changed pyproject.toml installs anew, nothing else does.
 $(VENV)/installed: $(VENV)/made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SETUPTOOLS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e '.[dev]'
 	@touch $@
