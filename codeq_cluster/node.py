@@ -144,7 +144,7 @@ class Node:
                 link=GroupLink(mesh, shard),
                 timers=timers,
                 flusher=ThreadFlusher(loop, threads, partial(self.metrics.log_synced, shard)),
-                random=random.Random(),
+                random=random.SystemRandom(),
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),
             )
@@ -267,13 +267,20 @@ class Node:
 
     async def _hand_over(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""
-        led = [group for group in self._groups if group.status().is_leader]
-        if not any(group.transfer(None) for group in led):
+        asked = [group for group in self._groups if _transferred(group)]
+        if not asked:
             return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + HANDOVER_S
-        while loop.time() < until and any(group.status().is_leader for group in led):
-            await asyncio.sleep(0.01)
+        gone = asyncio.Event()
+
+        def changed() -> None:
+            if not any(group.status().is_leader for group in asked):
+                gone.set()
+
+        for engine in self._engines:
+            engine.on_leader(changed)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANDOVER_S):
+                await gone.wait()
 
     # -- what the node says of itself ------------------------------------------------------------
 
@@ -318,6 +325,15 @@ class Node:
                 for peer in status.peers
             ),
         )
+
+
+def _transferred(group: RaftGroup) -> bool:
+    """Ask the peer that is furthest to lead; False when there is none or nothing to give."""
+    status = group.status()
+    peers = [peer for peer in status.peers if peer.connected]
+    if not status.is_leader or not peers:
+        return False
+    return group.transfer(max(peers, key=lambda peer: peer.match_index).id)
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:

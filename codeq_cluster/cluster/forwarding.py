@@ -20,7 +20,14 @@ import msgspec
 from codeq_cluster.cluster.leaders import Leaders, Replica
 from codeq_cluster.core.operations import Claim, Operation
 from codeq_cluster.core.outcomes import Outcome
-from codeq_cluster.errors import LinkLost, NoLeader, NotLeader, OutcomeUnknown, PeerUnreachable
+from codeq_cluster.errors import (
+    LinkLost,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    PeerUnreachable,
+)
 
 # Between two looks for a leader when nothing tells of one; a change ends the wait at once.
 PAUSE_S = 0.05
@@ -237,6 +244,10 @@ class Forwarder:
             except (LinkLost, OutcomeUnknown, TimeoutError):
                 effect_possible = True
                 again()
+            except Overloaded:
+                if not effect_possible:
+                    raise
+                # "Nothing was done" is true of this send alone; an earlier one may have acted.
             if leader == self._leaders.of(shard):
                 await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
         if effect_possible:

@@ -1,0 +1,286 @@
+"""Rocks: one shard's RocksDB: its log and its state behind one write-ahead log.
+
+The only module that knows rocksdict. The two column families share the write-ahead log, so a synced
+write of either makes every earlier write of both durable, and after a crash the state is never
+newer than the log that led to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.settings import StoreSettings
+
+_STATE = "state"
+_LOG = "raft"
+_FRESH_INDEX = 1  # The log begins with an entry of its own at index 1.
+_FRESH_DIGEST = bytes(16)
+_PLACE = b"codeq/meta/applied"  # -> applied index (8 bytes), digest (16 bytes)
+
+# RocksDB's own numbers, by the name a metric shows them under.
+_PROPERTIES = {
+    "level0_files": "rocksdb.num-files-at-level0",
+    "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
+    "running_compactions": "rocksdb.num-running-compactions",
+    "running_flushes": "rocksdb.num-running-flushes",
+    "write_stopped": "rocksdb.is-write-stopped",
+    "delayed_write_rate": "rocksdb.actual-delayed-write-rate",
+    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
+    "block_cache_bytes": "rocksdb.block-cache-usage",
+    "live_sst_bytes": "rocksdb.live-sst-files-size",
+    "keys": "rocksdb.estimate-num-keys",
+}
+
+
+def new_cache(settings: StoreSettings) -> Cache:
+    """Make the block cache that the shards of a node share."""
+    return Cache(settings.block_cache_bytes)
+
+
+class RocksShard:
+    """One shard's directory, open and locked.
+
+    Attributes:
+        state: What is committed; a `StateStore`.
+        log: The journal's rows; a `LogStore`.
+    """
+
+    def __init__(self, path: Path, *, settings: StoreSettings, cache: Cache) -> None:
+        """Open or create the directory.
+
+        Raises:
+            DataDirectoryRefused: Another process has it open, or it is damaged.
+        """
+        families = {_STATE: _family(settings, cache), _LOG: _family(settings, cache)}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(path), _database(settings), column_families=families)
+        except Exception as error:
+            raise DataDirectoryRefused(_why_refused(path, error)) from error
+        self._path = path
+        self._open = True
+        self.state = RocksState(self._db)
+        self.log = RocksLog(self._db)
+
+    def properties(self) -> dict[str, float]:
+        """Return RocksDB's own numbers, summed over both families where that makes sense."""
+        families = (self._db.get_column_family(_STATE), self._db.get_column_family(_LOG))
+        numbers: dict[str, float] = {}
+        for name, rocks_name in _PROPERTIES.items():
+            values = [float(family.property_int_value(rocks_name) or 0) for family in families]
+            shared = name in ("block_cache_bytes", "write_stopped", "delayed_write_rate")
+            numbers[name] = max(values) if shared else sum(values)
+        return numbers
+
+    def close(self) -> None:
+        """Close the directory; harmless when it is closed."""
+        if self._open:
+            self._open = False
+            self.state.close()
+            self.log.close()
+            self._db.close()
+
+
+class _Rows:
+    """Ordered rows of one column family."""
+
+    def __init__(self, db: Rdict, name: str) -> None:
+        self._db = db
+        self._rows = db.get_column_family(name)
+        self._handle = db.get_column_family_handle(name)
+
+    def close(self) -> None:
+        """Let go of the family."""
+        self._rows.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        try:
+            value: bytes | None = self._rows.get(key)
+        except Exception as error:
+            raise StorageFailed(f"reading a row: {error}") from error
+        return value
+
+    def _read(
+        self, start: bytes, end: bytes, *, limit: int, bytes_max: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        try:
+            options = ReadOptions()
+            options.set_iterate_upper_bound(end)
+            rows_there = self._rows.iter(options)
+            rows_there.seek(start)
+            while len(rows) < limit and rows_there.valid():
+                key, value = rows_there.key(), rows_there.value()
+                rows.append((key, value))
+                size += len(key) + len(value)
+                if bytes_max is not None and size >= bytes_max:
+                    break
+                rows_there.next()
+            rows_there.status()
+        except Exception as error:
+            raise StorageFailed(f"reading rows: {error}") from error
+        return rows
+
+    def _write(self, batch: WriteBatch, *, sync: bool) -> None:
+        options = WriteOptions()
+        options.sync = sync
+        try:
+            self._db.write(batch, options)
+        except Exception as error:
+            raise StorageFailed(f"writing: {error}") from error
+
+
+class RocksState(_Rows):
+    """The committed state, with how far the log is in it."""
+
+    def __init__(self, db: Rdict) -> None:
+        super().__init__(db, _STATE)
+        place = self.get(_PLACE)
+        if place is None:
+            self._applied, self._digest = _FRESH_INDEX, _FRESH_DIGEST
+        else:
+            self._applied, self._digest = int.from_bytes(place[:8], "big"), place[8:]
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry in the state; 1 when fresh."""
+        return self._applied
+
+    @property
+    def digest(self) -> bytes:
+        """Running hash over every applied entry, 16 bytes; zeros when fresh."""
+        return self._digest
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return n values for n keys, None where there is none."""
+        try:
+            values = self._rows.get(list(keys))
+        except Exception as error:
+            raise StorageFailed(f"reading rows: {error}") from error
+        assert isinstance(values, list), "a list of keys is answered with a list"
+        return values
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` rows of start <= key < end, ascending."""
+        return self._read(start, end, limit=limit)
+
+    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+        """Write one entry's mutations with its index and digest, all or none; None deletes.
+
+        The write survives the process at once, and the machine from the log's next synced write.
+
+        Raises:
+            StorageFailed: Nothing was written; the node must stop.
+        """
+        assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        for key, value in mutations.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        batch.put(_PLACE, index.to_bytes(8, "big") + digest)
+        self._write(batch, sync=False)
+        self._applied, self._digest = index, digest
+
+
+class RocksLog(_Rows):
+    """The journal's rows."""
+
+    def __init__(self, db: Rdict) -> None:
+        super().__init__(db, _LOG)
+
+    def scan(
+        self, start: bytes, end: bytes, *, limit: int, bytes_max: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
+        return self._read(start, end, limit=limit, bytes_max=bytes_max)
+
+    def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last row of start <= key < end."""
+        try:
+            options = ReadOptions()
+            options.set_iterate_lower_bound(start)
+            options.set_iterate_upper_bound(end)
+            rows = self._rows.iter(options)
+            rows.seek_to_last()
+            found = (rows.key(), rows.value()) if rows.valid() else None
+            rows.status()
+        except Exception as error:
+            raise StorageFailed(f"reading the last row: {error}") from error
+        return found
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        *,
+        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+        sync: bool,
+    ) -> None:
+        """Apply the range deletes, then the puts, all or none; may be called from a thread.
+
+        Raises:
+            StorageFailed: Nothing was written; the node must stop.
+        """
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        for start, end in delete_ranges:
+            batch.delete_range(start, end, self._handle)
+        for key, value in puts:
+            batch.put(key, value)
+        self._write(batch, sync=sync)
+
+
+def _database(settings: StoreSettings) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # A crash can tear the last record; any other damage must be seen, not skipped.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(8 * settings.memtable_bytes)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(2**20)
+    return options
+
+
+def _family(settings: StoreSettings, cache: Cache) -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(settings.bloom_bits, block_based=False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(settings.memtable_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    return options
+
+
+def _why_refused(path: Path, error: Exception) -> str:
+    text = str(error)
+    if "lock" in text.lower():
+        return f"the data directory {path} is in use by another process"
+    return f"the data directory {path} cannot be opened: {text}"

@@ -1,0 +1,107 @@
+"""Memory store: one shard's log and state in memory, for tests that need no disk."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+
+
+class _Rows:
+    """Ordered rows."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        return self._values.get(key)
+
+    def _read(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
+        return [(key, self._values[key]) for key in keys]
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            if self._values.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+            return
+        if key not in self._values:
+            insort(self._keys, key)
+        self._values[key] = value
+
+
+class MemoryState(_Rows):
+    """A `StateStore`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied_index = 1
+        self.digest = bytes(16)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return n values for n keys."""
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` rows of start <= key < end, ascending."""
+        return self._read(start, end)[:limit]
+
+    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+        """Write one entry's mutations with its index and digest."""
+        assert index == self.applied_index + 1, f"entry {index} after entry {self.applied_index}"
+        for key, value in mutations.items():
+            self._put(key, value)
+        self.applied_index, self.digest = index, digest
+
+
+class MemoryLog(_Rows):
+    """A `LogStore`."""
+
+    def scan(
+        self, start: bytes, end: bytes, *, limit: int, bytes_max: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` rows, about `bytes_max` bytes of them."""
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        for key, value in self._read(start, end)[:limit]:
+            rows.append((key, value))
+            size += len(key) + len(value)
+            if size >= bytes_max:
+                break
+        return rows
+
+    def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last row of start <= key < end."""
+        rows = self._read(start, end)
+        return rows[-1] if rows else None
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        *,
+        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+        sync: bool,
+    ) -> None:
+        """Apply the range deletes, then the puts."""
+        del sync  # Memory is as durable as it gets.
+        for start, end in delete_ranges:
+            for key, _ in self._read(start, end):
+                self._put(key, None)
+        for key, value in puts:
+            self._put(key, value)
+
+
+class MemoryShard:
+    """The same surface as `RocksShard`."""
+
+    def __init__(self) -> None:
+        self.state = MemoryState()
+        self.log = MemoryLog()
+
+    def properties(self) -> dict[str, float]:
+        """Return nothing: there is no engine to ask."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
