@@ -14,7 +14,7 @@ class LinkProxies:
 
     A blocked direction holds bytes instead of dropping them, as a network does whose lost packets
     TCP sends again: they arrive late when the direction is unblocked, and connections stay open
-    meanwhile. A node that is not there resets the dialler's connection.
+    meanwhile. The proxy of a node that is not there closes the dialler's connection.
     """
 
     def __init__(self, link_ports: Mapping[str, int]) -> None:
@@ -41,6 +41,8 @@ class LinkProxies:
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        # The transports aborted above close on the loop's next pass.
+        await asyncio.sleep(0)
         for server in self._servers.values():
             await server.wait_closed()
         self._servers.clear()
@@ -88,7 +90,7 @@ class LinkProxies:
                     "127.0.0.1", self._link_ports[target]
                 )
             except OSError:
-                # Nobody is there; the dialler learns it from the reset below.
+                # Nobody is there; the dialler learns it from the close below.
                 return
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(_pump(reader, far_writer, forward))

@@ -1,0 +1,106 @@
+"""Report: the figures as rows, and the rows as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from bench.driver import Measured
+from codeq_cluster.testing.accounting import Percentiles
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One scenario at one level.
+
+    Attributes:
+        per_s: Tasks created, or finished where the scenario finishes them, a second.
+        latency_ms: By operation: count, p50, p90, p99, max.
+        nodes_cpu_percent: Of one core, all nodes together, warm-up included.
+        driver_cpu_percent: The load generator's.
+    """
+
+    kind: str
+    lanes: int
+    per_s: float
+    latency_ms: dict[str, Percentiles]
+    failed: dict[str, int]
+    nodes_cpu_percent: int = 0
+    driver_cpu_percent: int = 0
+
+    @classmethod
+    def of(cls, kind: str, lanes: int, measured: Measured) -> Row:
+        """Summarize what a driver measured."""
+        return cls(
+            kind=kind,
+            lanes=lanes,
+            per_s=round(measured.cycles / measured.seconds, 1),
+            latency_ms={
+                name: Percentiles.of([took / 1000 for took in latencies])
+                for name, latencies in measured.latencies_us.items()
+            },
+            failed=measured.failed,
+        )
+
+    def line(self) -> str:
+        """Return the row in one line, for progress."""
+        return f"{self.kind} {self.lanes}: {self.per_s:,.0f}/s {self.failed or ''}"
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """Return the report as text: machine, one line for each operation of each row, the rest."""
+    machine, settings = report["machine"], report["settings"]
+    changed = ", with uncommitted changes" if machine["changed"] else ""
+    place = (
+        f"{machine['cores']} cores ({machine['cpu']}), kernel {machine['kernel']},"
+        f" Python {machine['python']}, fsync {machine['fsyncMs']} ms,"
+        f" load average before {machine['loadBefore']:.2f}"
+    )
+    cluster = (
+        f"{settings['nodes']} nodes, {settings['shards']} shards,"
+        f" durability {settings['durability']}: {settings['command']}"
+    )
+    columns = (
+        f"{'scenario':<9} {'lanes':>5} {'tasks/s':>9}  {'operation':<13}"
+        f" {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8} ms"
+        f"  {'nodes':>5} {'driver':>6} CPU %  failed"
+    )
+    lines = [f"commit {machine['commit'][:10]}{changed}", place, cluster, "", columns]
+    for row in report["rows"]:
+        head = f"{row['kind']:<9} {row['lanes']:>5} {row['per_s']:>9,.0f}"
+        tail = (
+            f"     {row['nodes_cpu_percent']:>5} {row['driver_cpu_percent']:>6}"
+            f"        {sum(row['failed'].values())}"
+        )
+        for name, took in row["latency_ms"].items():
+            lines.append(
+                f"{head}  {name:<13} {took['p50']:>8.2f} {took['p90']:>8.2f}"
+                f" {took['p99']:>8.2f} {took['max']:>8.2f}{tail}"
+            )
+            head, tail = " " * len(head), ""
+        if not row["latency_ms"]:
+            lines.append(f"{head}{tail}")
+    if report["idle"]:
+        lines += ["", f"idle, percent of a core: {_by_node(report['idle'])}"]
+    rss = report["rssMiB"]
+    lines.append(
+        f"resident MiB: at start {_by_node(rss['start'])}; after load {_by_node(rss['afterLoad'])}"
+    )
+    if report["repair"]:
+        lines.append(_repair(report["repair"]))
+    return "\n".join(lines)
+
+
+def _by_node(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{node} {value:g}" for node, value in values.items())
+
+
+def _repair(repair: Mapping[str, Any]) -> str:
+    took = repair["summary"]
+    return (
+        f"{repair['kills']} x kill -9 of a leader at {repair['cyclesPerSecond']} cycles/s:"
+        f" next write p50 {took['p50']:.2f} s, p90 {took['p90']:.2f} s, max {took['max']:.2f} s;"
+        f" failed {repair['failed']}, lost {repair['lost']},"
+        f" finished twice {repair['finishedTwice']}"
+    )
