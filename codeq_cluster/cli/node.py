@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 import uvloop
@@ -10,8 +11,11 @@ import uvloop
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.serve import until_signal
 from codeq_cluster.config import Loaded, load
+from codeq_cluster.config.keys import IGNORED
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
+
+log = logging.getLogger(__name__)
 
 # The settings a node is most often started with by hand; `--set` reaches the others.
 _FLAGS = (
@@ -73,9 +77,14 @@ def loaded(options: argparse.Namespace) -> Loaded:
 
 
 def _run(options: argparse.Namespace) -> Exit:
-    settings = loaded(options).settings
+    found = loaded(options)
+    settings = found.settings
     # A node's imports take longer than everything a wrong configuration needs.
     from codeq_cluster.node import run  # noqa: PLC0415
+    from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
+    set_up_logs(settings.log_level)
+    for name in found.ignored:
+        log.warning("setting ignored", extra={"key": name, "reason": IGNORED[name]})
     uvloop.run(until_signal(run(settings), stdin=options.until_stdin_closes))
     return Exit.OK

@@ -70,12 +70,11 @@ def _finish(
 async def _create(broker: Broker, options: argparse.Namespace) -> Mapping[str, object]:
     text = sys.stdin.read() if options.payload == "-" else options.payload
     try:
-        payload = json.loads(text)
+        json.loads(text)
     except ValueError as error:
         raise ConfigInvalid(f"--payload: {error}; allowed is JSON text") from error
     fields: dict[str, object] = {
         "command": options.event,
-        "payload": payload,
         "priority": options.priority,
         "maxAttempts": options.max_attempts,
         "delaySeconds": options.delay_seconds,
@@ -84,4 +83,5 @@ async def _create(broker: Broker, options: argparse.Namespace) -> Mapping[str, o
         "idempotencyKey": options.idempotency_key,
         "webhook": options.webhook,
     }
-    return await broker.create({name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    return await broker.create(given, payload=text)

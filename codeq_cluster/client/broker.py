@@ -53,7 +53,10 @@ class Broker:
         """
         assert urls
         self._urls = tuple(url.rstrip("/") for url in urls)
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+        }
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
@@ -82,9 +85,16 @@ class Broker:
         """Return the groups of the node, as it sees them."""
         return await self._call("GET", "/v1/codeq/raft/status")
 
-    async def create(self, task: Mapping[str, object]) -> Mapping[str, object]:
-        """Create a task from the fields of `POST /tasks` and return it."""
-        return await self._call("POST", "/v1/codeq/tasks", body=task)
+    async def create(self, task: Mapping[str, object], *, payload: str) -> Mapping[str, object]:
+        """Create a task and return it.
+
+        Args:
+            task: Fields of `POST /tasks` but the payload; `command` at least.
+            payload: Valid JSON text, sent as it is: numbers keep every digit.
+        """
+        assert task
+        body = f'{json.dumps(task)[:-1]}, "payload": {payload}}}'
+        return await self._call("POST", "/v1/codeq/tasks", body=body)
 
     async def task(self, task_id: str) -> Mapping[str, object]:
         """Return a task."""
@@ -98,7 +108,7 @@ class Broker:
     async def cancel(self, task_id: str) -> Mapping[str, object]:
         """Cancel a task that has not finished and return the answer."""
         return await self._call(
-            "POST", f"/v1/codeq/tasks/{quote(task_id, safe='')}/cancel", body={}
+            "POST", f"/v1/codeq/tasks/{quote(task_id, safe='')}/cancel", body="{}"
         )
 
     async def _call(
@@ -106,7 +116,7 @@ class Broker:
         method: str,
         path: str,
         *,
-        body: Mapping[str, object] | None = None,
+        body: str | None = None,
         wait_s: int = 0,
     ) -> Mapping[str, object]:
         """Send one request.
@@ -121,7 +131,7 @@ class Broker:
         for url in self._urls:
             try:
                 async with self._session.request(
-                    method, url + path, json=body, timeout=timeout, allow_redirects=False
+                    method, url + path, data=body, timeout=timeout, allow_redirects=False
                 ) as response:
                     return await _answer(response)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -150,9 +160,12 @@ async def _answer(response: aiohttp.ClientResponse) -> Mapping[str, object]:
             status=response.status,
         )
     if response.status >= 400:
-        text = document.get("error") or document.get("status") or "no reason given"
+        text = str(document.get("error") or "no reason given")
+        missing = document.get("missing")
+        if isinstance(missing, list) and missing:
+            text = f"{text}: {', '.join(map(str, missing))}"
         raise Refused(
-            str(text),
+            text,
             status=response.status,
             code=str(document.get("code", "")),
             retryable=document.get("retryable") is True,

@@ -15,7 +15,7 @@ _RESULT = '{"status":"COMPLETED","result":{"greeting":"hello world"}}'
 def banner(nodes: Sequence[PlannedNode], directory: Path, *, shards: int) -> str:
     """Return the text, with a task's life as three shell commands, one for each node in turn."""
     create, claim, result = (f"{nodes[step % len(nodes)].url}/v1/codeq/tasks" for step in range(3))
-    curl = f"curl -sS -H 'Authorization: Bearer {TOKEN}'"
+    curl = f"curl -sS -w '\\n' -H 'Authorization: Bearer {TOKEN}'"
     width = max(len(node.id) for node in nodes)
     listed = "\n".join(f"  {node.id:<{width}}  {node.url}" for node in nodes)
     counted = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"

@@ -87,6 +87,7 @@ def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
     """Run the only node inside this process, its log in the file where a child's would be."""
     # A node's imports take longer than all that can be refused before them.
     from codeq_cluster.node import run  # noqa: PLC0415
+    from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
     settings = load(file=node.config_file).settings
 
@@ -99,6 +100,7 @@ def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
     publish(directory, [(node, os.getpid())])
     try:
         with _output_to(node.log_file) as terminal:
+            set_up_logs(settings.log_level)
             uvloop.run(until_signal(work(terminal)))
     finally:
         retract(directory)
