@@ -17,6 +17,10 @@ from codeq_cluster.core.view import View
 # rather than holding up the shard (1000 x about 1 us).
 CLAIM_SKIPS_MAX = 1000
 
+# Payloads one claim hands out, so that its answer fits a frame between nodes; a task that does not
+# fit stays ready for the next claim. The first task always fits.
+CLAIM_PAYLOAD_BYTES_MAX = 8 * 2**20
+
 
 def claim(view: View, operation: Claim) -> Decision:
     """Lease up to `operation.count` ready tasks to the worker; none is an answer too.
@@ -35,6 +39,7 @@ def claim(view: View, operation: Claim) -> Decision:
     changes = []
     tasks = []
     skips = 0
+    payload_bytes = 0
     for task_id in _ready(view, operation):
         ready = view.task(task_id)
         assert ready is not None
@@ -43,6 +48,9 @@ def claim(view: View, operation: Claim) -> Decision:
             if skips > CLAIM_SKIPS_MAX:
                 break
             continue
+        payload_bytes += ready.payload_bytes
+        if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
+            break
         task = leased(
             ready,
             worker=operation.worker,

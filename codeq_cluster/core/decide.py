@@ -59,6 +59,7 @@ from codeq_cluster.core.transitions import (
     extended,
     returned,
     submitted,
+    undelivered,
 )
 from codeq_cluster.core.view import View
 
@@ -145,6 +146,7 @@ def _new_task(view: View, operation: Create) -> Task:
         trace_state=operation.trace_state,
         idempotency_key=operation.idempotency_key,
         run_at_ms=operation.run_at_ms,
+        payload_bytes=len(operation.payload.encode()),
     )
 
 
@@ -172,6 +174,9 @@ def _abandon(view: View, operation: Abandon, rules: Rules) -> Decision:
     refusal = _refusal(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
+    if operation.undelivered:
+        after = undelivered(task, seq=view.next_seq(), now_ms=view.now_ms)
+        return Decision(Returned(dead=False), (TaskChange(before=task, after=after),))
     attempt = attempt_of(
         task, AttemptOutcome.ABANDONED, now_ms=view.now_ms, request=operation.request
     )

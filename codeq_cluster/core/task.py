@@ -74,6 +74,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         claim: Id of the claim request that holds the lease, so that its retry finds the task again.
         run_at_ms: The start time the producer asked for; 0 for at once.
         ended_by: Id of the request that made the task terminal.
+        payload_bytes: Size of the payload, so that a claim's answer can be bounded without it.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     ended_by: str = ""
     has_result: bool = False
     history: tuple[Attempt, ...] = ()
+    payload_bytes: int = 0
 
 
 class Artifact(Struct, frozen=True, array_like=True):

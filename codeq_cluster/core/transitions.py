@@ -75,6 +75,23 @@ def returned(task: Task, ended: Attempt, rules: Rules, *, seq: int) -> Task:
     )
 
 
+def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
+    """LEASED → READY, as if the claim had not been: no worker ever saw the task."""
+    assert task.state is State.LEASED
+    return replace(
+        task,
+        state=State.READY,
+        attempts=task.attempts - 1,
+        seq=seq,
+        ready_ms=now_ms,
+        worker="",
+        lease_until_ms=0,
+        claim="",
+        claimed_ms=0,
+        updated_ms=now_ms,
+    )
+
+
 def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
     """LEASED → DELAYED, for the delay the attempt ended with."""
     assert task.state is State.LEASED

@@ -1,0 +1,177 @@
+"""Bytes of the store and of the log against the files beside this one.
+
+A file has a line a value: its name, a tab, its bytes. A difference means that nodes of two versions
+no longer understand each other's data: decide that, do not discover it. To write the files anew
+after such a decision, and after giving the format its new version byte:
+
+    GOLDEN_REWRITE=1 pytest tests/golden
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.codec.entries import Entry
+from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
+from codeq_cluster.core.view import KeyRow
+
+HERE = Path(__file__).parent
+NOW_MS = 1_700_000_000_000
+SEQ = NOW_MS << 20
+
+MINIMAL = Task(
+    id="11111111",
+    tenant="",
+    command="render",
+    priority=0,
+    max_attempts=5,
+    created_ms=NOW_MS,
+    updated_ms=NOW_MS,
+    state=State.READY,
+    seq=SEQ,
+)
+FULL = Task(
+    id="22222222",
+    tenant="acme",
+    command="Render.Video",
+    priority=9,
+    max_attempts=3,
+    created_ms=NOW_MS,
+    updated_ms=NOW_MS + 1,
+    state=State.LEASED,
+    attempts=2,
+    seq=0,
+    due_ms=NOW_MS + 2,
+    expires_ms=NOW_MS + 3,
+    retain_until_ms=NOW_MS + 4,
+    worker="worker-7",
+    lease_until_ms=NOW_MS + 5,
+    lease_token=2,
+    claim="request-1",
+    claimed_ms=NOW_MS + 6,
+    error="größer",
+    webhook="https://hooks.example/done",
+    trace_parent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    trace_state="a=b",
+    idempotency_key="order/17",
+    run_at_ms=NOW_MS + 7,
+    ready_ms=NOW_MS + 8,
+    ended_by="request-2",
+    has_result=True,
+    history=tuple(
+        Attempt(
+            worker="worker-3",
+            started_ms=NOW_MS,
+            ended_ms=NOW_MS + 9,
+            outcome=outcome,
+            error="busy",
+            request="request-3",
+            delay_ms=10,
+        )
+        for outcome in AttemptOutcome
+    ),
+)
+RESULT = Result(
+    task_id="22222222",
+    status="COMPLETED",
+    body='{"n": 1e400}',
+    error="",
+    artifacts=(Artifact("log.txt", "https://files.example/log.txt"),),
+    completed_ms=NOW_MS,
+    worker="worker-7",
+    request="request-4",
+)
+ENTRY = Entry(
+    epoch=7,
+    ordinal=300,
+    clock_ms=NOW_MS,
+    seq=SEQ,
+    mutations={b"codeq/tasks/1": b"\x01\x02", b"codeq/q/a/_/inprog/1": b"", b"gone": None},
+)
+
+
+def _key_lines() -> dict[str, bytes]:
+    return {
+        "task": keyspace.task("11111111"),
+        "payload": keyspace.payload("11111111"),
+        "result": keyspace.result("11111111"),
+        "pending": keyspace.pending("render", "", priority=9, seq=SEQ, task_id="11111111"),
+        "pending of a tenant": keyspace.pending(
+            "render", "acme", priority=0, seq=SEQ, task_id="11111111"
+        ),
+        "delayed": keyspace.delayed("render", "acme", due_ms=NOW_MS, task_id="11111111"),
+        "inprog": keyspace.inprog("render", "acme", task_id="11111111"),
+        "dlq": keyspace.dlq("render", "acme", task_id="11111111"),
+        "lease": keyspace.lease(NOW_MS, "11111111"),
+        "ttl": keyspace.ttl(NOW_MS, "11111111"),
+        "claim": keyspace.claim("request-1", "11111111"),
+        "idempotency": keyspace.idempotency("acme", "order/17"),
+        "stats": keyspace.stats("render", ""),
+        "meta": keyspace.meta("applied"),
+    }
+
+
+def _record_lines() -> dict[str, bytes]:
+    return {
+        "minimal task": records.encode_task(MINIMAL),
+        "full task": records.encode_task(FULL),
+        **{
+            f"{state.name} task": records.encode_task(
+                Task(
+                    id="3",
+                    tenant="",
+                    command="a",
+                    priority=0,
+                    max_attempts=1,
+                    created_ms=1,
+                    updated_ms=1,
+                    state=state,
+                )
+            )
+            for state in State
+        },
+        "result": records.encode_result(RESULT),
+        "idempotency row": records.encode_key_row(KeyRow("22222222", "fingerprint")),
+        "counters": records.encode_counters(Counters(1, 200, 70_000, 5_000_000_000)),
+    }
+
+
+def _entry_lines() -> dict[str, bytes]:
+    return {
+        "empty": entries.encode(Entry(epoch=0, ordinal=0, clock_ms=0, seq=0, mutations={})),
+        "full": entries.encode(ENTRY),
+    }
+
+
+FAMILIES = {"keys": _key_lines, "records": _record_lines, "entries": _entry_lines}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bytes_are_what_they_were(family: str) -> None:
+    """Data written by an earlier version means the same to this one."""
+    lines = FAMILIES[family]()
+    text = "".join(f"{name}\t{value.hex(' ', -4)}\n" for name, value in lines.items())
+    path = HERE / f"{family}.txt"
+    if os.environ.get("GOLDEN_REWRITE"):
+        path.write_text(text)
+
+    assert path.read_text() == text
+
+
+def test_records_written_down_read_back() -> None:
+    """The golden bytes decode to the values they were made of."""
+    golden = _golden("records")
+
+    assert records.decode_task(golden["minimal task"]) == MINIMAL
+    assert records.decode_task(golden["full task"]) == FULL
+    assert records.decode_result(golden["result"]) == RESULT
+    assert entries.decode(_golden("entries")["full"]) == ENTRY
+
+
+def _golden(family: str) -> dict[str, bytes]:
+    rows = (line.split("\t") for line in (HERE / f"{family}.txt").read_text().splitlines())
+    return {name: bytes.fromhex(value) for name, value in rows}

@@ -1,0 +1,88 @@
+"""A log entry is read whole and strictly, or refused."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.codec import entries
+from codeq_cluster.codec.entries import Entry, EntryInvalid
+
+NUMBERS = st.integers(0, 2**63 - 1)
+ENTRY = Entry(epoch=3, ordinal=4, clock_ms=5, seq=6, mutations={b"a": b"1", b"b": None})
+
+
+@given(
+    entry=st.builds(
+        Entry,
+        epoch=NUMBERS,
+        ordinal=NUMBERS,
+        clock_ms=NUMBERS,
+        seq=NUMBERS,
+        mutations=st.dictionaries(st.binary(), st.none() | st.binary()),
+    )
+)
+def test_entries_come_back(entry: Entry) -> None:
+    """What the leader wrote is what every replica reads."""
+    assert entries.decode(entries.encode(entry)) == entry
+
+
+@given(noise=st.binary())
+def test_noise_is_refused_and_raises_nothing_else(noise: bytes) -> None:
+    """Whatever the bytes, decoding ends in an entry or in EntryInvalid."""
+    try:
+        entries.decode(b"\x01" + noise)
+    except EntryInvalid:
+        return
+
+    assert noise[:1] == b"\x85"
+
+
+@given(cut=st.integers(0, len(entries.encode(ENTRY)) - 1))
+def test_an_entry_cut_short_is_refused(cut: int) -> None:
+    """No prefix of an entry is an entry."""
+    with pytest.raises(EntryInvalid):
+        entries.decode(entries.encode(ENTRY)[:cut])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [1, 2, 3, 4],
+        [1, 2, 3, 4, {}, 5],
+        [1, 2, 3, 4, []],
+        [True, 2, 3, 4, {}],
+        [-1, 2, 3, 4, {}],
+        [2**63, 2, 3, 4, {}],
+        [1.0, 2, 3, 4, {}],
+        [1, 2, 3, 4, {"a": b""}],
+        [1, 2, 3, 4, {b"a": ""}],
+        [1, 2, 3, 4, {b"a": [[]]}],
+        {},
+        None,
+    ],
+)
+def test_another_shape_is_refused(fields: object) -> None:
+    """CBOR that is no entry is told apart by its types."""
+    with pytest.raises(EntryInvalid):
+        entries.decode(b"\x01" + cbor2.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"", "version none"),
+        (b"\x02" + entries.encode(ENTRY)[1:], "version 02"),
+        (entries.encode(ENTRY) + b"\x00", "followed by"),
+        (b"\x01\x85\x01\x02\x03\x04\xa2\x41a\x40\x41a\x40", "Duplicate"),
+        (b"\x01\x9f\x01\x02\x03\x04\xa0\xff", "indefinite"),
+        (b"\x01" + b"\x81" * 5000, "nesting"),
+        (b"\x01\x5b" + b"\xff" * 8, "premature end"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:
+    """The text is for whoever finds the damaged log."""
+    with pytest.raises(EntryInvalid, match=words):
+        entries.decode(payload)

@@ -1,0 +1,160 @@
+"""What a batch of changes writes: the net effect, nothing of the states between."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.operations import Advance, Cancel, Claim, Create, Operation
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import Counters, State
+from codeq_cluster.core.view import KeyRow
+from codeq_cluster.testing.dict_view import DictView
+
+RULES = Rules(retention_ms=10, key_retention_ms=10)
+CREATE = Create(id="t", tenant="acme", command="Render", payload='"ü"')
+KEYED = replace(CREATE, idempotency_key="k", fingerprint="print")
+CLAIM = Claim(request="r", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=100)
+CANCEL = Cancel(request="c", id="t", tenant="acme")
+
+
+def test_a_created_task_brings_record_payload_place_and_count() -> None:
+    """All rows of a create are one write."""
+    view = DictView()
+    (change,) = _changes(view, CREATE)
+    task = view.task("t")
+
+    assert task is not None
+    assert mutations([change], _none) == {
+        keyspace.task("t"): records.encode_task(task),
+        keyspace.payload("t"): '"ü"'.encode(),
+        keyspace.pending("render", "acme", priority=0, seq=task.seq, task_id="t"): b"",
+        keyspace.stats("render", "acme"): records.encode_counters(Counters(ready=1)),
+    }
+
+
+def test_a_place_left_within_the_batch_is_never_written() -> None:
+    """Created and claimed in one entry: no pending row, and no tombstone for one either."""
+    rows = mutations(_changes(DictView(), CREATE, CLAIM), _none)
+
+    families = {keyspace.family(key) for key in rows}
+
+    assert keyspace.Family.PENDING not in families
+    assert rows[keyspace.inprog("render", "acme", task_id="t")] == b""
+    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(Counters(leased=1))
+
+
+def test_a_move_touches_only_the_rows_that_differ() -> None:
+    """A heartbeat's in-progress row and counters stay as they are."""
+    view = DictView()
+    _changes(view, CREATE)
+    changes = _changes(view, CLAIM)
+    task = changes[0].after
+    assert task is not None
+    longer = replace(task, lease_until_ms=999)
+
+    assert mutations([TaskChange(before=task, after=longer)], _none) == {
+        keyspace.task("t"): records.encode_task(longer),
+        keyspace.lease(task.lease_until_ms, "t"): None,
+        keyspace.lease(999, "t"): b"",
+    }
+
+
+def test_a_queue_with_no_task_left_has_no_counters() -> None:
+    """Names of queues do not pile up in the store."""
+    view = DictView()
+    _changes(view, CREATE)
+    rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: Counters(ready=1))
+
+    assert rows[keyspace.stats("render", "acme")] is None
+
+
+def test_a_deleted_task_takes_everything_along() -> None:
+    """Record, payload, result, key and timer go in one write."""
+    view = DictView()
+    _changes(view, KEYED, CANCEL)
+    view.now_ms += 10
+    rows = mutations(_changes(view, Advance(count=1)), _none)
+
+    assert rows == dict.fromkeys(
+        (
+            keyspace.task("t"),
+            keyspace.payload("t"),
+            keyspace.result("t"),
+            keyspace.idempotency("acme", "k"),
+            keyspace.ttl(11, "t"),
+        )
+    )
+
+
+def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
+    """The old task's deletion does not take the new one's row."""
+    view = DictView()
+    _changes(view, KEYED, CANCEL)
+    view.now_ms += 10
+    rows = mutations(_changes(view, Advance(count=1), replace(KEYED, id="u")), _none)
+
+    row = rows[keyspace.idempotency("acme", "k")]
+
+    assert row == records.encode_key_row(KeyRow("u", "print"))
+
+
+def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
+    """Nothing of the deleted task is left under the id."""
+    view = DictView()
+    _changes(view, KEYED, CANCEL)
+    view.now_ms += 10
+    rows = mutations(_changes(view, Advance(count=1), CREATE), _none)
+
+    assert rows[keyspace.result("t")] is None
+    assert rows[keyspace.idempotency("acme", "k")] is None
+    assert rows[keyspace.payload("t")] == '"ü"'.encode()
+
+
+def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
+    """No tombstones for rows that never were."""
+    view = DictView()
+    changes = _changes(view, KEYED, CANCEL)
+    view.now_ms += 10
+    changes += _changes(view, Advance(count=1))
+
+    assert mutations(changes, _none) == {}
+
+
+def test_counters_below_zero_stop_the_node() -> None:
+    """A wrong count is a bug and must not be committed."""
+    view = DictView()
+    _changes(view, CREATE)
+    changes = _changes(view, CLAIM)
+
+    with pytest.raises(AssertionError):
+        mutations(changes, _none)
+
+
+def test_changes_that_do_not_follow_each_other_stop_the_node() -> None:
+    """A change must start from what the last one of its task left."""
+    changes = _changes(DictView(), CREATE, CLAIM)
+    task = changes[1].after
+    assert task is not None
+    stray = TaskChange(before=replace(task, state=State.READY), after=task)
+
+    with pytest.raises(AssertionError):
+        mutations([changes[0], stray], _none)
+
+
+def _changes(view: DictView, *operations: Operation) -> list[TaskChange]:
+    changes: list[TaskChange] = []
+    for operation in operations:
+        decision = decide(view, operation, RULES)
+        assert decision.changes
+        view.advance(decision.changes)
+        changes += decision.changes
+    return changes
+
+
+def _none(_queue: str, _tenant: str) -> Counters:
+    return Counters()

@@ -1,0 +1,73 @@
+"""Stored values come back as they were, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from codeq_cluster.codec import records
+from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
+from codeq_cluster.core.view import KeyRow
+
+ATTEMPT = Attempt(worker="ann", started_ms=1, ended_ms=2, outcome=AttemptOutcome.NACKED, delay_ms=7)
+TASK = Task(
+    id="t",
+    tenant="",
+    command="Render",
+    priority=9,
+    max_attempts=5,
+    created_ms=1,
+    updated_ms=2,
+    state=State.DELAYED,
+    error="fünf",
+    history=(ATTEMPT,),
+)
+RESULT = Result(
+    task_id="t", status="COMPLETED", body='{"n":1e400}', artifacts=(Artifact("a", "u"),)
+)
+
+Decoder = Callable[[bytes], object]
+DECODERS = [
+    records.decode_task,
+    records.decode_result,
+    records.decode_key_row,
+    records.decode_counters,
+]
+
+
+def test_records_come_back() -> None:
+    """Every kind of value survives the store."""
+    row = KeyRow("t", "print")
+    counters = Counters(1, 2, 3, 4)
+
+    assert records.decode_task(records.encode_task(TASK)) == TASK
+    assert records.decode_result(records.encode_result(RESULT)) == RESULT
+    assert records.decode_key_row(records.encode_key_row(row)) == row
+    assert records.decode_counters(records.encode_counters(counters)) == counters
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("value", [b"", b"\x00", b"\x02" + records.encode_task(TASK)[1:]])
+def test_another_version_is_named_and_refused(decode: Decoder, value: bytes) -> None:
+    """A record of an unknown version is never guessed at."""
+    with pytest.raises(RecordInvalid, match="version"):
+        decode(value)
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("value", [b"\x01", b"\x01\xc1", b"\x01\x93\xa1a\xa1b\xc4", b"\x01\x80"])
+def test_damage_is_refused(decode: Decoder, value: bytes) -> None:
+    """Bytes that are no record raise the one error callers know."""
+    with pytest.raises(RecordInvalid, match="damaged"):
+        decode(value)
+
+
+def test_a_record_written_before_a_field_was_added_still_reads() -> None:
+    """A new field goes to the end and has a default."""
+    fields = msgspec.msgpack.decode(records.encode_task(TASK)[1:])
+    shorter = b"\x01" + msgspec.msgpack.encode(fields[:-1])
+
+    assert records.decode_task(shorter) == msgspec.structs.replace(TASK, payload_bytes=0)
