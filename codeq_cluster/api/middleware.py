@@ -143,8 +143,11 @@ async def _body(request: web.Request, limits: LimitSettings, unreadable: str) ->
     if length is not None and length > limits.max_body_bytes:
         raise _too_large(limits)
     try:
-        if request.content.is_eof():
-            body = await request.read()
+        if request.content.is_eof() and request.content.exception() is None:
+            # All of it came with the head, as small bodies do: no need to wait with a deadline.
+            body = request.content.read_nowait()
+            if len(body) > limits.max_body_bytes:
+                raise _too_large(limits)
         else:
             async with asyncio.timeout(limits.body_timeout_ms / 1000):
                 body = await request.read()

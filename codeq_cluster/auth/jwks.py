@@ -38,6 +38,9 @@ class Key(Struct, frozen=True):
 class Jwks:
     """The key set behind one URL.
 
+    Attributes:
+        fetched: Set once the keys have been had for the first time.
+
     Args:
         ttl_s: Age at which the set is fetched again, in the background.
         clock: Monotonic seconds.
@@ -60,6 +63,7 @@ class Jwks:
         self._tried_s = float("-inf")
         self._flight = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
+        self.fetched = asyncio.Event()
 
     async def start(self) -> None:
         """Fetch the keys now and then again each time they reach their age."""
@@ -105,6 +109,7 @@ class Jwks:
                 log.warning("jwks fetch failed", extra={"url": self._url, "reason": str(error)})
             else:
                 self._fetched_s = self._clock()
+                self.fetched.set()
 
     async def _refresh(self) -> None:
         while True:

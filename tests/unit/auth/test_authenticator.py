@@ -1,0 +1,308 @@
+"""Authenticator: who enters, and what the others are told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import jwt
+import pytest
+
+from codeq_cluster.auth import Access, AccessRefused, Authenticator
+from codeq_cluster.auth.identity import WORKER_SCOPES
+from codeq_cluster.auth.jwks import KeysUnavailable
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import AuthProviderSettings, AuthSettings, StaticToken
+
+from .issuer import Issuer
+
+SECRET = "a secret of more than thirty-two bytes"
+
+
+def static(*tokens: StaticToken) -> AuthProviderSettings:
+    """Describe a provider of static tokens."""
+    return AuthProviderSettings(kind="static", tokens=tokens)
+
+
+def authenticator(
+    *,
+    producer: tuple[AuthProviderSettings, ...] = (),
+    worker: tuple[AuthProviderSettings, ...] = (),
+    producer_as_worker: bool = False,
+    cached_tokens_max: int = 10,
+) -> Authenticator:
+    """Build an authenticator whose fallback is the default tenant."""
+    return Authenticator(
+        AuthSettings(
+            producer=producer,
+            worker=worker,
+            tenant_fallback="default",
+            allow_producer_as_worker=producer_as_worker,
+            cached_tokens_max=cached_tokens_max,
+        )
+    )
+
+
+async def refusal(auth: Authenticator, header: str | None, access: Access) -> tuple[int, str]:
+    """Return what a caller who is not let in is told."""
+    with pytest.raises(AccessRefused) as refused:
+        await auth.authenticate(header, access)
+    return refused.value.status, refused.value.text
+
+
+PRODUCER = static(StaticToken(token="produce", subject="p"))
+ADMIN = static(StaticToken(token="rule", subject="r", scopes=("codeq:admin",)))
+WORKER = static(
+    StaticToken(token="work", subject="w", scopes=("codeq:claim",), event_types=("a",)),
+    StaticToken(token="no-types", subject="w", scopes=("codeq:claim",)),
+    StaticToken(token="no-scope", subject="w", event_types=("a",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (None, "missing Authorization header"),
+        ("", "missing Authorization header"),
+        ("   ", "missing Authorization header"),
+        ("Bearer", "invalid Authorization format"),
+        ("produce", "invalid Authorization format"),
+        ("Basic produce", "invalid Authorization format"),
+        ("Bearer produce x", "invalid Authorization format"),
+        ("Bearer wrong", "invalid token"),
+        ("Bearer \udcff", "invalid token"),
+    ],
+)
+async def test_a_header_that_names_no_caller_is_told_why(header: str | None, text: str) -> None:
+    """Clients compare the words."""
+    auth = authenticator(producer=(PRODUCER,))
+
+    assert await refusal(auth, header, Access.PRODUCER) == (401, text)
+
+
+async def test_the_scheme_is_case_insensitive() -> None:
+    """As HTTP has it."""
+    auth = authenticator(producer=(PRODUCER,))
+
+    assert (await auth.authenticate("bEaReR produce", Access.PRODUCER)).subject == "p"
+
+
+async def test_each_class_of_route_asks_its_own_providers() -> None:
+    """A producer's token is no worker's, and the other way round; reads take either."""
+    auth = authenticator(producer=(PRODUCER,), worker=(WORKER,))
+
+    assert await refusal(auth, "Bearer produce", Access.WORKER) == (401, "invalid token")
+    assert await refusal(auth, "Bearer work", Access.PRODUCER) == (401, "invalid token")
+    assert (await auth.authenticate("Bearer produce", Access.ANY)).subject == "p"
+    assert (await auth.authenticate("Bearer work", Access.ANY)).subject == "w"
+
+
+async def test_a_worker_needs_event_types_and_a_scope() -> None:
+    """Each is missed in its own words."""
+    auth = authenticator(worker=(WORKER,))
+
+    assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
+    assert await refusal(auth, "Bearer no-scope", Access.WORKER) == (401, "missing scope")
+
+
+async def test_only_an_admin_enters_admin_routes() -> None:
+    """Any provider's token may be an admin's."""
+    auth = authenticator(producer=(PRODUCER,), worker=(ADMIN,))
+
+    assert (await auth.authenticate("Bearer rule", Access.ADMIN)).admin
+    assert await refusal(auth, "Bearer produce", Access.ADMIN) == (
+        401,
+        "unauthorized. Admin only",
+    )
+
+
+async def test_a_producer_serves_as_worker_only_where_that_is_allowed() -> None:
+    """It then has every worker scope and every command."""
+    auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)
+
+    identity = await auth.authenticate("Bearer produce", Access.WORKER)
+
+    assert identity.subject == "p"
+    assert identity.event_types == ("*",)
+    assert identity.scopes >= WORKER_SCOPES
+
+
+async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> None:
+    """A worker that merely lacks a scope keeps lacking it."""
+    both = static(
+        StaticToken(token="work", subject="w", scopes=("codeq:claim",), event_types=("a",))
+    )
+    auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
+
+    identity = await auth.authenticate("Bearer work", Access.WORKER)
+
+    assert identity.scopes == {"codeq:claim"}
+    assert identity.event_types == ("a",)
+
+
+async def test_a_refused_stranger_is_told_what_a_worker_is_told() -> None:
+    """The fallback to producers does not change the words."""
+    auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)
+
+    assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
+
+
+async def test_a_caller_let_in_once_is_known_by_its_header_on_that_class_alone() -> None:
+    """What is remembered for reads opens no other door."""
+    auth = authenticator(producer=(PRODUCER,), worker=(WORKER,))
+    header = "Bearer produce"
+
+    identity = await auth.authenticate(header, Access.ANY)
+
+    assert auth.known(header, Access.ANY) == identity
+    assert auth.known(header, Access.WORKER) is None
+    assert auth.known(header, Access.PRODUCER) is None
+    assert auth.known(None, Access.ANY) is None
+
+
+async def test_the_oldest_remembered_token_makes_room() -> None:
+    """Memory is bounded, whoever calls."""
+    tokens = tuple(StaticToken(token=f"t{i}", subject=f"s{i}") for i in range(3))
+    auth = authenticator(producer=(static(*tokens),), cached_tokens_max=2)
+
+    for token in tokens:
+        await auth.authenticate(f"Bearer {token.token}", Access.PRODUCER)
+
+    known = [auth.known(f"Bearer {token.token}", Access.PRODUCER) for token in tokens]
+    assert [identity is not None for identity in known] == [False, True, True]
+
+
+def signed(**fields: object) -> str:
+    """Sign a header's token with the shared secret."""
+    claims = {"sub": "s", "exp": int(time.time()) + 60, **fields}
+    claims = {name: value for name, value in claims.items() if value is not None}
+    return f"Bearer {jwt.encode(claims, SECRET, algorithm='HS256')}"
+
+
+async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
+    """The memory never outlives the token."""
+    now_s = time.time()
+    provider = AuthProviderSettings(kind="hs256", secret=SECRET, cache_seconds=3600)
+    auth = Authenticator(
+        AuthSettings(producer=(provider,), tenant_fallback="default"), clock=lambda: now_s
+    )
+    header = signed(exp=int(now_s) + 30)
+    await auth.authenticate(header, Access.PRODUCER)
+    before = auth.known(header, Access.PRODUCER)
+    now_s += 30
+
+    assert before is not None
+    assert auth.known(header, Access.PRODUCER) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exp": None},
+        {"sub": None},
+        {"sub": ""},
+        {"sub": 7},
+        {"exp": "soon"},
+        {"exp": 1},
+        {"nbf": int(time.time()) + 3600},
+        {"iss": "another"},
+        {"aud": "another"},
+        {"aud": None},
+    ],
+)
+async def test_a_jwt_that_fails_a_check_is_an_invalid_token(fields: dict[str, object]) -> None:
+    """Expiry, subject, issuer and audience are all required."""
+    provider = AuthProviderSettings(kind="hs256", secret=SECRET, issuer="us", audience="codeq")
+    auth = authenticator(producer=(provider,))
+    good = await auth.authenticate(signed(iss="us", aud="codeq"), Access.PRODUCER)
+
+    assert good.subject == "s"
+    assert await refusal(
+        auth, signed(**{"iss": "us", "aud": "codeq", **fields}), Access.PRODUCER
+    ) == (401, "invalid token")
+
+
+async def test_an_unsigned_token_is_invalid() -> None:
+    """The algorithm `none` is on no list."""
+    provider = AuthProviderSettings(kind="hs256", secret=SECRET)
+    unsigned = jwt.encode({"sub": "s", "exp": int(time.time()) + 60}, None, algorithm="none")
+    auth = authenticator(producer=(provider,))
+
+    assert await refusal(auth, f"Bearer {unsigned}", Access.PRODUCER) == (401, "invalid token")
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    """Run an issuer with one key."""
+    async with Issuer() as running:
+        running.publish("one")
+        yield running
+
+
+def by_keys(issuer: Issuer) -> AuthProviderSettings:
+    """Describe a provider that trusts the issuer's keys."""
+    return AuthProviderSettings(kind="jwks", jwks_url=issuer.url)
+
+
+async def test_a_token_signed_with_a_published_key_is_accepted(issuer: Issuer) -> None:
+    """The whole way: header, key server, signature."""
+    auth = authenticator(producer=(by_keys(issuer),))
+
+    identity = await auth.authenticate(f"Bearer {issuer.token('one', tid='acme')}", Access.PRODUCER)
+
+    assert (identity.subject, identity.tenant) == ("s", "acme")
+
+
+async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> None:
+    """Neither an unknown key nor a borrowed key id helps."""
+    auth = authenticator(producer=(by_keys(issuer),))
+    unknown = issuer.token("two")
+    borrowed = issuer.token("two", headers={"kid": "one"})
+
+    assert await refusal(auth, f"Bearer {unknown}", Access.PRODUCER) == (401, "invalid token")
+    assert await refusal(auth, f"Bearer {borrowed}", Access.PRODUCER) == (401, "invalid token")
+
+
+async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> None:
+    """The algorithm is the list's to choose, not the token's."""
+    auth = authenticator(producer=(by_keys(issuer),))
+    forged = jwt.encode(
+        {"sub": "s", "exp": int(time.time()) + 60},
+        SECRET,
+        algorithm="HS256",
+        headers={"kid": "one"},
+    )
+
+    assert await refusal(auth, f"Bearer {forged}", Access.PRODUCER) == (401, "invalid token")
+
+
+async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) -> None:
+    """An issuer that is down is no verdict; another provider's yes still counts."""
+    issuer.broken = True
+    alone = authenticator(producer=(by_keys(issuer),))
+    with_static = authenticator(producer=(by_keys(issuer), PRODUCER))
+
+    with pytest.raises(KeysUnavailable):
+        await alone.authenticate(f"Bearer {issuer.token('one')}", Access.PRODUCER)
+    assert (await with_static.authenticate("Bearer produce", Access.PRODUCER)).subject == "p"
+
+
+@pytest.mark.parametrize(
+    ("provider", "named"),
+    [
+        (AuthProviderSettings(kind="ldap"), "auth kind: 'ldap'"),
+        (AuthProviderSettings(kind="hs256", secret="short"), "auth secret"),
+        (AuthProviderSettings(kind="hs256", secret=SECRET, algorithms=("RS256",)), "RS256"),
+        (AuthProviderSettings(kind="jwks", jwks_url="ftp://x"), "auth jwks_url: 'ftp://x'"),
+        (
+            AuthProviderSettings(kind="jwks", jwks_url="https://x", algorithms=("HS256",)),
+            "auth algorithms: HS256",
+        ),
+    ],
+)
+def test_a_provider_that_cannot_work_stops_the_start(
+    provider: AuthProviderSettings, named: str
+) -> None:
+    """The text names the key and the value."""
+    with pytest.raises(ConfigInvalid, match=named):
+        authenticator(producer=(provider,))

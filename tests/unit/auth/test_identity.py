@@ -1,0 +1,86 @@
+"""Identity: tenants resolved from claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.auth.identity import AccessRefused, Claims, claims_of, identify
+
+
+def claims(**fields: object) -> Claims:
+    """Read the claims of a token that has the given fields."""
+    return claims_of({"sub": "s", "exp": 10, **fields}, keep_s=1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["tid", "tenantId", "tenant_id", "organizationId", "organization_id"]
+)
+def test_any_of_the_tenant_claims_names_the_tenant(name: str) -> None:
+    """Issuers disagree about the claim's name."""
+    identity = identify(claims(**{name: "acme"}), tenant_fallback="deny")
+
+    assert identity.tenant == "acme"
+
+
+def test_tenant_claims_that_agree_name_one_tenant() -> None:
+    """Naming the tenant twice is no contradiction."""
+    identity = identify(claims(tid="acme", tenantId="acme"), tenant_fallback="deny")
+
+    assert identity.tenant == "acme"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tid": "acme", "tenant_id": "other"},
+        {"tid": "acme", "organization_id": 7},
+        {"tid": ""},
+        {"tid": "A"},
+        {"tid": "a"},
+        {"tid": "acme\n"},
+        {"tid": "a/b"},
+        {"tid": "x" * 64},
+        {"tid": ["acme"]},
+        {},
+    ],
+)
+def test_tenant_claims_that_do_not_name_one_tenant_are_refused(fields: dict[str, object]) -> None:
+    """Disagreeing, malformed or missing claims end in 403."""
+    with pytest.raises(AccessRefused) as refused:
+        identify(claims(**fields), tenant_fallback="deny")
+
+    assert (refused.value.status, refused.value.text) == (403, "invalid tenant claims")
+
+
+def test_a_malformed_tenant_claim_is_never_rescued_by_the_fallback() -> None:
+    """The fallback is for tokens that name no tenant."""
+    with pytest.raises(AccessRefused):
+        identify(claims(tid="A"), tenant_fallback="default")
+
+
+def test_a_token_without_tenant_falls_back_as_configured() -> None:
+    """The subject or the default tenant, which has the empty name."""
+    by_subject = identify(claims(sub="worker-1"), tenant_fallback="subject")
+    by_default = identify(claims(), tenant_fallback="default")
+
+    assert (by_subject.tenant, by_default.tenant) == ("worker-1", "")
+
+
+def test_scopes_come_as_a_string_or_as_an_array() -> None:
+    """Both forms are in use."""
+    as_string = claims(scope="codeq:claim  codeq:result").scopes
+    as_array = claims(scope=["codeq:claim", "codeq:result", 3]).scopes
+
+    assert as_string == as_array == {"codeq:claim", "codeq:result"}
+
+
+@pytest.mark.parametrize("fields", [{"scope": "codeq:admin"}, {"role": "ADMIN"}])
+def test_an_admin_is_named_by_scope_or_role(fields: dict[str, object]) -> None:
+    """Either entitles to the admin routes."""
+    assert identify(claims(**fields), tenant_fallback="default").admin
+
+
+@pytest.mark.parametrize("fields", [{"scope": "admin"}, {"role": "admin"}, {"role": ["ADMIN"]}])
+def test_nothing_else_names_an_admin(fields: dict[str, object]) -> None:
+    """Words that look alike entitle to nothing."""
+    assert not identify(claims(**fields), tenant_fallback="default").admin

@@ -1,0 +1,120 @@
+"""Jwks: published keys, fetched as seldom as possible and trusted no longer than they may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from codeq_cluster.auth.jwks import STALE_S_MAX, Jwks, KeysUnavailable
+
+from .issuer import Issuer
+
+
+class Hours:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return monotonic seconds."""
+        return self.now_s
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    """Run an issuer that publishes the keys `one` and `two`."""
+    async with Issuer() as running:
+        running.publish("one", "two")
+        yield running
+
+
+async def test_a_known_key_costs_one_fetch_whoever_asks(issuer: Issuer) -> None:
+    """Callers that arrive together share the first fetch."""
+    keys = Jwks(issuer.url, ttl_s=300)
+
+    found = await asyncio.gather(*(keys.key("one") for _ in range(20)))
+
+    assert None not in found
+    assert issuer.fetches == 1
+
+
+async def test_a_key_published_later_is_found_after_the_interval(issuer: Issuer) -> None:
+    """A rotation needs no restart."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)
+    await keys.key("one")
+    issuer.publish("three")
+    clock.now_s += 10
+
+    assert await keys.key("three") is not None
+
+
+async def test_a_key_withdrawn_is_trusted_no_longer_than_the_ttl(issuer: Issuer) -> None:
+    """What the issuer no longer publishes is gone with the next fetch."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, clock=clock)
+    await keys.key("one")
+    issuer.publish("two")
+    clock.now_s += 300
+
+    assert await keys.key("one") is None
+
+
+async def test_unknown_key_ids_cost_one_fetch_an_interval(issuer: Issuer) -> None:
+    """A forger cannot drive the issuer."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)
+
+    found = await asyncio.gather(*(keys.key(f"forged-{i}") for i in range(50)))
+
+    assert not any(found)
+    assert issuer.fetches == 1
+
+
+async def test_known_keys_outlive_an_issuer_that_is_down_but_not_for_ever(issuer: Issuer) -> None:
+    """Within the bound the old keys serve; beyond it nothing can be judged."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, clock=clock)
+    await keys.key("one")
+    issuer.broken = True
+    clock.now_s += 400
+    within = await keys.key("one")
+    clock.now_s += STALE_S_MAX
+
+    assert within is not None
+    with pytest.raises(KeysUnavailable):
+        await keys.key("one")
+
+
+async def test_a_token_without_key_id_takes_the_only_key(issuer: Issuer) -> None:
+    """With two keys there is no telling which."""
+    two_keys = await Jwks(issuer.url, ttl_s=300).key(None)
+    issuer.publish("one")
+    one_key = await Jwks(issuer.url, ttl_s=300).key(None)
+
+    assert two_keys is None
+    assert one_key is not None
+
+
+@pytest.mark.parametrize("kid", [7, ["one"], {"a": 1}])
+async def test_a_key_id_that_is_no_text_names_no_key(issuer: Issuer, kid: object) -> None:
+    """Nor does it crash anything."""
+    assert await Jwks(issuer.url, ttl_s=300).key(kid) is None
+
+
+async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
+    """The refresher saves the first caller the wait."""
+    keys = Jwks(issuer.url, ttl_s=300)
+    await keys.start()
+    try:
+        async with asyncio.timeout(5):
+            await keys.fetched.wait()
+        found = await keys.key("one")
+    finally:
+        await keys.stop()
+
+    assert found is not None
+    assert issuer.fetches == 1
