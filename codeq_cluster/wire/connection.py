@@ -294,8 +294,7 @@ class Inbound(Connection):
             self._on_authenticated(self)
 
     def _deliver(self, message: Message) -> None:
-        if not isinstance(message, Ping):
-            self._on_message(self, message)
+        self._on_message(self, message)
 
     def _refuse(self, reason: HandshakeRefusal) -> None:
         self._greet(refusal(reason))

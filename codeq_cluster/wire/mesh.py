@@ -21,6 +21,7 @@ from codeq_cluster.wire.messages import (
     Answer,
     Failure,
     Message,
+    Ping,
     RaftMessage,
     Request,
     raft_body,
@@ -289,6 +290,8 @@ class Mesh:
                 self._calls.settle(connection.peer, message)
             case Request():
                 self._asked(connection, message)
+            case Ping():
+                pass  # that bytes came is all it says
 
     def _asked(self, connection: Inbound, request: Request) -> None:
         if self._stopping or self._tasks is None:

@@ -1,0 +1,1 @@
+"""The node-to-node link on real sockets."""

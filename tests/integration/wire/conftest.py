@@ -1,0 +1,306 @@
+"""What the link's tests stand on: nodes on loopback, a wire to tamper with, a peer made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+import pytest
+
+from codeq_cluster.settings import LinkSettings
+from codeq_cluster.wire import Mesh
+from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
+from codeq_cluster.wire.handshake import Dialling, Identity, Session
+
+SECRET = b"the cluster's secret"
+DEADLINE_S = 10.0
+
+# Everything ten times faster than in production, so that a fault shows at once.
+SETTINGS = LinkSettings(
+    frame_bytes_max=2**20,
+    queue_bytes_max=2**21,
+    handshake_timeout_ms=300,
+    dial_timeout_ms=500,
+    redial_ms=10,
+    redial_ms_max=100,
+    ping_ms=50,
+    silence_ms_max=250,
+    unknown_connections_max=4,
+)
+
+
+def free_port() -> int:
+    """Return a port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def eventually(claim: Callable[[], object]) -> None:
+    """Wait until the claim holds; fail at the deadline."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not claim():  # noqa: ASYNC110
+            # Sockets give no event for "the other side has noticed", so ask again soon.
+            await asyncio.sleep(0.001)
+
+
+async def refuse_calls(peer: str, method: str, body: object, timeout_s: float) -> object:
+    """Serve nothing."""
+    raise AssertionError((peer, method, body, timeout_s))
+
+
+@dataclass
+class Node:
+    """A mesh and everything it said to its owner."""
+
+    id: str
+    port: int
+    peers: dict[str, str] = field(default_factory=dict)
+    settings: LinkSettings = SETTINGS
+    cluster_id: str = "c"
+    secret: bytes | str = SECRET
+    incarnation: int = 1
+    serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
+    received: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
+    events: list[tuple[str, ...]] = field(default_factory=list)
+    mesh: Mesh | None = None
+
+    async def start(self) -> Mesh:
+        """Start a process of this node."""
+        self.mesh = Mesh(
+            node_id=self.id,
+            cluster_id=self.cluster_id,
+            secret=self.secret,
+            peers=self.peers,
+            host="127.0.0.1",
+            port=self.port,
+            settings=self.settings,
+            incarnation=self.incarnation,
+            on_raft=lambda peer, group, message: self.received.append((peer, group, message)),
+            on_up=lambda peer: self.events.append(("up", peer)),
+            on_down=lambda peer, refused: self.events.append(
+                ("down", peer, "refused" if refused else "lost")
+            ),
+            serve=self.serve,
+        )
+        await self.mesh.start()
+        return self.mesh
+
+    @property
+    def running(self) -> Mesh:
+        """The mesh of a started node."""
+        assert self.mesh is not None
+        return self.mesh
+
+    async def stop(self) -> None:
+        """Stop the process, if there is one."""
+        if self.mesh is not None:
+            await self.mesh.stop()
+            self.mesh = None
+
+    @property
+    def address(self) -> str:
+        """Where it is dialled."""
+        return f"127.0.0.1:{self.port}"
+
+
+class Nodes:
+    """Makes nodes that know each other, and stops them at the end."""
+
+    def __init__(self) -> None:
+        self.all: list[Node] = []
+
+    def make(self, *ids: str, settings: LinkSettings = SETTINGS) -> list[Node]:
+        """Return nodes, not started, each a peer of all others."""
+        nodes = [Node(id=node_id, port=free_port(), settings=settings) for node_id in ids]
+        for node in nodes:
+            node.peers = {peer.id: peer.address for peer in nodes if peer is not node}
+        self.all += nodes
+        return nodes
+
+    async def started(self, *ids: str, settings: LinkSettings = SETTINGS) -> list[Node]:
+        """Return nodes of which each reaches all others."""
+        nodes = self.make(*ids, settings=settings)
+        for node in nodes:
+            await node.start()
+        await joined(*nodes)
+        return nodes
+
+
+async def joined(*nodes: Node) -> None:
+    """Wait until calls can go between all nodes, both ways."""
+    await eventually(
+        lambda: all(
+            set(node.peers) == set(node.running._inbound)
+            and all(node.running.connected(peer) for peer in node.peers)
+            for node in nodes
+        )
+    )
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    """Nodes that are stopped when the test ends, leaving no task behind."""
+    made = Nodes()
+    yield made
+    for node in made.all:
+        await node.stop()
+    # Fixtures of one test run one after another, so the only task left is this one.
+    await eventually(lambda: len(asyncio.all_tasks()) == 1)
+
+
+class Wire:
+    """A cable to one address: records, cuts, freezes and tampers with what the dialler says.
+
+    Attributes:
+        said: What the dialler said, a connection each.
+        frozen: Everything is read and thrown away.
+        flows: While it is not set, nothing more is read.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self.said: list[bytearray] = []
+        self.frozen = False
+        self._target = target
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._into: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        """Lay the cable."""
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Take it away."""
+        self._server.close()
+        self.cut()
+        await eventually(lambda: not self._ends)
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for end in self._ends:
+            end.transport.abort()
+        self.flows.set()
+
+    def say(self, data: bytes) -> None:
+        """Put bytes into the latest connection, behind what the dialler has said."""
+        self._into[-1].write(data)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        record = bytearray()
+        self.said.append(record)
+        self._into.append(far_writer)
+        ends = {writer, far_writer}
+        self._ends |= ends
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(reader, far_writer, record))
+                pumps.create_task(self._pump(far_reader, writer, bytearray()))
+        except* OSError:
+            pass
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._ends -= ends
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, record: bytearray
+    ) -> None:
+        while data := await source.read(2**16):
+            await self.flows.wait()
+            record += data
+            if not self.frozen:
+                sink.write(data)
+                await sink.drain()
+        raise ConnectionResetError
+
+
+class HandMadePeer:
+    """A peer that says what the test wants, after an honest handshake or none."""
+
+    def __init__(self, node: Node, *, node_id: str, session: int, incarnation: int = 1) -> None:
+        self._node = node
+        self._reader = FrameReader()
+        self._dialling = Dialling(
+            Identity(node_id=node_id, cluster_id="c", incarnation=incarnation, secret=SECRET),
+            node.id,
+            session=session,
+        )
+        self._writer: FrameWriter | None = None
+        self.session: Session | None = None
+
+    async def connect(self) -> HandMadePeer:
+        """Open the connection, say nothing yet."""
+        self.source, self.sink = await asyncio.open_connection("127.0.0.1", self._node.port)
+        return self
+
+    async def prove(self) -> bytes:
+        """Go through the handshake up to the proof; return the frame that would finish it."""
+        self.sink.write(plain_frame(self._dialling.hello()))
+        answer = self._dialling.receive(await self._greeting())
+        assert isinstance(answer, bytes)
+        return plain_frame(answer)
+
+    async def join(self, proof: bytes | None = None) -> HandMadePeer:
+        """Become a peer."""
+        self.sink.write(proof or await self.prove())
+        session = self._dialling.receive(await self._greeting())
+        assert isinstance(session, Session)
+        self.session = session
+        self._writer = FrameWriter(session.send_key)
+        return self
+
+    def frame(self, body: bytes) -> bytes:
+        """Return the next sealed frame."""
+        assert self._writer is not None
+        return self._writer.seal(body) + body
+
+    async def ended(self) -> None:
+        """Wait until the other side has closed the connection, whatever it says before."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while await self.source.read(2**16):
+                    pass
+            except ConnectionError:
+                return
+
+    async def close(self) -> None:
+        """Close this side."""
+        self.sink.transport.abort()
+        await eventually(self.sink.transport.is_closing)
+
+    async def _greeting(self) -> bytes:
+        async with asyncio.timeout(DEADLINE_S):
+            while (body := self._reader.next()) is None:
+                data = await self.source.read(2**16)
+                assert data, "the connection was closed"
+                self._reader.feed(data)
+            return body
+
+
+Join = Callable[..., Awaitable[HandMadePeer]]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Join]:
+    """Open hand-made connections that are closed when the test ends."""
+    made: list[HandMadePeer] = []
+
+    async def connect(
+        node: Node, *, node_id: str = "n1", session: int = 1, incarnation: int = 1
+    ) -> HandMadePeer:
+        peer = HandMadePeer(node, node_id=node_id, session=session, incarnation=incarnation)
+        made.append(await peer.connect())
+        return peer
+
+    yield connect
+    for peer in made:
+        await peer.close()

@@ -1,0 +1,335 @@
+"""Meshes on real sockets under attack and fault: strangers, replays, floods, cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from dataclasses import replace
+
+import pytest
+
+from codeq_cluster.errors import PeerUnreachable
+from codeq_cluster.wire.frames import plain_frame
+from codeq_cluster.wire.messages import PING, raft_body, request_body
+
+from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, free_port, joined
+
+
+async def lone(nodes: Nodes, **settings: int) -> Node:
+    """Return node n2, started, whose peers n1 and n3 are made by hand or not there."""
+    (node,) = nodes.make("n2", settings=replace(SETTINGS, **settings))
+    node.peers = {"n1": f"127.0.0.1:{free_port()}", "n3": f"127.0.0.1:{free_port()}"}
+    await node.start()
+    return node
+
+
+def refused(node: Node, reason: str) -> int:
+    return node.running.counters.refused_handshakes[reason]
+
+
+def bad(node: Node, reason: str) -> int:
+    return node.running.counters.bad_frames[reason]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"id": "n9"}, "stranger"),
+        ({"id": "n2"}, "self"),
+        ({"cluster_id": "other"}, "cluster"),
+        ({"secret": b"guess"}, "proof"),
+        ({"peers": {"n3": ""}}, "misdirected"),
+    ],
+)
+async def test_who_is_no_peer_stays_out(
+    nodes: Nodes, change: dict[str, object], reason: str
+) -> None:
+    """A node of another cluster, name or secret is refused, learns so, and is never up."""
+    two = await lone(nodes)
+    (other,) = nodes.make("n1")
+    other.peers = {"n2": two.address}
+    for name, value in change.items():
+        setattr(other, name, value)
+    other.peers = {"n3" if reason == "misdirected" else "n2": two.address}
+    if reason == "self":
+        other.peers = {"n3": two.address}
+    await other.start()
+
+    await eventually(lambda: refused(two, reason) >= 2)
+    await eventually(lambda: refused(other, "refused-by-peer") >= 2)
+    assert [] == other.events
+    assert {} == two.running._inbound
+
+
+async def test_a_recorded_session_cannot_be_played_again(nodes: Nodes) -> None:
+    """Every byte of an honest session, sent once more, delivers nothing."""
+    one, two = nodes.make("n1", "n2")
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        one.running.send("n2", 0, {"number": 1})
+        await eventually(lambda: len(two.received) == 1)
+        recorded = bytes(wire.said[-1])
+        await one.stop()
+        _, sink = await asyncio.open_connection("127.0.0.1", two.port)
+        sink.write(recorded)
+
+        await eventually(lambda: refused(two, "proof") == 1)
+        assert 1 == len(two.received)
+        sink.transport.abort()
+
+
+async def test_a_repeated_frame_closes_the_connection(nodes: Nodes) -> None:
+    """A frame sent twice on its own connection is noticed, and the nodes find each other again."""
+    one, two = nodes.make("n1", "n2")
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        before = len(wire.said[-1])
+        one.running.send("n2", 0, {"number": 1})
+        await eventually(lambda: len(two.received) == 1)
+        frame = bytes(wire.said[-1][before:])
+        connections = len(wire.said)
+        wire.say(frame)
+
+        await eventually(lambda: bad(two, "mac") == 1)
+        await eventually(lambda: len(wire.said) > connections)
+        await joined(one, two)
+        assert 1 == len(two.received)
+        assert one.running.send("n2", 0, {"number": 2})
+        await eventually(lambda: len(two.received) == 2)
+        await one.stop()
+        await two.stop()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "oversize"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "oversize"),
+        (struct.pack(">I", 4097), "oversize"),
+        (struct.pack(">I", 0), "garbage"),
+        (plain_frame(b"\xff\xff\xff"), "garbage"),
+        (plain_frame(b"\xa0"), "schema"),
+        (plain_frame(b"\x85\x01\x02\x03\x04\x05"), "schema"),
+    ],
+)
+async def test_a_stranger_that_says_anything_else_is_closed(
+    nodes: Nodes, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other protocols and garbage are counted and logged once, and harm nobody."""
+    two = await lone(nodes)
+    for _ in range(3):
+        stranger = await HandMadePeer(two, node_id="n1", session=1).connect()
+        stranger.sink.write(data)
+        await stranger.ended()
+        await stranger.close()
+
+    assert 3 == bad(two, reason)
+    assert 1 == sum(record.message == "link closed on a bad frame" for record in caplog.records)
+
+
+async def test_a_stranger_that_hangs_up_in_the_middle_is_counted(nodes: Nodes) -> None:
+    """Half a frame is no frame."""
+    two = await lone(nodes)
+    stranger = await HandMadePeer(two, node_id="n1", session=1).connect()
+    stranger.sink.write(struct.pack(">I", 100) + b"half")
+    stranger.sink.write_eof()
+    await stranger.ended()
+    await stranger.close()
+
+    await eventually(lambda: bad(two, "truncated") == 1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (lambda peer: struct.pack(">I", SETTINGS.frame_bytes_max + 17), "oversize"),
+        (lambda peer: struct.pack(">I", 3), "garbage"),
+        (lambda peer: peer.frame(b"\xff"), "garbage"),
+        (lambda peer: peer.frame(b"\x81\x09"), "schema"),
+        (lambda peer: peer.frame(b"\x83\x01\x00\x80"), "schema"),
+        (lambda peer: struct.pack(">I", 17) + os.urandom(17), "mac"),
+        (lambda peer: (peer.frame(PING), peer.frame(PING))[1], "mac"),
+    ],
+)
+async def test_a_peer_that_breaks_the_rules_is_closed_alone(
+    nodes: Nodes, connect: Join, frame: object, reason: str
+) -> None:
+    """Another peer's connection does not notice."""
+    two = await lone(nodes, silence_ms_max=60_000)
+    good = await (await connect(two, node_id="n3")).join()
+    rogue = await (await connect(two)).join()
+    assert callable(frame)
+    rogue.sink.write(frame(rogue))
+    await rogue.ended()
+
+    assert 1 == bad(two, reason)
+    good.sink.write(good.frame(raft_body(1, {"fine": True})))
+    await eventually(lambda: two.received == [("n3", 1, {"fine": True})])
+
+
+async def test_a_stranger_that_says_nothing_is_cut_at_the_deadline(
+    nodes: Nodes, connect: Join
+) -> None:
+    """Neither silence nor a byte now and then keeps a connection that has not proved itself."""
+    two = await lone(nodes)
+    silent = await connect(two)
+    slow = await connect(two)
+    slow.sink.write(b"\x00")
+    await silent.ended()
+    await slow.ended()
+
+    assert 2 == refused(two, "timeout")
+
+
+async def test_strangers_cannot_keep_a_peer_out(nodes: Nodes, connect: Join) -> None:
+    """Unknown connections are few, and a new one pushes the oldest out."""
+    two = await lone(nodes, handshake_timeout_ms=60_000)
+    strangers = [await connect(two) for _ in range(10)]
+    peer = await (await connect(two)).join()
+    peer.sink.write(peer.frame(raft_body(0, {})))
+    await eventually(lambda: len(two.received) == 1)
+    for stranger in strangers[:7]:
+        await stranger.ended()
+
+    assert 7 == refused(two, "crowded-out")
+    assert 3 == len(two.running._unknown)
+
+
+async def test_a_new_connection_replaces_the_old_one(nodes: Nodes, connect: Join) -> None:
+    """Nothing of a peer's earlier connection is delivered after the new one stands."""
+    two = await lone(nodes)
+    old = await (await connect(two, session=1)).join()
+    old.sink.write(old.frame(raft_body(0, {"from": "old"})))
+    await eventually(lambda: len(two.received) == 1)
+    new = await (await connect(two, session=2)).join()
+    old.sink.write(old.frame(raft_body(0, {"from": "the dead"})))
+    await old.ended()
+    new.sink.write(new.frame(raft_body(0, {"from": "new"})))
+    await eventually(lambda: len(two.received) == 2)
+
+    assert ["old", "new"] == [message["from"] for _, _, message in two.received]
+
+
+async def test_a_connection_begun_before_the_latest_comes_too_late(
+    nodes: Nodes, connect: Join
+) -> None:
+    """A proof that was delayed in the network does not push out the connection made after it."""
+    two = await lone(nodes)
+    late = await connect(two, session=1)
+    proof = await late.prove()
+    latest = await (await connect(two, session=2)).join()
+    late.sink.write(proof)
+    await late.ended()
+    latest.sink.write(latest.frame(raft_body(0, {"from": "latest"})))
+    await eventually(lambda: len(two.received) == 1)
+
+    assert 1 == refused(two, "stale")
+
+
+async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
+    """A wire that swallows everything breaks no connection; the missing pings do."""
+    one, two = nodes.make("n1", "n2")
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        wire.frozen = True
+        await eventually(lambda: ("down", "n2", "lost") in one.events)
+        assert one.running.counters.silent_connections >= 1
+        await eventually(lambda: two.running.counters.silent_connections >= 1)
+        assert [("up", "n2"), ("down", "n2", "lost")] == one.events
+        wire.frozen = False
+        wire.cut()
+
+        await joined(one, two)
+        assert ("up", "n2") == one.events[-1]
+        await one.stop()
+        await two.stop()
+
+
+async def test_an_idle_connection_stays(nodes: Nodes) -> None:
+    """Pings alone keep both ends content, many times over the longest silence."""
+    one, two = await nodes.started("n1", "n2")
+    start = one.running.counters.frames_out
+    await eventually(lambda: one.running.counters.frames_out > start + 30)
+
+    assert [("up", "n2")] == one.events
+    assert [("up", "n1")] == two.events
+
+
+async def test_a_broken_connection_is_dialled_at_once(nodes: Nodes) -> None:
+    """One loss, one word: down and up again, whoever broke it."""
+    one, two = nodes.make("n1", "n2")
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        wire.cut()
+        await eventually(lambda: len(one.events) == 3)
+
+        assert [("up", "n2"), ("down", "n2", "lost"), ("up", "n2")] == one.events
+        await one.stop()
+        await two.stop()
+
+
+async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
+    nodes: Nodes, connect: Join
+) -> None:
+    """Messages beyond the bound are dropped and counted, calls refused, memory stays."""
+    (two,) = nodes.make("n2", settings=replace(SETTINGS, silence_ms_max=60_000))
+    (one,) = nodes.make("n1", settings=replace(SETTINGS, silence_ms_max=60_000))
+    async with Wire(one.port) as wire:
+        two.peers = {"n1": f"127.0.0.1:{wire.port}"}
+        one.peers = {"n2": two.address}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        wire.flows.clear()
+        dropped = 0
+        # The kernel's own buffers take a few MiB before ours fill.
+        for _ in range(1000):
+            dropped += not two.running.send("n1", 0, {"body": b"x" * 2**16})
+            await asyncio.sleep(0)
+        transport = two.running._outbound["n1"]._transport
+        assert transport is not None
+
+        assert dropped > 0
+        assert dropped == two.running.counters.dropped_messages
+        assert transport.get_write_buffer_size() <= SETTINGS.queue_bytes_max
+        with pytest.raises(PeerUnreachable, match="queue full"):
+            await two.running.call("n1", "m", b"x" * 2**16, timeout_s=1)
+        await one.stop()
+        await two.stop()
+
+
+async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: Join) -> None:
+    """A handler that outlives the connection it was asked on answers nobody."""
+    release = asyncio.Event()
+
+    async def hold(peer: str, method: str, body: object, timeout_s: float) -> object:
+        await release.wait()
+        return body
+
+    one, two = nodes.make("n1", "n2")
+    two.serve = hold
+    await one.start()
+    await two.start()
+    await joined(one, two)
+    # Later than any clock: the real n1 cannot take the place back.
+    stand_in = await (await connect(two, session=2**63)).join()
+    stand_in.sink.write(stand_in.frame(request_body(1, "m", 60.0, None)))
+    await eventually(lambda: two.running.counters.calls_served == 1)
+    await stand_in.close()
+    await eventually(lambda: "n1" not in two.running._inbound)
+    release.set()
+
+    await eventually(lambda: two.running.counters.dropped_answers == 1)

@@ -1,0 +1,161 @@
+"""Messages: what is written is read back; what was not written by the schema is refused."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.errors import (
+    CodeqError,
+    ConfigInvalid,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    StorageFailed,
+)
+from codeq_cluster.wire.addresses import Address
+from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.messages import (
+    PING,
+    Answer,
+    Failure,
+    Ping,
+    RaftMessage,
+    Request,
+    answer_body,
+    failure_body,
+    parse,
+    raft_body,
+    request_body,
+)
+from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError, HandshakeRefusal
+
+
+def test_every_message_is_read_back_as_it_was_written() -> None:
+    """Bodies survive the wire unchanged."""
+    message = {"type": "append", "term": 5, "entries": [b"x", None, 1.5, True]}
+
+    assert Ping() == parse(PING)
+    assert RaftMessage(3, message) == parse(raft_body(3, message))
+    assert Request(9, "decide", 0.5, {"a": b"b"}) == parse(
+        request_body(9, "decide", 0.5, {"a": b"b"})
+    )
+    assert Answer(9, [1, "x"]) == parse(answer_body(9, [1, "x"]))
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        (NotLeader("n2"), NotLeader, "not the leader; leader hint: n2"),
+        (NotLeader(), NotLeader, "not the leader; leader hint: none"),
+        (NoLeader("shard 3"), NoLeader, "shard 3"),
+        (OutcomeUnknown("entry 5"), OutcomeUnknown, "entry 5"),
+        (Overloaded("the queue", retry_after_s=3), Overloaded, "the queue is full"),
+        (StorageFailed("disk"), OutcomeUnknown, "disk"),
+    ],
+)
+def test_an_error_arrives_as_itself(raised: CodeqError, kind: type[CodeqError], text: str) -> None:
+    """Kind and text survive; an error without a code of its own leaves the outcome unknown."""
+    failure = parse(failure_body(1, raised))
+
+    assert isinstance(failure, Failure)
+    assert (kind, text) == (type(failure.error), str(failure.error))
+    assert getattr(raised, "hint", None) == getattr(failure.error, "hint", None)
+    assert getattr(raised, "retry_after_s", None) == getattr(failure.error, "retry_after_s", None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        "ping",
+        [True],
+        [0, 1],
+        [9],
+        [-1],
+        [1, 2],
+        [1, -1, {}],
+        [1, True, {}],
+        [1, 0, []],
+        [1, 0, {1: 2}],
+        [1, 0, {b"a": 2}],
+        [2, 1, "m", 1, None],
+        [2, 1, "m", 0.0, None],
+        [2, 1, "m", -1.0, None],
+        [2, 1, "m", math.nan, None],
+        [2, 1, "m", math.inf, None],
+        [2, 1, "m" * 65, 1.0, None],
+        [2, 1, b"m", 1.0, None],
+        [2, "1", "m", 1.0, None],
+        [3, -1, None],
+        [3, 1],
+        [4, 1, "no-such-code", "", 0],
+        [4, 1, "overloaded", "x", 0],
+        [4, 1, "not-leader", 5, 0],
+        [4, 1, "no-leader", "", 1.5],
+        [4, 1, ["no-leader"], "", 1],
+    ],
+)
+def test_what_breaks_the_schema_is_refused(value: object) -> None:
+    """Every field has one type and one range."""
+    with pytest.raises(FrameRefusedError, match=BadFrame.SCHEMA):
+        parse(cbor2.dumps(value))
+
+
+@given(data=st.binary(max_size=200))
+def test_parsing_any_bytes_ends_in_a_message_or_a_refusal(data: bytes) -> None:
+    """No body makes the parser raise anything but its refusal."""
+    with suppress(FrameRefusedError):
+        parse(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node-1:18080", Address("node-1", 18080)),
+        ("127.0.0.1:1", Address("127.0.0.1", 1)),
+        ("[::1]:65535", Address("::1", 65535)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, address: Address) -> None:
+    """Names, IPv4 and bracketed IPv6 addresses are read."""
+    assert address == Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "node", "node:", ":1", "node:0", "node:65536", "node:+1", "n:\u00b2"]
+)
+def test_an_address_of_another_form_is_refused_by_name(text: str) -> None:
+    """The error names the text."""
+    with pytest.raises(ConfigInvalid, match=r"must be host:port"):
+        Address.parse(text)
+
+
+def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A stranger that keeps trying fills the counters, not the log, nor the memory."""
+    tally = Tally()
+    for _ in range(3):
+        tally.refuse(HandshakeRefusal.STRANGER, address="10.0.0.9")
+        tally.reject(BadFrame.GARBAGE, address="10.0.0.9")
+    counters = tally.read(connected=0)
+
+    assert 3 == counters.refused_handshakes["stranger"]
+    assert 3 == counters.bad_frames["garbage"]
+    assert 2 == len(caplog.records)
+
+
+def test_what_was_logged_is_remembered_within_a_bound() -> None:
+    """Many addresses push the oldest out."""
+    tally = Tally()
+    for number in range(3000):
+        tally.reject(BadFrame.GARBAGE, address=f"host-{number}")
+
+    assert 1000 == len(tally._logged)
