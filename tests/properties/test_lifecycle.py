@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.decide import decide
@@ -289,6 +290,26 @@ class Lifecycle(RuleBasedStateMachine):
     def the_rows_are_those_of_the_tasks_and_no_others(self) -> None:
         """Rows written one decision at a time are those computed from scratch."""
         assert self.rows == _recomputed(self.view)
+
+    @invariant()
+    def the_rows_answer_as_the_tasks_do(self) -> None:
+        """Claim order and timers, read from the keys, are those of the tasks."""
+        for tenant in ("acme", ""):
+            for queue in ("render", "scan"):
+                start, end = keyspace.pending_range(queue, tenant)
+                keys = sorted(key for key in self.rows if start <= key < end)
+
+                assert [keyspace.pending_parts(key) for key in keys] == list(
+                    self.view.ready(tenant, queue)
+                )
+        timers = sorted(
+            keyspace.timed_parts(key)
+            for key in self.rows
+            if keyspace.family(key) in (Family.LEASE, Family.TTL)
+        )
+        due = tuple(task_id for when_ms, task_id in timers if when_ms <= self.view.now_ms)
+
+        assert due == self.view.due(len(timers), leases_too=True)
 
     def _ask(self, operation: Operation) -> None:
         decision = decide(self.view, operation, RULES)

@@ -1,0 +1,583 @@
+"""Decisions, one story each."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.core.claiming import CLAIM_SKIPS_MAX
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.operations import (
+    Abandon,
+    Advance,
+    Cancel,
+    Claim,
+    Create,
+    Heartbeat,
+    Nack,
+    Operation,
+    Submit,
+)
+from codeq_cluster.core.outcomes import (
+    Advanced,
+    Cancelled,
+    Claimed,
+    Created,
+    Extended,
+    Outcome,
+    Rejected,
+    Rejection,
+    Returned,
+    Submitted,
+)
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.testing.dict_view import DictView
+
+NOW_MS = 1_000_000
+LEASE_MS = 30_000
+RULES = Rules()
+
+
+class Shard:
+    """A view and what is asked of it, one operation after another."""
+
+    def __init__(self, rules: Rules = RULES) -> None:
+        self.view = DictView(now_ms=NOW_MS)
+        self.rules = rules
+
+    def ask(self, operation: Operation) -> Outcome:
+        """Decide and take note."""
+        decision = decide(self.view, operation, self.rules)
+        self.view.advance(decision.changes)
+        return decision.outcome
+
+    def create(self, task_id: str = "t", **fields: object) -> None:
+        """Create a task."""
+        assert self.ask(_create(task_id, **fields)) == Created(self.task(task_id))
+
+    def claim(self, **fields: object) -> list[str]:
+        """Claim as `ann` and return the ids."""
+        outcome = self.ask(_claim(**fields))
+        assert isinstance(outcome, Claimed)
+        return [task.id for task in outcome.tasks]
+
+    def wait(self, span_ms: int) -> int:
+        """Let time pass and act; return on how many tasks."""
+        self.view.now_ms += span_ms
+        outcome = self.ask(Advance(count=100))
+        assert isinstance(outcome, Advanced)
+        return outcome.count
+
+    def task(self, task_id: str = "t") -> Task:
+        """Return a task that exists."""
+        task = self.view.task(task_id)
+        assert task is not None
+        return task
+
+
+def test_a_created_task_is_ready_at_once() -> None:
+    """State, place and instants of a plain create."""
+    shard = Shard()
+    shard.create()
+    task = shard.task()
+
+    assert task.state is State.READY
+    assert task.seq == 1
+    assert task.created_ms == task.updated_ms == task.ready_ms == NOW_MS
+    assert shard.view.payload("t") == "{}"
+
+
+def test_a_create_sent_again_stands_once() -> None:
+    """The id tells a retry, even after the task has moved on."""
+    shard = Shard()
+    shard.create()
+    shard.claim()
+
+    assert shard.ask(_create("t")) == Created(shard.task(), replay=False, payload="")
+    assert shard.task().state is State.LEASED
+
+
+def test_an_id_that_is_taken_by_another_tenant_is_refused() -> None:
+    """Nobody is answered with another tenant's task."""
+    shard = Shard()
+    shard.create()
+
+    outcome = shard.ask(_create("t", tenant="umbrella"))
+
+    assert Rejected(Rejection.IDEMPOTENCY_CONFLICT) == outcome
+
+
+def test_a_start_time_wins_over_a_delay_and_a_past_one_means_now() -> None:
+    """`run_at_ms` beats `delay_ms`, and only the future delays."""
+    shard = Shard()
+    shard.create("delayed", delay_ms=5)
+    shard.create("appointed", delay_ms=5, run_at_ms=NOW_MS + 9)
+    shard.create("late", delay_ms=5, run_at_ms=NOW_MS - 9)
+
+    assert shard.task("delayed").due_ms == NOW_MS + 5
+    assert shard.task("appointed").due_ms == NOW_MS + 9
+    assert shard.task("late").state is State.READY
+
+
+def test_an_idempotency_key_answers_with_the_task_it_stands_for() -> None:
+    """The same key and content from another request is a replay, with the first payload."""
+    shard = Shard()
+    shard.create("first", idempotency_key="k", fingerprint="f", payload='{"a": 1}')
+    outcome = shard.ask(_create("second", idempotency_key="k", fingerprint="f"))
+
+    assert Created(shard.task("first"), replay=True, payload='{"a": 1}') == outcome
+    assert shard.view.task("second") is None
+
+
+def test_a_keyed_create_sent_again_is_no_replay() -> None:
+    """The caller whose create it was hears the same answer twice."""
+    shard = Shard()
+    create = _create("first", idempotency_key="k", fingerprint="f")
+    first = shard.ask(create)
+
+    assert shard.ask(create) == first
+
+
+def test_an_idempotency_key_with_other_content_is_a_conflict() -> None:
+    """A key never stands for two tasks."""
+    shard = Shard()
+    shard.create("first", idempotency_key="k", fingerprint="f")
+    outcome = shard.ask(_create("second", idempotency_key="k", fingerprint="g"))
+
+    assert Rejected(Rejection.IDEMPOTENCY_CONFLICT) == outcome
+
+
+def test_an_idempotency_key_belongs_to_its_tenant() -> None:
+    """Two tenants use the same key without meeting."""
+    shard = Shard()
+    shard.create("first", idempotency_key="k", fingerprint="f")
+    shard.create("second", idempotency_key="k", fingerprint="f", tenant="umbrella")
+
+    assert shard.view.task("second") is not None
+
+
+def test_a_claim_leases_under_a_new_token() -> None:
+    """Owner, end, token and attempt of a lease."""
+    shard = Shard()
+    shard.create()
+    assert shard.claim() == ["t"]
+    task = shard.task()
+
+    assert (task.state, task.attempts, task.lease_token) == (State.LEASED, 1, 1)
+    assert (task.worker, task.claim, task.seq) == ("ann", "claim-1", 0)
+    assert (task.claimed_ms, task.lease_until_ms) == (NOW_MS, NOW_MS + LEASE_MS)
+
+
+def test_a_queue_gives_priority_first_then_the_oldest() -> None:
+    """Within one queue, 9 goes before 0 and early before late."""
+    shard = Shard()
+    shard.create("low", priority=0)
+    shard.create("high", priority=9)
+    shard.create("high later", priority=9)
+
+    assert shard.claim(count=3) == ["high", "high later", "low"]
+
+
+def test_several_commands_share_priorities_in_the_order_they_are_named() -> None:
+    """Among equal priorities the first command is served out before the second."""
+    shard = Shard()
+    for task_id, command, priority in (
+        ("b-1", "b", 5),
+        ("a-1", "a", 5),
+        ("b-2", "b", 5),
+        ("a-2", "a", 5),
+        ("a-0", "a", 0),
+        ("b-9", "b", 9),
+    ):
+        shard.create(task_id, command=command, priority=priority)
+
+    assert shard.claim(commands=("a", "b"), count=9) == ["b-9", "a-1", "a-2", "b-1", "b-2", "a-0"]
+
+
+def test_no_commands_means_every_queue_in_enqueue_order() -> None:
+    """Ties across all queues of the tenant go by sequence."""
+    shard = Shard()
+    shard.create("b-1", command="b")
+    shard.create("a-1", command="a")
+    shard.create("b-2", command="b")
+    shard.create("other", command="a", tenant="umbrella")
+
+    assert shard.claim(commands=(), count=9) == ["b-1", "a-1", "b-2"]
+
+
+def test_queues_ignore_case_and_tasks_keep_it() -> None:
+    """Two spellings of a command are one queue, read once."""
+    shard = Shard()
+    shard.create(command="Render")
+
+    assert shard.claim(commands=("RENDER", "render"), count=9) == ["t"]
+    assert shard.task().command == "Render"
+
+
+def test_a_claim_sent_again_gets_what_it_got() -> None:
+    """A lost answer leaves no task leased to nobody's knowledge."""
+    shard = Shard()
+    for task_id in "abc":
+        shard.create(task_id)
+    first = shard.claim(count=2)
+
+    assert first == shard.claim(count=2, retry=True)
+    assert shard.task("c").state is State.READY
+
+
+def test_a_claim_sent_again_that_got_nothing_claims() -> None:
+    """The first sending never arrived, or its leases are over."""
+    shard = Shard()
+    shard.create()
+
+    assert shard.claim(retry=True) == ["t"]
+
+
+def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
+    """The dead do not hide the living, and a graveyard does not hold up the shard."""
+    shard = Shard()
+    for number in range(CLAIM_SKIPS_MAX + 1):
+        shard.create(f"short-{number}", ttl_ms=10)
+    shard.create("long")
+    shard.view.now_ms += 10
+
+    assert shard.claim() == []
+    shard.ask(Advance(count=1))
+    assert shard.claim() == ["long"]
+
+
+def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
+    """The lease ends at now + extension."""
+    shard = _leased()
+    shard.view.now_ms += 10
+    outcome = shard.ask(Heartbeat(id="t", tenant="acme", worker="ann", extend_ms=7))
+
+    assert Extended(NOW_MS + 17) == outcome
+    assert shard.task().lease_until_ms == NOW_MS + 17
+
+
+def test_a_lease_is_held_until_its_end_is_decided() -> None:
+    """Past its last instant, the holder may still act: there is no other."""
+    shard = _leased()
+    shard.view.now_ms += LEASE_MS + 1
+
+    assert isinstance(shard.ask(_submit()), Submitted)
+
+
+def test_an_expired_lease_goes_to_the_tail() -> None:
+    """The attempt ends in the history, the token stays."""
+    shard = _leased()
+    assert shard.wait(LEASE_MS - 1) == 0
+    assert shard.wait(1) == 1
+    task = shard.task()
+
+    assert (task.state, task.seq, task.lease_token, task.worker) == (State.READY, 2, 1, "")
+    assert [attempt.outcome for attempt in task.history] == [AttemptOutcome.LEASE_EXPIRED]
+
+
+def test_leases_are_left_alone_during_a_new_leaders_grace() -> None:
+    """Without leases, time acts on everything else."""
+    shard = _leased()
+    shard.create("u", delay_ms=10)
+    shard.view.now_ms += LEASE_MS
+
+    assert shard.ask(Advance(count=100, leases_too=False)) == Advanced(1)
+    assert shard.task().state is State.LEASED
+
+
+def test_a_late_worker_cannot_complete_a_task_leased_again() -> None:
+    """The fencing token of an expired lease is refused, even from the same worker."""
+    shard = _leased()
+    shard.wait(LEASE_MS)
+    shard.claim(request="claim-2")
+
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(_submit(token=1))
+    assert isinstance(shard.ask(_submit(token=2)), Submitted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rejection"),
+    [
+        ({"id": "nowhere"}, Rejection.NOT_FOUND),
+        ({"tenant": "umbrella"}, Rejection.NOT_FOUND),
+        ({"worker": "bob"}, Rejection.NOT_OWNER),
+        ({"worker": "bob", "token": 7}, Rejection.LEASE_LOST),
+        ({"token": 7}, Rejection.LEASE_LOST),
+    ],
+)
+def test_only_the_holder_may_act(fields: dict[str, object], rejection: Rejection) -> None:
+    """All four worker operations refuse a stranger alike, and change nothing."""
+    shard = _leased()
+    before = shard.task()
+    asked: dict[str, object] = {"id": "t", "tenant": "acme", "worker": "ann", **fields}
+    outcomes = [
+        shard.ask(Heartbeat(**asked, extend_ms=1)),  # type: ignore[arg-type]
+        shard.ask(Abandon(**asked, request="q")),  # type: ignore[arg-type]
+        shard.ask(Nack(**asked, request="q")),  # type: ignore[arg-type]
+        shard.ask(_submit(**fields)),
+    ]
+
+    assert outcomes == [Rejected(rejection)] * 4
+    assert shard.task() == before
+
+
+def test_a_task_nobody_holds_cannot_be_ended() -> None:
+    """Ready is not in progress; an older token is told that its lease is lost."""
+    shard = _leased()
+    shard.ask(_abandon())
+
+    assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(_submit())
+    assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(_submit(token=1))
+    shard.claim(request="claim-2")
+    shard.ask(_abandon(request="abandon-2"))
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(_submit(token=1))
+
+
+def test_an_abandoned_task_goes_to_the_tail_once() -> None:
+    """Sent again after the task was claimed again, the abandon does nothing more."""
+    shard = _leased()
+    first = shard.ask(_abandon())
+    shard.claim(request="claim-2")
+
+    assert Returned(dead=False) == first == shard.ask(_abandon())
+    assert shard.task().state is State.LEASED
+
+
+@pytest.mark.parametrize(("asked_ms", "delay_ms"), [(7, 7), (10**9, 900_000), (0, 5_000)])
+def test_a_nacked_task_rests(asked_ms: int, delay_ms: int) -> None:
+    """As long as asked, up to the cap; or as the back-off says."""
+    shard = _leased()
+
+    assert Returned(dead=False, delay_ms=delay_ms) == shard.ask(_nack(delay_ms=asked_ms))
+    assert shard.task().due_ms == NOW_MS + delay_ms
+    assert shard.task().history[0].error == "busy"
+    assert shard.wait(delay_ms) == 1
+    assert shard.task().state is State.READY
+
+
+def test_a_nack_sent_again_hears_the_same_delay() -> None:
+    """Even after the delay is over and the task is with somebody else."""
+    shard = _leased()
+    first = shard.ask(_nack(delay_ms=7))
+    shard.wait(7)
+    shard.claim(request="claim-2")
+
+    assert shard.ask(_nack(delay_ms=7)) == first
+
+
+def test_a_backoff_of_nothing_makes_the_task_ready() -> None:
+    """The full jitter may draw 0."""
+    shard = _leased()
+    shard.view.draw = 0.0
+
+    assert Returned(dead=False) == shard.ask(_nack())
+    assert shard.task().state is State.READY
+
+
+@pytest.mark.parametrize(
+    ("last_act", "error"),
+    [
+        (Abandon(request="q", id="t", tenant="acme", worker="ann"), "MAX_ATTEMPTS"),
+        (Nack(request="q", id="t", tenant="acme", worker="ann"), "MAX_ATTEMPTS"),
+        (Nack(request="q", id="t", tenant="acme", worker="ann", reason="busy"), "busy"),
+    ],
+)
+def test_the_last_attempt_ends_in_the_dead_letters(last_act: Operation, error: str) -> None:
+    """With a FAILED result, so that nobody waits for ever, and for the longer retention."""
+    shard = Shard()
+    shard.create(max_attempts=1)
+    shard.claim()
+
+    assert Returned(dead=True) == shard.ask(last_act) == shard.ask(last_act)
+    task = shard.task()
+    result = shard.view.result("t")
+    assert result is not None
+    assert (task.state, task.error, task.ended_by) == (State.DEAD, error, "q")
+    assert (result.status, result.error, result.worker) == ("FAILED", error, "")
+    assert task.retain_until_ms == NOW_MS + RULES.dlq_retention_ms
+
+
+def test_five_attempts_are_five_deliveries() -> None:
+    """Only deliveries count; the fifth expiry kills."""
+    shard = Shard()
+    shard.create(max_attempts=5)
+    deliveries = 0
+    while shard.claim(request=f"claim-{deliveries}"):
+        deliveries += 1
+        shard.wait(LEASE_MS)
+
+    assert deliveries == 5
+    assert (shard.task().state, shard.task().error) == (State.DEAD, "LEASE_EXPIRED")
+
+
+def test_an_undelivered_task_dies_when_its_time_is_up() -> None:
+    """Ready or delayed, whichever comes first."""
+    shard = Shard()
+    shard.create("ready", ttl_ms=10)
+    shard.create("delayed", ttl_ms=10, delay_ms=20)
+    assert shard.wait(10) == 2
+
+    for task_id in ("ready", "delayed"):
+        assert shard.task(task_id).state is State.DEAD
+        assert shard.task(task_id).error == "MESSAGE_EXPIRED"
+        assert shard.task(task_id).has_result
+
+
+def test_a_delivered_task_outlives_its_time_to_live() -> None:
+    """A lease is not cut short by it."""
+    shard = Shard()
+    shard.create(ttl_ms=10)
+    shard.claim()
+
+    assert shard.wait(10) == 0
+
+
+def test_a_result_ends_the_task_and_stands() -> None:
+    """Result and task in one change; the same content again is the same answer."""
+    shard = _leased()
+    first = shard.ask(_submit())
+    task = shard.task()
+
+    assert isinstance(first, Submitted)
+    assert first.result == shard.view.result("t")
+    assert (task.state, task.has_result, task.ended_by) == (State.DONE, True, "submit-1")
+    assert (task.worker, task.lease_until_ms) == ("", 0)
+    assert shard.ask(_submit()) == first
+    assert shard.ask(_submit(request="submit-2")) == first
+
+
+def test_a_second_result_is_refused() -> None:
+    """Terminal is terminal: other content, or another worker, comes too late."""
+    shard = _leased()
+    shard.ask(_submit())
+
+    for late in (
+        _submit(request="submit-2", body='"other"'),
+        _submit(request="submit-3", worker="bob"),
+    ):
+        assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(late)
+
+
+def test_a_failure_said_by_the_worker_is_no_dead_letter() -> None:
+    """FAILED keeps the worker's error, in task, result and history."""
+    shard = _leased()
+    shard.ask(_submit(status="FAILED", body="", error="broken"))
+    task = shard.task()
+
+    assert (task.state, task.error, task.history[0].error) == (State.FAILED, "broken", "broken")
+    assert task.history[0].outcome is AttemptOutcome.FAILED
+
+
+def test_a_cancelled_worker_learns_it_from_its_next_call() -> None:
+    """Its lease is lost; for others the task is just not in progress."""
+    shard = _leased()
+    assert shard.ask(_cancel()) == Cancelled(shard.task())
+
+    heartbeat = Heartbeat(id="t", tenant="acme", worker="ann", extend_ms=1)
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(heartbeat)
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(_submit())
+    assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(replace(heartbeat, worker="bob"))
+
+
+def test_a_cancel_sent_again_is_answered_again() -> None:
+    """Another cancel of the same task comes too late."""
+    shard = Shard()
+    shard.create()
+    first = shard.ask(_cancel())
+
+    assert shard.ask(_cancel()) == first
+    assert Rejected(Rejection.ALREADY_TERMINAL) == shard.ask(_cancel(request="cancel-2"))
+    assert (shard.task().state, shard.task().error) == (State.FAILED, "CANCELLED")
+
+
+def test_retention_counts_from_the_end_and_deletes() -> None:
+    """Live work is never deleted by time; ended work is, at its instant."""
+    shard = _leased()
+    shard.view.now_ms += 1_000
+    shard.ask(_submit())
+    assert shard.wait(RULES.retention_ms - 1) == 0
+    assert shard.wait(1) == 1
+
+    assert shard.view.task("t") is None
+
+
+def test_a_key_outlives_a_short_retention() -> None:
+    """The row lives with its task, and both at least a day from create."""
+    shard = Shard(Rules(retention_ms=10, key_retention_ms=1_000))
+    shard.create(idempotency_key="k", fingerprint="f")
+    shard.ask(_cancel())
+    assert shard.wait(999) == 0
+    assert shard.wait(1) == 1
+
+    assert shard.view.keyed("acme", "k") is None
+
+
+def test_a_poison_task_keeps_its_newest_attempts_only() -> None:
+    """The history is bounded, whatever the attempts allowed."""
+    shard = Shard(Rules(history_attempts_max=3))
+    shard.create(max_attempts=10)
+    for number in range(5):
+        shard.claim(request=f"claim-{number}")
+        shard.ask(_abandon(request=f"abandon-{number}"))
+
+    kept = [attempt.request for attempt in shard.task().history]
+
+    assert kept == ["abandon-2", "abandon-3", "abandon-4"]
+
+
+def test_time_acts_on_the_oldest_first_and_only_so_much() -> None:
+    """An advance is bounded, so no flood of timers holds up the shard."""
+    shard = Shard()
+    shard.create("late", delay_ms=20)
+    shard.create("early", delay_ms=10)
+    shard.view.now_ms += 20
+
+    assert shard.ask(Advance(count=1)) == Advanced(1)
+    assert shard.task("early").state is State.READY
+    assert shard.task("late").state is State.DELAYED
+
+
+def _leased() -> Shard:
+    shard = Shard()
+    shard.create()
+    assert shard.claim() == ["t"]
+    return shard
+
+
+def _create(task_id: str, **fields: object) -> Create:
+    create = Create(id=task_id, tenant="acme", command="render", payload="{}")
+    return replace(create, **fields)
+
+
+def _claim(**fields: object) -> Claim:
+    claim = Claim(
+        request="claim-1",
+        tenant="acme",
+        worker="ann",
+        commands=("render",),
+        count=1,
+        lease_ms=LEASE_MS,
+    )
+    return replace(claim, **fields)
+
+
+def _abandon(request: str = "abandon-1") -> Abandon:
+    return Abandon(request=request, id="t", tenant="acme", worker="ann")
+
+
+def _nack(delay_ms: int = 0) -> Nack:
+    return Nack(
+        request="nack-1", id="t", tenant="acme", worker="ann", delay_ms=delay_ms, reason="busy"
+    )
+
+
+def _submit(**fields: object) -> Submit:
+    submit = Submit(
+        request="submit-1", id="t", tenant="acme", worker="ann", status="COMPLETED", body="{}"
+    )
+    return replace(submit, **fields)
+
+
+def _cancel(request: str = "cancel-1") -> Cancel:
+    return Cancel(request=request, id="t", tenant="acme")

@@ -1,0 +1,21 @@
+"""A task's shard follows from its id alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.core.sharding import fnv1a_64, shard_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)],
+)
+def test_the_hash_is_fnv1a(text: str, expected: int) -> None:
+    """The published test vectors hold."""
+    assert fnv1a_64(text) == expected
+
+
+def test_a_shard_is_one_of_those_there_are() -> None:
+    """0 <= shard < shards, and every shard gets its share."""
+    assert {shard_of(str(number), 4) for number in range(64)} == {0, 1, 2, 3}
