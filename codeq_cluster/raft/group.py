@@ -142,6 +142,7 @@ class RaftGroup:
         self._applied = 0
         self._role: tuple[int, bool, str | None] = (0, False, None)
         self._led_term = 0
+        self._told_commit = 0
         self._leader_changes = 0
         self._running = False
         self._flushing = False
@@ -250,17 +251,19 @@ class RaftGroup:
         self._barriers.ask(done)
         self._schedule()
 
-    def transfer(self, peer: str) -> bool:
+    def transfer(self, peer: str | None) -> bool:
         """Hand leadership to a peer; False when this node does not lead or cannot ask it.
 
         True promises an attempt; half a second later this node leads again or another does.
+
+        Args:
+            peer: Who shall lead; None for whoever of the connected peers holds most of the log.
         """
-        if (
-            not self._running
-            or not self._engine.leads()
-            or peer not in self._connected
-            or self._handover.peer is not None
-        ):
+        if not self._running or not self._engine.leads() or self._handover.peer is not None:
+            return False
+        if peer is None:
+            peer = max(sorted(self._connected), key=self._engine.match_index, default=None)
+        if peer not in self._connected:
             return False
         self._handover.begin(peer, self._timers.now())
         self._schedule()
@@ -397,6 +400,9 @@ class RaftGroup:
             # The first question to the source is due.
             self._schedule_after_this()
         engine.replicate()
+        if engine.commit_index() > self._told_commit:
+            # Followers wake their own waiters when they apply; they need not wait for a heartbeat.
+            engine.announce()
         self._barriers.release(self._applied)
         if self._barriers.wanted and self._led_term == term:
             self._schedule_after_this()
@@ -445,6 +451,7 @@ class RaftGroup:
 
     def append(self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry]) -> None:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
+        self._told_commit = self._engine.commit_index()
         message = Append(
             term=self._engine.term(),
             prev=prev,

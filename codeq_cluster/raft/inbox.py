@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 
 from codeq_cluster.raft.messages import Append, Message, parse
 
-# A turn may have to wait for a slow flush; what does not fit is sent again anyway.
+# A turn may have to wait for a slow flush; what does not fit is sent again anyway. Messages without
+# entries are bounded by their number alone: 4,096 x ~300 bytes.
 _MESSAGES_MAX = 4096
-# Counted for a message without entries, so that small ones are bounded too.
-_MESSAGE_BYTES = 256
 
 
 class Inbox:
@@ -49,8 +48,8 @@ class Inbox:
         if self._fresh_only and stamp <= self._seen.get(peer, (0, 0)):
             return self._drop("late")
         self._seen[peer] = max(stamp, self._seen.get(peer, stamp))
-        size = _size(message)
-        if len(self._queue) >= _MESSAGES_MAX or self._bytes + size > self._bytes_max:
+        size = sum(map(len, message.commands)) if isinstance(message, Append) else 0
+        if len(self._queue) >= _MESSAGES_MAX or (size and self._bytes + size > self._bytes_max):
             return self._drop("inbox_full")
         self._queue.append((peer, message, size))
         self._bytes += size
@@ -65,9 +64,3 @@ class Inbox:
     def _drop(self, reason: str) -> bool:
         self._counters[reason] += 1
         return False
-
-
-def _size(message: Message) -> int:
-    if isinstance(message, Append):
-        return _MESSAGE_BYTES + sum(map(len, message.commands))
-    return _MESSAGE_BYTES

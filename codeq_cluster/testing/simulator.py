@@ -1,0 +1,381 @@
+"""Simulator: real groups through hours of faults in seconds, every choice from one seed.
+
+    python -m codeq_cluster.testing.simulator --seed 7 --trace
+
+A seed draws its own mix of faults and sizes, so that some runs are mostly quiet and others stack
+everything. After the faults the cluster is healed and has to converge. What must never happen is
+checked at every step by `SimCluster`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from itertools import count
+from random import Random
+
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_cluster import InvariantViolated, SimCluster
+from codeq_cluster.testing.sim_network import NetworkFaults
+
+_STEP_S = 0.02
+_FAULTS_S = 40.0
+# Longest stall or downtime plus a few elections.
+_CALM_S = 20.0
+_NODE_IDS = ("ABC", "ABC", "ABC", "ABCDE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What one seed enables; probabilities are per step of 20 ms.
+
+    Attributes:
+        slow_disk: Flushes sometimes take up to half a second.
+        small: Batches, caches and logs so small that their edges are met all the time.
+    """
+
+    nodes: str
+    network: NetworkFaults
+    propose: float
+    barrier: float
+    crash: float
+    partition: float
+    reconnect: float
+    stall: float
+    transfer: float
+    slow_disk: bool
+    small: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How one seed went.
+
+    Attributes:
+        violation: What must never happen and did; empty when all is well.
+        digest: Same seed, same digest.
+    """
+
+    seed: int
+    options: Options
+    virtual_s: float
+    proposed: int
+    acknowledged: int
+    reads: int
+    crashes: int
+    terms: int
+    violation: str
+    digest: str
+    counters: Counter[str]
+
+
+def draw_options(random: Random) -> Options:
+    """Draw a mix of faults: each is present in about half of the seeds."""
+
+    def sometimes(value: float) -> float:
+        return value if random.random() < 0.5 else 0.0
+
+    return Options(
+        nodes=random.choice(_NODE_IDS),
+        network=NetworkFaults(
+            delays_s=random.choice(
+                (
+                    (0.0005, 0.001),
+                    (0.001, 0.005, 0.02),
+                    (0.001, 0.001, 0.005, 0.02, 0.08, 0.2, 0.35),
+                )
+            ),
+            drop=sometimes(0.02),
+            duplicate=sometimes(0.05),
+            overtake=sometimes(0.1),
+            ghost=sometimes(0.5),
+        ),
+        propose=random.choice((0.2, 0.5, 0.9)),
+        barrier=0.3,
+        crash=sometimes(0.004),
+        partition=sometimes(0.005),
+        reconnect=sometimes(0.01),
+        stall=sometimes(0.006),
+        transfer=sometimes(0.002),
+        slow_disk=random.random() < 0.3,
+        small=random.random() < 0.6,
+    )
+
+
+def simulate(
+    seed: int, *, rules: Rules = ALL_RULES, trace: Callable[[str], None] | None = None
+) -> Report:
+    """Run one seed to its end or to the first violation."""
+    run = _Run(seed, rules=rules, trace=trace)
+    violation = ""
+    try:
+        run.faults()
+        run.calm()
+    except AssertionError as error:
+        violation = f"{type(error).__name__} at {run.elapsed():.3f} s: {error}"
+        run.note(violation)
+    return run.report(violation)
+
+
+class _Run:
+    """One seed."""
+
+    def __init__(self, seed: int, *, rules: Rules, trace: Callable[[str], None] | None) -> None:
+        self._seed = seed
+        self._trace = trace
+        self._random = random = Random(seed)  # noqa: S311 - a schedule, not a secret
+        self._options = options = draw_options(random)
+        self._cluster = SimCluster(
+            options.nodes,
+            random=random,
+            settings=_settings(small=options.small),
+            rules=rules,
+            preferred=random.choice(options.nodes),
+        )
+        self._started = self._cluster.clock.now
+        self._cluster.network.faults = options.network
+        if options.slow_disk:
+            self._cluster.flush_s = self._slow_flush
+        else:
+            self._cluster.flush_s = lambda: random.choice((0.0002, 0.001, 0.004))
+        self._values = count()
+        self._proposed = 0
+        self._reads = 0
+        self._crashes = 0
+        self._down: dict[str, float] = {}
+        self._counters: Counter[str] = Counter()
+        self.note(f"options {options}")
+        self._cluster.start()
+
+    def elapsed(self) -> float:
+        """Return virtual seconds since the start."""
+        return self._cluster.clock.now - self._started
+
+    def note(self, what: str) -> None:
+        """Write one line of the trace."""
+        if self._trace is not None:
+            self._trace(f"{self.elapsed():8.3f}  {what}")
+
+    def faults(self) -> None:
+        """Let things go wrong."""
+        while self.elapsed() < _FAULTS_S:
+            self._clients()
+            self._network_faults()
+            self._crash_and_restart()
+            self._step()
+
+    def calm(self) -> None:
+        """Heal everything; the cluster has to come together and answer again.
+
+        Raises:
+            InvariantViolated: It does not.
+        """
+        cluster = self._cluster
+        self.note("calm")
+        cluster.network.faults = NetworkFaults()
+        cluster.flush_s = lambda: 0.001
+        cluster.heal()
+        self._down.clear()
+        for node_id in cluster.ids:
+            if node_id not in cluster.nodes:
+                cluster.start(node_id)
+        end = cluster.clock.now + _CALM_S
+        while cluster.clock.now < end:
+            self._step()
+        if cluster.leader() is None:
+            raise InvariantViolated("no leader though nothing is wrong")
+        last = b"last"
+        cluster.propose(last)
+        cluster.run(1.0)
+        if last not in cluster.acknowledged:
+            raise InvariantViolated("the healed cluster acknowledges nothing")
+        cluster.check()
+        cluster.check_converged()
+
+    def report(self, violation: str) -> Report:
+        """Sum the run up."""
+        cluster = self._cluster
+        for node in cluster.nodes.values():
+            self._counters.update(node.group.status().counters)
+        states = sorted((node.id, node.machine.digest.hex()) for node in cluster.nodes.values())
+        terms = max((node.group.status().term for node in cluster.nodes.values()), default=0)
+        return Report(
+            seed=self._seed,
+            options=self._options,
+            virtual_s=self.elapsed(),
+            proposed=self._proposed,
+            acknowledged=len(cluster.acknowledged),
+            reads=self._reads,
+            crashes=self._crashes,
+            terms=terms,
+            violation=violation,
+            digest=f"{_digest_of(states)}-{len(cluster.acknowledged)}-{terms}",
+            counters=self._counters,
+        )
+
+    def _step(self) -> None:
+        self._cluster.run(_STEP_S)
+        self._cluster.check()
+
+    def _clients(self) -> None:
+        random, options = self._random, self._options
+        if random.random() < options.propose:
+            for _ in range(random.choice((1, 1, 3, 8))):
+                # Any node that believes it leads is asked, a deposed one too.
+                believers = [n for n in self._cluster.nodes.values() if n.source.term is not None]
+                if not believers:
+                    break
+                node = random.choice(believers)
+                node.source.propose(f"{self._seed}/{next(self._values)}".encode())
+                node.group.wake()
+                self._proposed += 1
+        if random.random() < options.barrier:
+            self._read(random.choice(self._cluster.ids))
+
+    def _read(self, node_id: str) -> None:
+        node = self._cluster.nodes.get(node_id)
+        if node is None:
+            return
+        expected = max(self._cluster.acknowledged.values(), default=0)
+
+        def done(confirmed: bool) -> None:
+            if confirmed:
+                self._reads += 1
+                if node.machine.applied_index < expected:
+                    raise InvariantViolated(
+                        f"a read at {node_id} misses entry {expected}, acknowledged before it"
+                    )
+
+        node.group.barrier(done)
+
+    def _network_faults(self) -> None:
+        random, options, cluster = self._random, self._options, self._cluster
+        if random.random() < options.partition:
+            if cluster.network.cut:
+                cluster.heal()
+                self.note("healed")
+            else:
+                self._partition()
+        if random.random() < options.reconnect:
+            one, other = random.sample(cluster.ids, 2)
+            self.note(f"reconnect {one} {other}")
+            cluster.reconnect(one, other)
+        if random.random() < options.stall:
+            one, other = random.sample(cluster.ids, 2)
+            seconds = random.uniform(0.3, 5.0)
+            self.note(f"stall {one} -> {other} for {seconds:.2f} s")
+            cluster.network.stall((one, other), seconds)
+        if random.random() < options.transfer:
+            leader, peer = cluster.leader(), random.choice(cluster.ids)
+            if leader is not None and cluster.nodes[leader].group.transfer(peer):
+                self.note(f"transfer {leader} -> {peer}")
+
+    def _partition(self) -> None:
+        random, cluster = self._random, self._cluster
+        nodes = list(cluster.ids)
+        random.shuffle(nodes)
+        size = random.randint(1, len(nodes) - 1)
+        here, there = nodes[:size], nodes[size:]
+        cut = {(one, other) for one in here for other in there}
+        if random.random() < 0.7:
+            cut |= {(other, one) for one, other in cut}
+        cluster.network.cut = cut
+        self.note(f"cut {sorted(cut)}")
+
+    def _crash_and_restart(self) -> None:
+        random, options, cluster = self._random, self._options, self._cluster
+        for node_id in [each for each, until in self._down.items() if until < cluster.clock.now]:
+            del self._down[node_id]
+            self.note(f"start {node_id}")
+            cluster.start(node_id)
+        if random.random() < options.crash:
+            # Sometimes all of them: what was acknowledged has to be on the disks.
+            everyone = random.random() < 0.2
+            victims: Iterable[str] = (
+                list(cluster.nodes) if everyone else [random.choice(cluster.ids)]
+            )
+            for node_id in victims:
+                if node_id in cluster.nodes:
+                    self._crashes += 1
+                    self._counters.update(cluster.nodes[node_id].group.status().counters)
+                    self.note(f"crash {node_id}")
+                    cluster.crash(node_id, refused=random.random() < 0.7)
+                    self._down[node_id] = cluster.clock.now + random.uniform(0.05, 4.0)
+
+    def _slow_flush(self) -> float:
+        if self._random.random() < 0.02:
+            return self._random.uniform(0.05, 0.5)
+        return self._random.choice((0.001, 0.004, 0.02))
+
+
+def _digest_of(value: object) -> str:
+    return blake2b(repr(value).encode(), digest_size=6).hexdigest()
+
+
+def _settings(*, small: bool) -> RaftSettings:
+    if not small:
+        return RaftSettings()
+    return RaftSettings(
+        append_bytes_max=64,
+        entry_bytes_max=32,
+        cache_bytes_max=256,
+        keep_entries=20,
+        entries_in_flight_max=8,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run seeds from the command line; 1 when one of them finds something."""
+    parser = argparse.ArgumentParser(description="Run the Raft groups through seeded faults.")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after another")
+    parser.add_argument("--trace", action="store_true", help="print every fault")
+    parser.add_argument(
+        "--off",
+        action="append",
+        default=[],
+        choices=[field.name for field in fields(Rules)],
+        help="switch a rule off to see what it prevents",
+    )
+    options = parser.parse_args(arguments)
+    # A stopped replica is the simulator's to report.
+    logging.getLogger("codeq_cluster.raft").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
+    write = sys.stdout.write
+    rules = Rules(**dict.fromkeys(options.off, False))
+    trace = (lambda line: print_line(write, line)) if options.trace else None
+    failed = 0
+    began = time.monotonic()
+    virtual = 0.0
+    for seed in range(options.seed, options.seed + options.seeds):
+        report = simulate(seed, rules=rules, trace=trace)
+        virtual += report.virtual_s
+        if report.violation:
+            failed += 1
+        print_line(
+            write,
+            f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
+            f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
+            f"digest {report.digest}",
+        )
+    seconds = time.monotonic() - began
+    print_line(
+        write, f"{failed} of {options.seeds} seeds failed; {virtual:.0f} virtual s in {seconds:.1f} s"
+    )
+    return 1 if failed else 0
+
+
+def print_line(write: Callable[[str], object], line: str) -> None:
+    """Write one line."""
+    write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
