@@ -267,7 +267,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""
-        asked = [group for group in self._groups if _transferred(group)]
+        asked = [group for group in self._groups if group.transfer(None)]
         if not asked:
             return
         gone = asyncio.Event()
@@ -325,15 +325,6 @@ class Node:
                 for peer in status.peers
             ),
         )
-
-
-def _transferred(group: RaftGroup) -> bool:
-    """Ask the peer that is furthest to lead; False when there is none or nothing to give."""
-    status = group.status()
-    peers = [peer for peer in status.peers if peer.connected]
-    if not status.is_leader or not peers:
-        return False
-    return group.transfer(max(peers, key=lambda peer: peer.match_index).id)
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:

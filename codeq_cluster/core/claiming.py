@@ -36,8 +36,8 @@ def claim(view: View, operation: Claim) -> Decision:
         if held:
             return Decision(Claimed(held))
     now_ms = view.now_ms
-    changes = []
-    tasks = []
+    changes: list[TaskChange] = []
+    tasks: list[Task] = []
     skips = 0
     payload_bytes = 0
     for task_id in _ready(view, operation):

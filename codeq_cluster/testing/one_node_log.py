@@ -1,0 +1,79 @@
+"""One-node log: a shard's log without replication, whose steps a test takes one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from codeq_cluster.raft.ports import EntrySource, StateMachine
+
+
+class OneNodeLog:
+    """Drives one engine as its Raft group would.
+
+    Unless `held`, a wake-up takes and applies at once. A held log lets a test look at what is
+    decided and not committed, end the reign meanwhile, or apply under another term.
+    """
+
+    def __init__(self, machine: StateMachine, source: EntrySource) -> None:
+        self.machine = machine
+        self.source = source
+        self.held = False
+        self.term = 0
+        self.leading = False
+        self.taken: deque[tuple[int, bytes]] = deque()
+        self.barriers: list[Callable[[bool], None]] = []
+
+    def lead(self) -> None:
+        """Begin a term and apply its first entry."""
+        self.term += 1
+        self.leading = True
+        self._apply(self.term, None)
+        self.source.lead(self.term)
+
+    def depose(self, leader: str | None = None) -> None:
+        """End the reign; what was taken stays in the log."""
+        self.leading = False
+        self.source.follow(leader)
+        for done in self.barriers:
+            done(False)
+        self.barriers.clear()
+
+    def wake(self) -> None:
+        """Take, and apply unless held."""
+        if not self.held:
+            self.take()
+            self.commit()
+
+    def take(self) -> None:
+        """Take every entry there is; nothing is applied."""
+        while self.leading and (payload := self.source.take()) is not None:
+            self.taken.append((self.term, payload))
+
+    def commit(self, *, term: int | None = None) -> None:
+        """Apply what was taken, under the term it was taken in or another, and confirm barriers."""
+        while self.taken:
+            taken_in, payload = self.taken.popleft()
+            self._apply(term or taken_in, payload)
+        if self.leading and not self.held:
+            self._confirm()
+
+    def barrier(self, done: Callable[[bool], None]) -> None:
+        """Confirm at once, or when released if held."""
+        self.barriers.append(done)
+        if not self.held:
+            self._confirm()
+
+    def release(self) -> None:
+        """Go on as if never held."""
+        self.held = False
+        self.take()
+        self.commit()
+
+    def _confirm(self) -> None:
+        waiting, self.barriers = self.barriers, []
+        for done in waiting:
+            done(self.leading)
+
+    def _apply(self, term: int, payload: bytes | None) -> None:
+        self.machine.apply(self.machine.applied_index + 1, term, payload)

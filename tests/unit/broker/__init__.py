@@ -1,0 +1,1 @@
+"""The broker on one shard, without network and disk."""

@@ -1,0 +1,115 @@
+"""One shard's engine over a memory store, with a clock and a log the test moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.operations import Claim, Create
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.testing.memory_store import MemoryShard
+from codeq_cluster.testing.one_node_log import OneNodeLog
+
+START_MS = 1_700_000_000_000
+GRACE_MS = 2_000
+
+
+class TestClock:
+    """A clock that stands still until it is moved; wall and monotonic move apart on demand."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.wall = START_MS
+        self.monotonic = 5_000
+
+    def wall_ms(self) -> int:
+        """Return the wall clock."""
+        return self.wall
+
+    def monotonic_ms(self) -> int:
+        """Return the monotonic clock."""
+        return self.monotonic
+
+    def pass_ms(self, ms: int) -> None:
+        """Move both."""
+        self.wall += ms
+        self.monotonic += ms
+
+
+@dataclass
+class Seen:
+    """An observer that keeps what it hears."""
+
+    changes: list[TaskChange] = field(default_factory=list)
+
+    def changed(self, change: TaskChange) -> None:
+        """Keep it."""
+        self.changes.append(change)
+
+
+@dataclass
+class Shard:
+    """Everything a test of one engine touches."""
+
+    store: MemoryShard
+    clock: TestClock
+    seen: Seen
+    engine: Engine
+    log: OneNodeLog
+
+
+def make_shard(
+    store: MemoryShard, clock: TestClock, *, operations_max: int = 1000, bytes_max: int = 2**24
+) -> Shard:
+    """Make an engine over a store that may have a history."""
+    seen = Seen()
+    engine = Engine(
+        node_id="n1",
+        shard=0,
+        shards=1,
+        store=store.state,
+        rules=Rules(),
+        limits=EngineLimits(
+            operations_max=operations_max, bytes_max=bytes_max, lease_grace_ms=GRACE_MS
+        ),
+        clock=clock,
+        fraction=random.Random(7).random,
+        observer=seen,
+    )
+    log = OneNodeLog(engine, engine)
+    engine.attach(log)
+    return Shard(store, clock, seen, engine, log)
+
+
+@pytest.fixture
+def shard() -> Iterator[Shard]:
+    """Lend an engine that leads."""
+    made = make_shard(MemoryShard(), TestClock())
+    made.log.term = 4
+    made.log.lead()
+    yield made
+    made.engine.stop()
+
+
+def create(task_id: str, **fields: object) -> Create:
+    """Make a create of a small task."""
+    defaults: dict[str, object] = {"tenant": "acme", "command": "render", "payload": "{}"}
+    return Create(id=task_id, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def claim(request: str, **fields: object) -> Claim:
+    """Make a claim of one task for a minute."""
+    defaults: dict[str, object] = {
+        "tenant": "acme",
+        "worker": "ann",
+        "commands": ("render",),
+        "count": 1,
+        "lease_ms": 60_000,
+    }
+    return Claim(request=request, **(defaults | fields))  # type: ignore[arg-type]

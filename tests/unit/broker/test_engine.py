@@ -1,0 +1,304 @@
+"""The engine answers what is durable, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from codeq_cluster.codec import keyspace
+from codeq_cluster.core.operations import Heartbeat, Submit
+from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
+from codeq_cluster.core.task import State
+from codeq_cluster.errors import NotLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.testing.memory_store import MemoryShard
+
+from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard
+
+pytestmark = pytest.mark.asyncio
+
+
+async def _settle() -> None:
+    """Let every callback that is due run."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def _until_timer(shard: Shard) -> None:
+    """Let a timer of at most a few milliseconds of real time ring, and its work be applied."""
+    applied = asyncio.Event()
+    shard.engine.on_rows(lambda _: applied.set())
+    async with asyncio.timeout(5):
+        await applied.wait()
+
+
+async def test_an_answer_waits_for_its_entry(shard: Shard) -> None:
+    """A create is not acknowledged before its entry is applied."""
+    shard.log.held = True
+    answer = asyncio.ensure_future(shard.engine.operate([create("t1")]))
+    await _settle()
+    shard.log.take()
+    await _settle()
+
+    assert not answer.done()
+
+    shard.log.release()
+
+    [created] = await answer
+    assert isinstance(created, Created)
+    assert shard.store.state.get(keyspace.task("t1")) is not None
+
+
+async def test_decisions_see_decisions_on_their_way(shard: Shard) -> None:
+    """A task can be claimed and finished before its create is committed; all commit together."""
+    shard.log.held = True
+    creating = asyncio.ensure_future(shard.engine.operate([create("t1")]))
+    claiming = asyncio.ensure_future(shard.engine.operate([claim("r1")]))
+    await _settle()
+    shard.log.take()
+    finishing = asyncio.ensure_future(
+        shard.engine.operate(
+            [Submit(request="r2", id="t1", tenant="acme", worker="ann", status="COMPLETED")]
+        )
+    )
+    await _settle()
+    shard.log.release()
+    [claimed], [submitted] = await claiming, await finishing
+    await creating
+
+    assert isinstance(claimed, Claimed)
+    assert ("{}",) == claimed.payloads
+    assert isinstance(submitted, Submitted)
+
+
+async def test_one_turn_commits_everything_decided_since_the_last(shard: Shard) -> None:
+    """Many callers share one entry."""
+    before = shard.engine.applied_index
+    shard.log.held = True
+    answers = [
+        asyncio.ensure_future(shard.engine.operate([create(f"t{number}")])) for number in range(50)
+    ]
+    await _settle()
+    shard.log.release()
+    await asyncio.gather(*answers)
+
+    assert before + 1 == shard.engine.applied_index
+
+
+async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
+    """Handed over means unknown; not handed over means certainly not done."""
+    shard.log.held = True
+    sent = asyncio.ensure_future(shard.engine.operate([create("t1")]))
+    await _settle()
+    shard.log.take()
+    unsent = asyncio.ensure_future(shard.engine.operate([create("t2")]))
+    await _settle()
+    shard.log.depose("n2")
+
+    with pytest.raises(OutcomeUnknown):
+        await sent
+    with pytest.raises(NotLeader) as not_leader:
+        await unsent
+    assert not_leader.value.hint == "n2"
+    with pytest.raises(NotLeader):
+        await shard.engine.operate([create("t3")])
+
+
+async def test_an_entry_of_another_term_is_a_no_op(shard: Shard) -> None:
+    """The epoch fence: what a deposed leader decided can never take effect."""
+    shard.log.held = True
+    lost = asyncio.ensure_future(shard.engine.operate([create("t1")]))
+    await _settle()
+    shard.log.take()
+    shard.log.depose()
+    digest = shard.engine.digest
+    shard.log.commit(term=shard.log.term + 1)
+
+    assert shard.store.state.get(keyspace.task("t1")) is None
+    assert shard.engine.fenced == 1
+    assert digest != shard.engine.digest
+    with pytest.raises(OutcomeUnknown):
+        await lost
+
+
+async def test_a_create_retried_at_the_next_leader_is_one_task(shard: Shard) -> None:
+    """The first send did take effect; the second finds its own task."""
+    shard.log.held = True
+    first = asyncio.ensure_future(shard.engine.operate([create("t1", idempotency_key="k")]))
+    await _settle()
+    shard.log.take()
+    shard.log.depose()
+    shard.log.commit()
+    with pytest.raises(OutcomeUnknown):
+        await first
+    shard.log.held = False
+    shard.log.lead()
+
+    [again] = await shard.engine.operate([create("t1", idempotency_key="k")])
+
+    assert isinstance(again, Created)
+    assert not again.replay
+
+
+async def test_a_claim_retried_at_the_next_leader_gets_the_same_task(shard: Shard) -> None:
+    """Its first answer was lost; the lease is found under the request and nothing else is taken."""
+    await shard.engine.operate([create("t1"), create("t2")])
+    shard.log.held = True
+    first = asyncio.ensure_future(shard.engine.operate([claim("r1")]))
+    await _settle()
+    shard.log.take()
+    shard.log.depose()
+    shard.log.commit()
+    with pytest.raises(OutcomeUnknown):
+        await first
+    shard.log.held = False
+    shard.log.lead()
+
+    [again] = await shard.engine.operate([claim("r1", retry=True)])
+
+    assert isinstance(again, Claimed)
+    assert ["t1"] == [task.id for task in again.tasks]
+    [other] = await shard.engine.operate([claim("r2", worker="bob")])
+    assert isinstance(other, Claimed)
+    assert ["t2"] == [task.id for task in other.tasks]
+
+
+async def test_a_refusal_needs_a_proof_of_leadership(shard: Shard) -> None:
+    """A deposed leader that does not know it yet must not say "not found"."""
+    shard.log.held = True
+    asked = asyncio.ensure_future(
+        shard.engine.operate([Heartbeat(id="t9", tenant="acme", worker="ann", extend_ms=1)])
+    )
+    await _settle()
+    shard.log.take()
+    await _settle()
+
+    assert not asked.done()
+
+    shard.log.depose("n2")
+
+    with pytest.raises(NotLeader):
+        await asked
+
+
+async def test_a_refusal_is_answered_without_an_entry(shard: Shard) -> None:
+    """Nothing changes, so nothing is written."""
+    before = shard.engine.applied_index
+
+    [outcome] = await shard.engine.operate(
+        [Heartbeat(id="t9", tenant="acme", worker="ann", extend_ms=1)]
+    )
+
+    assert Rejected(Rejection.NOT_FOUND) == outcome
+    assert before == shard.engine.applied_index
+
+
+async def test_a_full_queue_refuses_and_does_nothing() -> None:
+    """Beyond the bound a writer is told to come back."""
+    shard = make_shard(MemoryShard(), TestClock(), operations_max=2)
+    shard.log.lead()
+    shard.log.held = True
+    held = [asyncio.ensure_future(shard.engine.operate([create(f"t{n}")])) for n in range(2)]
+    await _settle()
+
+    with pytest.raises(Overloaded):
+        await shard.engine.operate([create("t9")])
+
+    shard.log.release()
+    await asyncio.gather(*held)
+    assert isinstance((await shard.engine.operate([create("t9")]))[0], Created)
+
+
+async def test_a_read_sees_every_answer_given_before_it(shard: Shard) -> None:
+    """A read is confirmed by a quorum and then looks at what is applied."""
+    await shard.engine.operate([create("t1")])
+
+    rows = await shard.engine.read([keyspace.task("t1"), keyspace.task("t2")])
+
+    assert rows.values[0] is not None
+    assert rows.values[1] is None
+    shard.log.held = True
+    asked = asyncio.ensure_future(shard.engine.read([keyspace.task("t1")]))
+    await _settle()
+    shard.log.depose()
+    with pytest.raises(NotLeader):
+        await asked
+
+
+async def test_a_delay_ends_without_anybody_asking(shard: Shard) -> None:
+    """The timer is set when the task is made."""
+    await shard.engine.operate([create("t1", delay_ms=5)])
+    assert shard.engine.head("acme", ("render",)) is None
+    shard.clock.pass_ms(5)
+    await _until_timer(shard)
+
+    assert shard.engine.head("acme", ("render",)) is not None
+
+
+async def test_a_new_leader_gives_every_lease_a_grace() -> None:
+    """No heartbeat could reach it meanwhile, so a lease that ran out is not ended at once."""
+    store, clock = MemoryShard(), TestClock()
+    old = make_shard(store, clock)
+    old.log.lead()
+    await old.engine.operate([create("t1"), claim("r1", lease_ms=1000)])
+    old.log.depose()
+    clock.pass_ms(1500)
+    new = make_shard(store, clock)
+    new.log.term = old.log.term
+    new.log.lead()
+
+    [extended] = await new.engine.operate(
+        [Heartbeat(id="t1", tenant="acme", worker="ann", extend_ms=GRACE_MS // 2)]
+    )
+
+    assert isinstance(extended, Extended)
+    new.engine.stop()
+
+
+async def test_a_lease_ends_after_the_grace(shard: Shard) -> None:
+    """The worker is gone; the task is ready again, its attempt in the history."""
+    shard.clock.pass_ms(GRACE_MS)
+    await shard.engine.operate([create("t1"), claim("r1", lease_ms=2)])
+    shard.clock.pass_ms(2)
+    await _until_timer(shard)
+
+    change = shard.seen.changes[-1]
+    assert change.after is not None
+    assert change.after.state is State.READY
+    assert ["LEASE_EXPIRED"] == [attempt.outcome for attempt in change.after.history]
+
+
+async def test_a_jump_of_the_wall_clock_ends_no_lease(shard: Shard) -> None:
+    """Within a reign the wall clock is not looked at again."""
+    shard.clock.pass_ms(GRACE_MS)
+    await shard.engine.operate([create("t1"), claim("r1", lease_ms=60_000)])
+    shard.clock.wall += 3_600_000
+
+    [extended] = await shard.engine.operate(
+        [Heartbeat(id="t1", tenant="acme", worker="ann", extend_ms=1000)]
+    )
+
+    assert isinstance(extended, Extended)
+    assert extended.lease_until_ms < shard.clock.wall
+
+
+async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
+    """The next leader's wall clock may be behind; its decisions are not."""
+    store, clock = MemoryShard(), TestClock()
+    old = make_shard(store, clock)
+    old.log.lead()
+    clock.pass_ms(10_000)
+    [first] = await old.engine.operate([create("t1")])
+    old.log.depose()
+    clock.wall -= 3_600_000
+    new = make_shard(store, clock)
+    new.log.term = old.log.term
+    new.log.lead()
+
+    [second] = await new.engine.operate([create("t2")])
+
+    assert isinstance(first, Created)
+    assert isinstance(second, Created)
+    assert second.task.created_ms >= first.task.created_ms
+    assert second.task.seq > first.task.seq
+    new.engine.stop()
