@@ -67,8 +67,9 @@ def _run(options: argparse.Namespace) -> Exit:
         port_base=port_base_of(options.port_base, environment()),
     )
     with locked(directory):
-        shards = prepare(directory, nodes, shards=options.shards)
+        # Before anything is written: a refused start leaves no directory that has a shard count.
         require_free(nodes)
+        shards = prepare(directory, nodes, shards=options.shards)
         text = banner(nodes, options.data, shards=shards)
         if len(nodes) == 1:
             _embedded(nodes[0], directory, text)
