@@ -157,7 +157,7 @@ def json_text(value: Raw, *, depth_max: int, error: str) -> str:
     if text == "null":
         return ""
     # Counting brackets is a memchr; only a text with many of them is looked at closely.
-    if text.count("[") + text.count("{") > depth_max and _depth(text) > depth_max:
+    if text.count("[") + text.count("{") > depth_max and depth(text) > depth_max:
         raise invalid_body(error)
     return text
 
@@ -175,6 +175,7 @@ def whole(value: int | None, *, error: ApiError) -> int:
     return value
 
 
-def _depth(text: str) -> int:
+def depth(text: str) -> int:
+    """Return how deep brackets nest in a JSON text, strings not looked into."""
     brackets = _NO_BRACKET.sub("", _STRINGS.sub("", text))
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import sys
 import time
 from typing import TextIO
-
-import msgspec
 
 # What a record carries of its own; everything else came in `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -30,7 +30,8 @@ class JsonLines(logging.Formatter):
                 line[name] = _plain(value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        # The standard library escapes what is no valid UTF-8, where a faster encoder gives up.
+        return json.dumps(line, default=str)
 
 
 def set_up_logs(level: str, stream: TextIO | None = None) -> None:
@@ -57,7 +58,9 @@ def _instant(unix_s: float) -> str:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, bool | int | float) or value is None:
+    if isinstance(value, bool | int) or value is None:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]

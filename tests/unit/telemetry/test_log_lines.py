@@ -1,0 +1,60 @@
+"""Logs: an event and its fields, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from codeq_cluster.telemetry.logs import JsonLines
+
+
+def line(record: logging.LogRecord) -> dict[str, object]:
+    """Format a record and read it back."""
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    fields: dict[str, object] = json.loads(text)
+    return fields
+
+
+def record(**fields: object) -> logging.LogRecord:
+    """Make a record as `log.info("lease expired", extra=fields)` does."""
+    made = logging.makeLogRecord({"msg": "lease expired", "levelno": 20, "levelname": "INFO"})
+    made.created = 1.5
+    made.name = "here"
+    vars(made).update(fields)
+    return made
+
+
+def test_a_line_is_an_event_and_its_fields() -> None:
+    """Types stay what they were."""
+    assert line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None)) == {
+        "at": "1970-01-01T00:00:01.500Z",
+        "level": "info",
+        "event": "lease expired",
+        "logger": "here",
+        "task_id": "t",
+        "attempt": 2,
+        "peers": ["a", "b"],
+        "ready": False,
+        "since": None,
+    }
+
+
+def test_whatever_is_logged_fits_one_line() -> None:
+    """Odd values become text; long ones are cut; line breaks are escaped."""
+    odd = record(error=ValueError("a\nb"), dump="x" * 100_000, text="\ud800", nan=float("nan"))
+    fields = line(odd)
+
+    assert fields["error"] == "a\nb"
+    assert len(str(fields["dump"])) < 5_000
+
+
+def test_an_exception_comes_with_its_traceback() -> None:
+    """A bug must be found from its log line alone."""
+    with pytest.raises(ValueError, match="boom") as raised:
+        int("boom")
+    made = record(exc_info=(raised.type, raised.value, raised.tb))
+
+    assert "ValueError: invalid literal" in str(line(made)["exception"])

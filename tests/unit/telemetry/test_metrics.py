@@ -1,0 +1,90 @@
+"""Metrics: counted by name, capped by command, read at scrape time."""
+
+from __future__ import annotations
+
+from codeq_cluster.telemetry import Metrics
+
+
+def lines(metrics: Metrics, prefix: str) -> list[str]:
+    """Return the scraped samples whose line starts with the prefix."""
+    text = metrics.scrape().decode()
+    return [line for line in text.splitlines() if line.startswith(prefix)]
+
+
+def test_the_references_names_are_kept() -> None:
+    """Dashboards made for the reference keep working."""
+    metrics = Metrics()
+    metrics.task_created("a")
+    metrics.task_claimed("a")
+    metrics.task_completed("a", "COMPLETED", 0.3)
+    metrics.lease_expired("a")
+
+    assert lines(metrics, "codeq_task_created_total") == [
+        'codeq_task_created_total{command="a"} 1.0'
+    ]
+    assert lines(metrics, "codeq_task_claimed_total") == [
+        'codeq_task_claimed_total{command="a"} 1.0'
+    ]
+    assert lines(metrics, "codeq_task_completed_total") == [
+        'codeq_task_completed_total{command="a",status="COMPLETED"} 1.0'
+    ]
+    assert lines(metrics, "codeq_lease_expired_total") == [
+        'codeq_lease_expired_total{command="a"} 1.0'
+    ]
+    bucket = 'codeq_task_processing_latency_seconds_bucket{command="a",le="%s",status="COMPLETED"}'
+    assert lines(metrics, bucket % "0.25") == [bucket % "0.25" + " 0.0"]
+    assert lines(metrics, bucket % "0.5") == [bucket % "0.5" + " 1.0"]
+
+
+def test_commands_beyond_the_cap_are_counted_together() -> None:
+    """Producers choose the names, so they must not choose the number of series."""
+    metrics = Metrics(commands_max=2)
+
+    for command in ("a", "A", "b", "c", "d"):
+        metrics.task_created(command)
+
+    assert lines(metrics, "codeq_task_created_total") == [
+        'codeq_task_created_total{command="a"} 2.0',
+        'codeq_task_created_total{command="b"} 1.0',
+        'codeq_task_created_total{command="other"} 2.0',
+    ]
+
+
+def test_levels_are_read_when_they_are_scraped() -> None:
+    """A gauge is as old as the scrape; what shares a capped label is added up."""
+    metrics = Metrics(commands_max=1)
+    depth = {"a": 1.0}
+    metrics.read_at_scrape(
+        "codeq_queue_depth",
+        "Tasks.",
+        ("command", "queue"),
+        lambda: [((command, "ready"), level) for command, level in depth.items()],
+    )
+    metrics.scrape()
+    depth.update(a=2.0, b=3.0, c=4.0)
+
+    assert lines(metrics, "codeq_queue_depth") == [
+        'codeq_queue_depth{command="a",queue="ready"} 2.0',
+        'codeq_queue_depth{command="other",queue="ready"} 7.0',
+    ]
+
+
+def test_two_nodes_of_one_process_count_apart() -> None:
+    """Each has its own registry, with the process's own metrics."""
+    one, other = Metrics(), Metrics()
+    one.rate_limited("producer", "create_task")
+
+    assert lines(one, "codeq_rate_limit_hits_total{")
+    assert not lines(other, "codeq_rate_limit_hits_total{")
+    assert lines(other, "process_cpu_seconds_total")
+    assert lines(other, "python_gc_collections_total")
+
+
+def test_requests_are_timed_by_route_method_and_status() -> None:
+    """The route is its pattern, so ids make no series."""
+    metrics = Metrics()
+    metrics.http_answered("/tasks/{id}", "GET", 200, 0.002)
+
+    assert lines(metrics, "codeq_http_request_seconds_count") == [
+        'codeq_http_request_seconds_count{method="GET",route="/tasks/{id}",status="200"} 1.0'
+    ]
