@@ -1,0 +1,145 @@
+"""Commands: exit codes and lines of the command line, without a cluster behind it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster import __version__
+from codeq_cluster.cli.main import main
+from codeq_cluster.config.keys import KEYS
+
+_PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
+_COMMANDS = ("dev", "node", "status", "task", "config")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run where no development cluster is, with none of this machine's settings."""
+    monkeypatch.chdir(tmp_path)
+    for key in KEYS:
+        monkeypatch.delenv(key.env, raising=False)
+    for name in ("CODEQ_CONFIG_PATH", "CODEQ_TOKEN", "CODEQ_PORT_BASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _nobody() -> str:
+    """Return a URL where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["task"], ["dev", "--nodes", "0"], ["--wrong"]])
+def test_a_wrong_use_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The usage is on standard error."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: codeq-cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` works everywhere and ends with 0."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+
+    assert ended.value.code == 0
+    assert f"usage: codeq-cluster {command}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` names what is installed."""
+    with pytest.raises(SystemExit):
+        main(["--version"])
+
+    assert capsys.readouterr().out == f"codeq-cluster {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--port", "0"], "port=0 (flag): allowed is a whole number, 1 to 65535"),
+        (["--set", "durability"], "--set durability: allowed is KEY=VALUE"),
+        (["--set", "durabilty=os"], "did you mean durability?"),
+        (["--config", "none.yaml"], "config=none.yaml: No such file"),
+        ([], "persistenceConfig.path=not set"),
+    ],
+)
+def test_a_node_with_a_wrong_configuration_does_not_start(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with 1 and one line on standard error."""
+    code = main(["node", *arguments])
+
+    error = capsys.readouterr().err
+    assert code == 1
+    assert named in error
+    assert error.count("\n") == 1
+
+
+def test_the_effective_configuration_is_printed_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`config` checks what `node` would start with and says where each value comes from."""
+    file = tmp_path / "codeq.toml"
+    file.write_text('allowProducerAsWorker = true\nenv = "prod"\n')
+    monkeypatch.setenv("CODEQ_CONFIG_PATH", str(file))
+    monkeypatch.setenv("AUTH_PRODUCER", _PROVIDER)
+
+    code = main(["config", "--json", "--data", "somewhere", "--set", "clusterId=blue"])
+
+    output = capsys.readouterr().out
+    rows = {row["key"]: row for row in json.loads(output)}
+    assert code == 0
+    assert rows["persistenceConfig.path"] == {
+        "key": "persistenceConfig.path",
+        "value": "somewhere",
+        "source": "flag",
+    }
+    assert rows["clusterId"]["value"] == "blue"
+    assert rows["auth.producer"]["value"] == "********"
+    assert rows["env"]["source"] == "ignored"
+    assert "a-token-nobody-sees" not in output
+
+
+def test_every_key_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`config --keys` is the reference of the configuration."""
+    assert main(["config", "--keys"]) == 0
+
+    output = capsys.readouterr().out
+    assert all(key.name in output and key.env in output for key in KEYS)
+
+
+def test_a_status_of_nobody_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """A node that takes no connection is a row of the table, not a stack trace."""
+    url = _nobody()
+
+    code = main(["status", "--url", url, "--json"])
+
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert code == 1
+    assert (node["url"], node["healthy"], node["problem"]) == (url, False, "no connection")
+
+
+def test_a_task_command_without_a_broker_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the URLs that were tried."""
+    url = _nobody()
+
+    code = main(["task", "get", "some-id", "--url", url])
+
+    assert code == 1
+    assert url in capsys.readouterr().err
+
+
+def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is found here, before anything is sent."""
+    code = main(["task", "create", "--event", "e", "--payload", "{", "--url", _nobody()])
+
+    assert code == 1
+    assert "--payload" in capsys.readouterr().err
