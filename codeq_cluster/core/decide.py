@@ -9,7 +9,8 @@ no two decisions can disagree about who.
 Every operation but `Heartbeat` and `Advance` carries a request (a `Create` its task's id). Sent
 again under the same request it changes nothing and is answered as before, as long as the task
 still remembers: `history_attempts_max` deliveries for an abandon or a nack, the lease for a claim,
-the task's life for the others.
+the task's life for the others. An undelivered abandon leaves no trace in the task; its token, which
+it must carry, keeps it from being done twice.
 """
 
 from __future__ import annotations
@@ -159,12 +160,15 @@ def _heartbeat(view: View, operation: Heartbeat) -> Decision:
     if refusal is not None:
         return Decision(Rejected(refusal))
     lease_until_ms = view.now_ms + operation.extend_ms
+    if lease_until_ms == task.lease_until_ms:
+        return Decision(Extended(lease_until_ms))
     after = extended(task, lease_until_ms=lease_until_ms, now_ms=view.now_ms)
     return Decision(Extended(lease_until_ms), (TaskChange(before=task, after=after),))
 
 
 def _abandon(view: View, operation: Abandon, rules: Rules) -> Decision:
     assert operation.request
+    assert operation.token or not operation.undelivered
     task = _found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))

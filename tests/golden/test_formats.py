@@ -74,6 +74,7 @@ FULL = Task(
         )
         for outcome in AttemptOutcome
     ),
+    payload_bytes=12,
 )
 RESULT = Result(
     task_id="22222222",

@@ -133,6 +133,8 @@ class Model:
         if not isinstance(asked, Heartbeat) and (asked.request, item.id) in self._answers:
             return self._answers[asked.request, item.id]
         answer = self._cancel(item) if isinstance(asked, Cancel) else self._hold(item, asked)
+        if isinstance(asked, Abandon) and asked.undelivered:
+            return answer
         if answer[0] != "rejected" and not isinstance(asked, Heartbeat):
             self._answers[asked.request, item.id] = answer
         return answer
@@ -150,13 +152,9 @@ class Model:
             content = (asked.status, asked.body, asked.error, asked.worker)
             if item.submitted == content:
                 return "submitted", *content
-        if item.place != "leased":
-            stale = 0 < asked.token < item.token or item.cancelled_under == asked.worker
-            return "rejected", "lease-lost" if stale else "not-in-progress"
-        if asked.token not in (0, item.token):
-            return "rejected", "lease-lost"
-        if asked.worker != item.worker:
-            return "rejected", "not-owner"
+        refused = self._refused(item, asked)
+        if refused:
+            return "rejected", refused
         if isinstance(asked, Heartbeat):
             item.timer_ms = self.now_ms + asked.extend_ms
             return "extended", item.timer_ms
@@ -164,6 +162,10 @@ class Model:
             item.submitted = content
             self._end(item, "ended")
             return "submitted", *content
+        if isinstance(asked, Abandon) and asked.undelivered:
+            item.attempts -= 1
+            self._wait(item, 0)
+            return "returned", False, 0
         if item.attempts >= item.max_attempts:
             self._end(item, "dead")
             return "returned", True, 0
@@ -173,6 +175,16 @@ class Model:
             delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else grown_ms
         self._wait(item, delay_ms)
         return "returned", False, delay_ms
+
+    def _refused(self, item: Item, asked: Heartbeat | Abandon | Nack | Submit) -> str:
+        if item.place != "leased":
+            stale = 0 < asked.token < item.token or item.cancelled_under == asked.worker
+            return "lease-lost" if stale else "not-in-progress"
+        if asked.token not in (0, item.token):
+            return "lease-lost"
+        if asked.worker != item.worker:
+            return "not-owner"
+        return ""
 
     def _advance(self, asked: Advance) -> Answer:
         due = [item for item in self.items.values() if self._is_due(item, asked.leases_too)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from codeq_cluster.core.claiming import CLAIM_SKIPS_MAX
+from codeq_cluster.core.claiming import CLAIM_PAYLOAD_BYTES_MAX, CLAIM_SKIPS_MAX
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import (
     Abandon,
@@ -247,6 +247,18 @@ def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
     assert shard.claim() == ["long"]
 
 
+def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
+    """The rest stays ready; a single task always fits."""
+    shard = Shard()
+    half = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 2) + '"'
+    for task_id in ("a", "b", "c"):
+        shard.create(task_id, payload=half)
+
+    assert shard.claim(request="claim-1", count=3) == ["a"]
+    assert shard.claim(request="claim-2", count=3) == ["b"]
+    assert shard.task("c").attempts == 0
+
+
 def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
     """The lease ends at now + extension."""
     shard = _leased()
@@ -342,6 +354,19 @@ def test_an_abandoned_task_goes_to_the_tail_once() -> None:
 
     assert Returned(dead=False) == first == shard.ask(_abandon())
     assert shard.task().state is State.LEASED
+
+
+def test_a_claim_that_reached_nobody_does_not_count() -> None:
+    """The delivery is undone, but its token is spent; sent again, nothing more is undone."""
+    shard = _leased()
+    undo = replace(_abandon(), token=1, undelivered=True)
+
+    assert Returned(dead=False) == shard.ask(undo)
+    task = shard.task()
+    assert (task.state, task.attempts, task.lease_token, task.history) == (State.READY, 0, 1, ())
+    assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(undo)
+    shard.claim(request="claim-2")
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(undo)
 
 
 @pytest.mark.parametrize(("asked_ms", "delay_ms"), [(7, 7), (10**9, 900_000), (0, 5_000)])
