@@ -449,7 +449,9 @@ class RaftGroup:
         """Send one of the library's own messages."""
         self._guard.translate(peer, message)
 
-    def append(self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry]) -> None:
+    def append(
+        self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
+    ) -> None:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
         self._told_commit = self._engine.commit_index()
         message = Append(
@@ -463,6 +465,7 @@ class RaftGroup:
             round=self._barriers.number,
             applied=self._applied,
             digest=self._machine.digest,
+            quiet=quiet,
         )
         self._outbox.send(peer, message)
 

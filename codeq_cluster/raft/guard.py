@@ -185,6 +185,8 @@ class Guard:
     def _reply(self, peer: str, after: int, *, success: bool) -> None:
         asked = self.memory.answering
         assert asked is not None, "an answer without a question"
+        if asked.quiet and success:
+            return
         self.outbox.promise(
             peer,
             Answer(

@@ -41,8 +41,18 @@ class Host(Protocol):
     def send(self, peer: str, message: Mapping[str, object]) -> None:
         """Send one of the library's own messages: a vote, a vote request, an answer."""
 
-    def append(self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry]) -> None:
-        """Send the entries after `prev` to a follower; none for a heartbeat."""
+    def append(
+        self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
+    ) -> None:
+        """Send the entries after `prev` to a follower; none for a heartbeat.
+
+        Args:
+            peer: The follower.
+            prev: Index of the entry before the first.
+            prev_term: Its term.
+            entries: In order, without a gap.
+            quiet: Only a refusal needs an answer.
+        """
 
     def apply(self, commit: int) -> int:
         """Apply what is committed up to `commit`, a bounded part; return the applied index."""
@@ -242,6 +252,13 @@ class SafeSyncObj(SyncObj):
         """Make the heartbeat due with the next tick."""
         self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
 
+    def announce(self) -> None:
+        """Tell the connected followers that were sent everything the commit index."""
+        for peer, voter in self._voters.items():
+            start = self._SyncObj__raftNextIndex[voter]
+            if start > self._journal.last and voter in self._SyncObj__connectedNodes:
+                self._send(peer, start, (), quiet=True)
+
     def replicate(self) -> None:
         """Send every connected follower what it has not been sent, as far as its window goes."""
         last = self._journal.last
@@ -276,11 +293,13 @@ class SafeSyncObj(SyncObj):
             sent = True
         return sent
 
-    def _send(self, peer: str, start: int, entries: Sequence[Entry]) -> None:
+    def _send(
+        self, peer: str, start: int, entries: Sequence[Entry], *, quiet: bool = False
+    ) -> None:
         prev_term = self._journal.term_at(start - 1)
         # Nothing is trimmed that a voter may still need.
         assert prev_term is not None, f"entry {start - 1} is needed and gone"
-        self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries)
+        self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries, quiet=quiet)
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802 - the library's name
         """Apply through the group; an exception ends the node, never a loop of retries."""

@@ -367,7 +367,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     seconds = time.monotonic() - began
     print_line(
-        write, f"{failed} of {options.seeds} seeds failed; {virtual:.0f} virtual s in {seconds:.1f} s"
+        write,
+        f"{failed} of {options.seeds} seeds failed; {virtual:.0f} virtual s in {seconds:.1f} s",
     )
     return 1 if failed else 0
 
