@@ -221,11 +221,6 @@ def result_task_id(key: bytes) -> str:
     return _last(key)
 
 
-def task_id_of(key: bytes) -> str:
-    """Return the task id of any key that ends with one: all but idempotency, stats and meta."""
-    return _last(key)
-
-
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) of a key of counters; the default tenant is empty."""
     queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")

@@ -43,7 +43,6 @@ def test_a_sequence_that_looks_like_slashes_does_no_harm() -> None:
 
     assert (3, SEQ_OF_SLASHES, "t") == keyspace.pending_parts(key)
     assert keyspace.family(key) is Family.PENDING
-    assert keyspace.task_id_of(key) == "t"
 
 
 @given(instant_ms=NUMBERS)
