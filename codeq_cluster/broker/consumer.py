@@ -18,6 +18,7 @@ from codeq_cluster.core.outcomes import (
     Extended,
     Outcome,
     Rejected,
+    Rejection,
     Returned,
     Submitted,
 )
@@ -150,26 +151,22 @@ class Consumer:
         self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
     ) -> list[Submitted | Rejected | CodeqError]:
         """End leased tasks with results; one answer an item, order kept, errors as values."""
+        first: dict[str, int] = {}
+        for position, item in enumerate(items):
+            first.setdefault(item.task_id, position)
         placed = [
-            (
-                shard_of(item.task_id, self._shards.count),
-                Submit(
-                    request=new_request(),
-                    id=item.task_id,
-                    tenant=tenant,
-                    worker=worker,
-                    status=item.status,
-                    body=item.body,
-                    error=item.error,
-                    artifacts=item.artifacts,
-                    token=item.token,
-                ),
-            )
-            for item in items
+            (shard_of(task_id, self._shards.count), _submit(tenant, worker, items[position]))
+            for task_id, position in first.items()
         ]
         outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        of_task = dict(zip(first, outcomes, strict=True))
         answers: list[Submitted | Rejected | CodeqError] = []
-        for outcome in outcomes:
+        for position, item in enumerate(items):
+            if first[item.task_id] != position:
+                # Said twice in one request: the first ended the task.
+                answers.append(Rejected(Rejection.NOT_IN_PROGRESS))
+                continue
+            outcome = of_task[item.task_id]
             assert isinstance(outcome, Submitted | Rejected | CodeqError)
             answers.append(outcome)
         return answers
@@ -289,3 +286,17 @@ class Consumer:
         shard = shard_of(operation.id, self._shards.count)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
         return outcome
+
+
+def _submit(tenant: str, worker: str, item: NewResult) -> Submit:
+    return Submit(
+        request=new_request(),
+        id=item.task_id,
+        tenant=tenant,
+        worker=worker,
+        status=item.status,
+        body=item.body,
+        error=item.error,
+        artifacts=item.artifacts,
+        token=item.token,
+    )
