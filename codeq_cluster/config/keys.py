@@ -97,7 +97,7 @@ _NODE = (
 )
 
 _RAFT = (
-    Key("raft.selfId", "RAFT_SELF_ID", ID, "id of this node", "node_id"),
+    Key("raft.selfId", "RAFT_SELF_ID", ID, "id of this node; a must with `raft.peers`", "node_id"),
     Key(
         "raft.bindAddr",
         "RAFT_BIND_ADDR",

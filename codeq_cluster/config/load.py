@@ -40,6 +40,8 @@ _SECTIONS = {
     "lifecycle": LifecycleSettings,
     "auth": AuthSettings,
 }
+# A node must know them, its configuration need not name them.
+_NAMED_DEFAULTS = {"cluster_id": "codeq", "node_id": "n1"}
 _DEFAULT_LINK = "127.0.0.1:18080"
 
 # Of a request's body, what a task's keys and framing add to it in an entry: generous.
@@ -131,7 +133,7 @@ def _settings(values: _Values) -> NodeSettings:
     if "data_dir" not in top:
         raise values.refuse("persistenceConfig.path", "a path; it has no default")
     sections["auth"] |= {"producer": _producer(values), "worker": _worker(values)}
-    top.setdefault("cluster_id", "codeq")
+    top.setdefault("cluster_id", _NAMED_DEFAULTS["cluster_id"])
     top |= _addresses(values)
     peers = top["peers"]
     assert isinstance(peers, tuple)
@@ -144,7 +146,7 @@ def _addresses(values: _Values) -> dict[str, object]:
     """Find this node's id, where it listens and every peer."""
     links = values.table("raft.peers")
     if not links:
-        node_id = values.text("raft.selfId", "n1")
+        node_id = values.text("raft.selfId", _NAMED_DEFAULTS["node_id"])
         links = {node_id: values.text("raft.bindAddr", _DEFAULT_LINK)}
     else:
         node_id = values.text("raft.selfId")
@@ -317,6 +319,18 @@ def _shown(key: Key, settings: NodeSettings, values: _Values) -> Shown:
         case "raft.peerHTTPAddrs":
             value = ",".join(f"{peer.id}={peer.http}" for peer in settings.peers)
     return Shown(key.name, "" if value is None else str(value), source)
+
+
+def default_of(key: Key) -> str:
+    """Return the value the key has when nobody gives one, or empty when there is none."""
+    if not key.path or key.secret:
+        return ""
+    *section, field = key.path.split(".")
+    described = _SECTIONS[section[0]] if section else NodeSettings
+    default = next(f.default for f in dataclasses.fields(described) if f.name == field)
+    if default is dataclasses.MISSING:
+        return _NAMED_DEFAULTS.get(field, "")
+    return str(default)
 
 
 def _field(settings: NodeSettings, path: str) -> object:
