@@ -47,7 +47,7 @@ class DataDirectory:
 
     def shard_path(self, shard: int) -> Path:
         """Return where a shard's database is."""
-        return self.path / f"shard-{shard}"
+        return _shard_path(self.path, shard)
 
     def close(self) -> None:
         """Unlock; harmless when it is unlocked."""
@@ -87,15 +87,10 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
 
 def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int) -> Identity:
     file = path / _IDENTITY
-    if not file.exists():
-        strangers = sorted(entry.name for entry in path.iterdir() if entry.name != _LOCK)
-        # A crash before the first rename leaves only our own temporary file behind.
-        strangers = [name for name in strangers if name != _temporary(file).name]
-        if strangers and strangers != ["node.log"]:
-            raise DataDirectoryRefused(
-                f"the data directory {path} is not empty and was not made by codeq-cluster: "
-                f"it has {strangers[0]} and no {_IDENTITY}"
-            )
+    if file.exists():
+        was = _read_identity(file)
+    else:
+        _prepare(path, shards)
         was = Identity(
             format_version=FORMAT_VERSION,
             cluster_id=cluster_id,
@@ -103,11 +98,6 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             shards=shards,
             incarnation=0,
         )
-    else:
-        try:
-            was = msgspec.json.decode(file.read_bytes(), type=Identity)
-        except msgspec.MsgspecError as error:
-            raise DataDirectoryRefused(f"{file} is damaged: {error}") from error
     for what, theirs, ours in (
         ("format version", was.format_version, FORMAT_VERSION),
         ("cluster", was.cluster_id, cluster_id),
@@ -118,7 +108,51 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             raise DataDirectoryRefused(
                 f"the data directory {path} was made for {what} {theirs}, not {ours}"
             )
+    for shard in range(shards):
+        # A log made anew would forget its vote and what it acknowledged, so it is never made here.
+        if not _shard_path(path, shard).is_dir():
+            raise DataDirectoryRefused(
+                f"the data directory {path} has lost {_shard_path(path, shard).name}: "
+                f"restore it, or give the node an empty data directory"
+            )
     return msgspec.structs.replace(was, incarnation=was.incarnation + 1)
+
+
+def _read_identity(file: Path) -> Identity:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Identity)
+    except msgspec.MsgspecError as error:
+        raise DataDirectoryRefused(f"{file} is damaged: {error}") from error
+
+
+def _prepare(path: Path, shards: int) -> None:
+    """Make the places of the shards, before the file that says the directory is complete."""
+    strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
+    if strangers:
+        raise DataDirectoryRefused(
+            f"the data directory {path} is not empty and was not made by codeq-cluster: "
+            f"it has {strangers[0]} and no {_IDENTITY}"
+        )
+    for shard in range(shards):
+        _shard_path(path, shard).mkdir(exist_ok=True)
+    sync_directory(path)
+    sync_directory(path.parent)
+
+
+def _is_ours(entry: Path) -> bool:
+    """Tell what may be there before the first use: a log, a mount's own, a crash's leavings."""
+    if entry.name.startswith("shard-"):
+        return entry.is_dir() and not any(entry.iterdir())
+    return entry.name in (
+        _LOCK,
+        _temporary(entry.parent / _IDENTITY).name,
+        "node.log",
+        "lost+found",
+    )
+
+
+def _shard_path(path: Path, shard: int) -> Path:
+    return path / f"shard-{shard}"
 
 
 def _temporary(file: Path) -> Path:
@@ -133,7 +167,12 @@ def _write_durably(file: Path, content: bytes) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
-    directory = os.open(file.parent, os.O_RDONLY)
+    sync_directory(file.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: a file's own fsync does not."""
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

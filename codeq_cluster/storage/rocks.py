@@ -13,6 +13,7 @@ from pathlib import Path
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    ColumnFamily,
     DBRecoveryMode,
     Options,
     Rdict,
@@ -23,12 +24,17 @@ from rocksdict import (
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import sync_directory
 
 _STATE = "state"
 _LOG = "raft"
 _FRESH_INDEX = 1  # The log begins with an entry of its own at index 1.
 _FRESH_DIGEST = bytes(16)
 _PLACE = b"codeq/meta/applied"  # -> applied index (8 bytes), digest (16 bytes)
+_PLACE_BYTES = 8 + 16
+
+# Half of so many rows in a row deleted marks a file; a claim's head scan reads fewer than that.
+_TOMBSTONE_WINDOW = 512
 
 # RocksDB's own numbers, by the name a metric shows them under.
 _PROPERTIES = {
@@ -64,16 +70,28 @@ class RocksShard:
         Raises:
             DataDirectoryRefused: Another process has it open, or it is damaged.
         """
-        families = {_STATE: _family(settings, cache), _LOG: _family(settings, cache)}
+        state = _family(settings, cache)
+        # A queue is deleted from where it is read: files full of tombstones are compacted early,
+        # so that a scan of a queue's head does not wade through what was claimed before.
+        state.add_compact_on_deletion_collector_factory(
+            _TOMBSTONE_WINDOW, _TOMBSTONE_WINDOW // 2, deletion_ratio=0.5
+        )
+        families = {_STATE: state, _LOG: _family(settings, cache)}
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.mkdir(parents=True)
+                sync_directory(path.parent)
             self._db = Rdict(str(path), _database(settings), column_families=families)
         except Exception as error:
             raise DataDirectoryRefused(_why_refused(path, error)) from error
-        self._path = path
         self._open = True
-        self.state = RocksState(self._db)
         self.log = RocksLog(self._db)
+        try:
+            self.state = RocksState(self._db)
+        except (StorageFailed, ValueError) as error:
+            self.log.close()
+            self._db.close()
+            raise DataDirectoryRefused(_why_refused(path, error)) from error
 
     def properties(self) -> dict[str, float]:
         """Return RocksDB's own numbers, summed over both families where that makes sense."""
@@ -86,12 +104,22 @@ class RocksShard:
         return numbers
 
     def close(self) -> None:
-        """Close the directory; harmless when it is closed."""
-        if self._open:
-            self._open = False
-            self.state.close()
-            self.log.close()
-            self._db.close()
+        """Close the directory; harmless when it is closed.
+
+        Raises:
+            StorageFailed: RocksDB reports, at last, a failure of its background work.
+        """
+        if not self._open:
+            return
+        self._open = False
+        failures: list[Exception] = []
+        for part in (self.state, self.log, self._db):
+            try:
+                part.close()
+            except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more specific
+                failures.append(error)
+        if failures:
+            raise StorageFailed(f"closing: {failures[0]}") from failures[0]
 
 
 class _Rows:
@@ -100,10 +128,12 @@ class _Rows:
     def __init__(self, db: Rdict, name: str) -> None:
         self._db = db
         self._rows = db.get_column_family(name)
-        self._handle = db.get_column_family_handle(name)
+        # None once closed: a handle that is held keeps the directory locked.
+        self._handle: ColumnFamily | None = db.get_column_family_handle(name)
 
     def close(self) -> None:
         """Let go of the family."""
+        self._handle = None
         self._rows.close()
 
     def get(self, key: bytes) -> bytes | None:
@@ -150,7 +180,11 @@ class _Rows:
 
 
 class RocksState(_Rows):
-    """The committed state, with how far the log is in it."""
+    """The committed state, with how far the log is in it.
+
+    That place is a row of its own under `codeq/meta/applied`, which no entry may write and which a
+    scan that spans it returns.
+    """
 
     def __init__(self, db: Rdict) -> None:
         super().__init__(db, _STATE)
@@ -158,6 +192,8 @@ class RocksState(_Rows):
         if place is None:
             self._applied, self._digest = _FRESH_INDEX, _FRESH_DIGEST
         else:
+            if len(place) != _PLACE_BYTES:
+                raise ValueError(f"the applied index has {len(place)} bytes, not {_PLACE_BYTES}")
             self._applied, self._digest = int.from_bytes(place[:8], "big"), place[8:]
 
     @property
@@ -192,6 +228,7 @@ class RocksState(_Rows):
             StorageFailed: Nothing was written; the node must stop.
         """
         assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
+        assert len(digest) == len(_FRESH_DIGEST), f"a digest of {len(digest)} bytes"
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
         for key, value in mutations.items():
@@ -220,15 +257,15 @@ class RocksLog(_Rows):
         """Return the last row of start <= key < end."""
         try:
             options = ReadOptions()
-            options.set_iterate_lower_bound(start)
             options.set_iterate_upper_bound(end)
             rows = self._rows.iter(options)
+            # A lower bound does not hold for a search from the end, so the key is compared here.
             rows.seek_to_last()
             found = (rows.key(), rows.value()) if rows.valid() else None
             rows.status()
         except Exception as error:
             raise StorageFailed(f"reading the last row: {error}") from error
-        return found
+        return found if found is not None and found[0] >= start else None
 
     def write(
         self,
@@ -245,6 +282,8 @@ class RocksLog(_Rows):
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
         for start, end in delete_ranges:
+            # RocksDB logs an inverted range, fails on it, and then fails on every later open.
+            assert start <= end, f"range {start!r} to {end!r} is inverted"
             batch.delete_range(start, end, self._handle)
         for key, value in puts:
             batch.put(key, value)
@@ -280,7 +319,8 @@ def _family(settings: StoreSettings, cache: Cache) -> Options:
 
 
 def _why_refused(path: Path, error: Exception) -> str:
-    text = str(error)
-    if "lock" in text.lower():
+    text = " ".join(str(error).split())
+    # "lock" alone would also be found in "block checksum mismatch".
+    if f"{path}/LOCK: " in text:
         return f"the data directory {path} is in use by another process"
     return f"the data directory {path} cannot be opened: {text}"

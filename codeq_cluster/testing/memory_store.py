@@ -17,8 +17,13 @@ class _Rows:
         """Return the value, or None."""
         return self._values.get(key)
 
-    def _read(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-        keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
+    def _range(self, start: bytes, end: bytes) -> tuple[int, int]:
+        first = bisect_left(self._keys, start)
+        return first, max(first, bisect_left(self._keys, end))
+
+    def _read(self, start: bytes, end: bytes, *, limit: int) -> list[tuple[bytes, bytes]]:
+        first, beyond = self._range(start, end)
+        keys = self._keys[first : min(beyond, first + limit)]
         return [(key, self._values[key]) for key in keys]
 
     def _put(self, key: bytes, value: bytes | None) -> None:
@@ -45,11 +50,12 @@ class MemoryState(_Rows):
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` rows of start <= key < end, ascending."""
-        return self._read(start, end)[:limit]
+        return self._read(start, end, limit=limit)
 
     def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
         """Write one entry's mutations with its index and digest."""
         assert index == self.applied_index + 1, f"entry {index} after entry {self.applied_index}"
+        assert len(digest) == len(self.digest), f"a digest of {len(digest)} bytes"
         for key, value in mutations.items():
             self._put(key, value)
         self.applied_index, self.digest = index, digest
@@ -64,7 +70,7 @@ class MemoryLog(_Rows):
         """Return at most `limit` rows, about `bytes_max` bytes of them."""
         rows: list[tuple[bytes, bytes]] = []
         size = 0
-        for key, value in self._read(start, end)[:limit]:
+        for key, value in self._read(start, end, limit=limit):
             rows.append((key, value))
             size += len(key) + len(value)
             if size >= bytes_max:
@@ -73,8 +79,11 @@ class MemoryLog(_Rows):
 
     def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """Return the last row of start <= key < end."""
-        rows = self._read(start, end)
-        return rows[-1] if rows else None
+        first, beyond = self._range(start, end)
+        if first == beyond:
+            return None
+        key = self._keys[beyond - 1]
+        return key, self._values[key]
 
     def write(
         self,
@@ -86,8 +95,11 @@ class MemoryLog(_Rows):
         """Apply the range deletes, then the puts."""
         del sync  # Memory is as durable as it gets.
         for start, end in delete_ranges:
-            for key, _ in self._read(start, end):
-                self._put(key, None)
+            assert start <= end, f"range {start!r} to {end!r} is inverted"
+            first, beyond = self._range(start, end)
+            for key in self._keys[first:beyond]:
+                del self._values[key]
+            del self._keys[first:beyond]
         for key, value in puts:
             self._put(key, value)
 

@@ -244,7 +244,6 @@ async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
         wire.frozen = True
         await eventually(lambda: ("down", "n2", "lost") in one.events)
         assert one.running.counters.silent_connections >= 1
-        await eventually(lambda: two.running.counters.silent_connections >= 1)
         assert [("up", "n2"), ("down", "n2", "lost")] == one.events
         wire.frozen = False
         wire.cut()

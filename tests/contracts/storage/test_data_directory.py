@@ -1,0 +1,151 @@
+"""A node's data directory: one owner, one process, every opening counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.storage.directory import DataDirectory, open_directory
+
+
+def opened(path: Path, *, cluster: str = "c", node: str = "n1", shards: int = 2) -> DataDirectory:
+    return open_directory(path, cluster_id=cluster, node_id=node, shards=shards)
+
+
+def test_every_opening_is_a_new_incarnation(tmp_path: Path) -> None:
+    """Peers tell a restarted node from its earlier self."""
+    for incarnation in (1, 2, 3):
+        with opened(tmp_path / "d") as directory:
+            assert incarnation == directory.incarnation
+
+
+def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
+    """The places are made before the directory counts as made."""
+    with opened(tmp_path / "d") as directory:
+        assert directory.shard_path(0).is_dir()
+        assert directory.shard_path(1).is_dir()
+        assert directory.shard_path(0) != directory.shard_path(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"cluster": "other"}, "made for cluster c, not other"),
+        ({"node": "n2"}, "made for node n1, not n2"),
+        ({"shards": 3}, "made for shard count 2, not 3"),
+    ],
+)
+def test_another_nodes_directory_is_refused_by_both_values(
+    tmp_path: Path, change: dict[str, object], text: str
+) -> None:
+    """The error says what it was made for, and the refusal leaves it as it was."""
+    opened(tmp_path / "d").close()
+    before = (tmp_path / "d" / "node.json").read_bytes()
+    with pytest.raises(DataDirectoryRefused, match=text):
+        opened(tmp_path / "d", **change)  # type: ignore[arg-type]
+
+    assert before == (tmp_path / "d" / "node.json").read_bytes()
+    opened(tmp_path / "d").close()
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    """Data of a newer version is left alone."""
+    opened(tmp_path / "d").close()
+    file = tmp_path / "d" / "node.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"formatVersion": 2}))
+
+    with pytest.raises(DataDirectoryRefused, match="made for format version 2, not 1"):
+        opened(tmp_path / "d")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"nodeId": 5}'])
+def test_a_damaged_identity_is_refused(tmp_path: Path, content: str) -> None:
+    """Who the data belongs to is never guessed."""
+    opened(tmp_path / "d").close()
+    (tmp_path / "d" / "node.json").write_text(content)
+
+    with pytest.raises(DataDirectoryRefused, match=r"node\.json is damaged"):
+        opened(tmp_path / "d")
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """Nothing is written among files that are not ours."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "holiday.jpg").touch()
+
+    with pytest.raises(DataDirectoryRefused, match=r"it has holiday\.jpg and no node\.json"):
+        opened(tmp_path / "d")
+
+
+def test_data_without_its_identity_is_refused(tmp_path: Path) -> None:
+    """Shards of an unknown node are not taken over."""
+    with opened(tmp_path / "d") as directory:
+        (directory.shard_path(1) / "CURRENT").touch()
+    (tmp_path / "d" / "node.json").unlink()
+
+    with pytest.raises(DataDirectoryRefused, match=r"it has shard-1 and no node\.json"):
+        opened(tmp_path / "d")
+
+
+def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
+    """Empty places, a half-written identity and a mount's own directory are no data."""
+    (tmp_path / "d" / "shard-0").mkdir(parents=True)
+    (tmp_path / "d" / "lost+found").mkdir()
+    (tmp_path / "d" / "node.tmp").write_text("{")
+
+    with opened(tmp_path / "d") as directory:
+        assert 1 == directory.incarnation
+
+
+def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
+    """A log that forgot its vote must not vote again."""
+    with opened(tmp_path / "d") as directory:
+        directory.shard_path(1).rmdir()
+
+    with pytest.raises(DataDirectoryRefused, match="has lost shard-1"):
+        opened(tmp_path / "d")
+
+
+def test_a_directory_opens_once(tmp_path: Path) -> None:
+    """A second process is told in one line, and the first one's end frees the directory."""
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from codeq_cluster.storage.directory import open_directory\n"
+        "open_directory(Path(sys.argv[1]), cluster_id='c', node_id='n1', shards=2)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "d")]
+    with opened(tmp_path / "d"):
+        with pytest.raises(DataDirectoryRefused, match="is in use by another process"):
+            opened(tmp_path / "d")
+        second = subprocess.run(command, check=False, capture_output=True, text=True)
+    third = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert 1 == second.returncode
+    assert "is in use by another process" in second.stderr.splitlines()[-1]
+    assert (0, "") == (third.returncode, third.stderr)
+    with opened(tmp_path / "d") as directory:
+        assert 3 == directory.incarnation
+
+
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+    """The error names the path and the reason."""
+    (tmp_path / "f").touch()
+
+    with pytest.raises(DataDirectoryRefused, match="cannot be used"):
+        opened(tmp_path / "f" / "d")
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    """A lock taken by the next process is not released by a second close."""
+    directory = opened(tmp_path / "d")
+    directory.close()
+    with opened(tmp_path / "d"):
+        directory.close()
+        with pytest.raises(DataDirectoryRefused):
+            opened(tmp_path / "d")

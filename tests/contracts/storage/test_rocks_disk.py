@@ -1,0 +1,181 @@
+"""RocksShard on its disk: what a restart, a torn tail, damage and a second process meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.storage.rocks import RocksShard
+
+from .conftest import open_rocks
+
+DIGEST = bytes(range(16))
+
+
+def die_while_open(path: Path, story: str) -> None:
+    """Run `story` on `shard`, an open store, in a process that is killed at its end."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from codeq_cluster.settings import StoreSettings\n"
+        "from codeq_cluster.storage.rocks import RocksShard, new_cache\n"
+        "settings = StoreSettings(memtable_bytes=2**16)\n"
+        "shard = RocksShard(Path(sys.argv[1]), settings=settings, cache=new_cache(settings))\n"
+        f"{story}"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert -signal.SIGKILL == ended.returncode
+
+
+FILL = (
+    "for index in range(2, 7):\n"
+    "    shard.state.commit({b'%d' % index: b'x' * 100}, index=index, digest=bytes(range(16)))\n"
+    "    shard.log.write([(b'%d' % index, b'y' * 100)], sync=True)\n"
+)
+
+
+def write_ahead_log(path: Path) -> Path:
+    """Return the newest one that holds anything."""
+    return max(file for file in path.glob("*.log") if file.stat().st_size)
+
+
+def filled(path: Path) -> RocksShard:
+    """Return an open shard with five entries in the state and five rows in the log."""
+    shard = open_rocks(path)
+    for index in range(2, 7):
+        shard.state.commit({b"%d" % index: b"x" * 100}, index=index, digest=DIGEST)
+        shard.log.write([(b"%d" % index, b"y" * 100)], sync=True)
+    return shard
+
+
+def test_a_restart_finds_everything(tmp_path: Path) -> None:
+    """Rows, index and digest survive a close, while references to the closed store live on."""
+    closed = filled(tmp_path / "s")
+    closed.close()
+    shard = open_rocks(tmp_path / "s")
+
+    assert 6 == shard.state.applied_index
+    assert DIGEST == shard.state.digest
+    assert b"x" * 100 == shard.state.get(b"6")
+    assert 5 == len(shard.log.scan(b"", b"\xff", limit=99, bytes_max=9999))
+    shard.close()
+
+
+def test_a_synced_log_write_carries_the_state_before_it(tmp_path: Path) -> None:
+    """A process that is killed after a synced write has lost nothing of either family."""
+    die_while_open(
+        tmp_path / "s",
+        "for index in range(2, 2002):\n"
+        "    shard.state.commit({b'%d' % index: b'x' * 200}, index=index, digest=bytes(16))\n"
+        "shard.log.write([(b'a', b'b')], sync=True)\n",
+    )
+    shard = open_rocks(tmp_path / "s")
+
+    assert 2001 == shard.state.applied_index
+    assert b"b" == shard.log.get(b"a")
+    shard.close()
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_torn_tail_loses_its_own_write_only(tmp_path: Path, cut: int) -> None:
+    """The last record, half written at a power cut, is as if it had never been."""
+    die_while_open(tmp_path / "s", FILL)
+    wal = write_ahead_log(tmp_path / "s")
+    os.truncate(wal, wal.stat().st_size - cut)
+    shard = open_rocks(tmp_path / "s")
+
+    assert 6 == shard.state.applied_index
+    assert 4 == len(shard.log.scan(b"", b"\xff", limit=99, bytes_max=9999))
+    shard.close()
+
+
+def test_damage_in_the_middle_of_the_log_is_not_skipped(tmp_path: Path) -> None:
+    """Acknowledged writes that cannot be read refuse the start, in one line that says so."""
+    die_while_open(tmp_path / "s", FILL)
+    wal = write_ahead_log(tmp_path / "s")
+    damaged = bytearray(wal.read_bytes())
+    damaged[200] ^= 0xFF
+    wal.write_bytes(damaged)
+
+    with pytest.raises(DataDirectoryRefused, match="cannot be opened") as refused:
+        open_rocks(tmp_path / "s")
+    assert "\n" not in str(refused.value)
+    assert "in use" not in str(refused.value)
+
+
+def test_a_directory_without_its_table_of_contents_is_refused(tmp_path: Path) -> None:
+    """A CURRENT file that names nothing is damage."""
+    filled(tmp_path / "s").close()
+    (tmp_path / "s" / "CURRENT").write_text("MANIFEST-999999\n")
+
+    with pytest.raises(DataDirectoryRefused, match="cannot be opened"):
+        open_rocks(tmp_path / "s")
+
+
+def test_a_directory_opens_once(tmp_path: Path) -> None:
+    """A second opening, here or in another process, is told that the directory is in use."""
+    shard = open_rocks(tmp_path / "s")
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from codeq_cluster.settings import StoreSettings\n"
+        "from codeq_cluster.storage.rocks import RocksShard, new_cache\n"
+        "settings = StoreSettings()\n"
+        "RocksShard(Path(sys.argv[1]), settings=settings, cache=new_cache(settings))\n"
+    )
+    with pytest.raises(DataDirectoryRefused, match="is in use by another process"):
+        open_rocks(tmp_path / "s")
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert 1 == ended.returncode
+    assert "is in use by another process" in ended.stderr
+    shard.close()
+
+
+def test_a_closed_store_fails_and_does_not_answer(tmp_path: Path) -> None:
+    """A late reader or writer gets an error, not an empty answer."""
+    shard = filled(tmp_path / "s")
+    shard.close()
+
+    with pytest.raises(StorageFailed):
+        shard.state.get(b"2")
+    with pytest.raises(StorageFailed):
+        shard.state.scan(b"", b"\xff", 9)
+    with pytest.raises(StorageFailed):
+        shard.log.write([(b"a", b"b")], sync=True)
+    with pytest.raises(StorageFailed):
+        shard.state.commit({}, index=7, digest=DIGEST)
+    assert 6 == shard.state.applied_index
+
+
+def test_the_engines_health_is_readable(tmp_path: Path) -> None:
+    """Every number is there and plausible."""
+    shard = filled(tmp_path / "s")
+    properties = shard.properties()
+
+    assert {
+        "level0_files",
+        "pending_compaction_bytes",
+        "write_stopped",
+        "delayed_write_rate",
+        "memtable_bytes",
+        "block_cache_bytes",
+        "live_sst_bytes",
+        "keys",
+    } <= set(properties)
+    assert properties["keys"] >= 10
+    assert properties["memtable_bytes"] > 0
+    assert all(value >= 0 for value in properties.values())
+    shard.close()

@@ -1,0 +1,99 @@
+"""The memory store is RocksDB's twin: the same calls have the same answers."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.testing.memory_store import MemoryShard
+
+from .conftest import open_rocks
+
+# Few and short, so that calls meet each other's keys and prefixes of them.
+# They sort behind the row in which RocksDB's state keeps its index.
+keys = st.sampled_from(
+    [
+        b"k",
+        b"k\x00",
+        b"k\x00\x00",
+        b"k\xff",
+        b"k\xff\xff",
+        b"l",
+        b"m",
+        b"\xfe",
+        b"\xff",
+        b"\xff\xff",
+    ]
+)
+values = st.binary(max_size=40)
+
+
+class Twins(RuleBasedStateMachine):
+    """Drives both stores with the same calls, and now and then reopens the one on disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self._path = Path(self._directory.name) / "shard-0"
+        self.rocks: RocksShard = open_rocks(self._path)
+        self.memory = MemoryShard()
+
+    def teardown(self) -> None:
+        """Close and delete the one on disk."""
+        self.rocks.close()
+        self._directory.cleanup()
+
+    @rule(
+        mutations=st.dictionaries(keys, st.none() | values, max_size=5),
+        digest=st.binary(min_size=16, max_size=16),
+    )
+    def commit(self, mutations: dict[bytes, bytes | None], digest: bytes) -> None:
+        """Apply one entry to both."""
+        index = self.memory.state.applied_index + 1
+        for twin in (self.rocks, self.memory):
+            twin.state.commit(mutations, index=index, digest=digest)
+
+    @rule(
+        puts=st.lists(st.tuples(keys, values), max_size=5),
+        ranges=st.lists(st.tuples(keys, keys).map(sorted), max_size=2),
+        sync=st.booleans(),
+    )
+    def write(
+        self, puts: list[tuple[bytes, bytes]], ranges: list[list[bytes]], *, sync: bool
+    ) -> None:
+        """Write the log of both."""
+        for twin in (self.rocks, self.memory):
+            twin.log.write(puts, delete_ranges=[(a, b) for a, b in ranges], sync=sync)
+
+    @rule(start=keys, end=keys, limit=st.integers(0, 4), bytes_max=st.integers(1, 60))
+    def look(self, start: bytes, end: bytes, limit: int, bytes_max: int) -> None:
+        """Compare every way of reading."""
+        rocks, memory = self.rocks, self.memory
+        assert memory.state.scan(start, end, limit) == rocks.state.scan(start, end, limit)
+        assert memory.state.get_many([start, end]) == rocks.state.get_many([start, end])
+        assert memory.log.get(start) == rocks.log.get(start)
+        assert memory.log.last(start, end) == rocks.log.last(start, end)
+        assert memory.log.scan(start, end, limit=limit, bytes_max=bytes_max) == rocks.log.scan(
+            start, end, limit=limit, bytes_max=bytes_max
+        )
+
+    @rule()
+    def reopen(self) -> None:
+        """Restart the one on disk."""
+        self.rocks.close()
+        self.rocks = open_rocks(self._path)
+
+    @invariant()
+    def they_stand_at_the_same_entry(self) -> None:
+        """Index and digest agree after every call."""
+        rocks, memory = self.rocks.state, self.memory.state
+        assert (memory.applied_index, memory.digest) == (rocks.applied_index, rocks.digest)
+
+
+Twins.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+test_twins = Twins.TestCase
