@@ -1,4 +1,4 @@
-"""Errors: everything that can go wrong in operation, as opposed to a refusal (a value) or a bug (an assert)."""
+"""Errors: all that can go wrong in operation; a refusal is a value, and a bug is an assert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DataDirectoryRefused(CodeqError):
 
 
 class StorageFailed(CodeqError):
-    """The disk refused a read or a write; nothing of the batch was written and the node must stop."""
+    """The disk refused a read or write; nothing of the batch was written, the node must stop."""
 
 
 class SafetyViolated(CodeqError):
@@ -24,7 +24,7 @@ class SafetyViolated(CodeqError):
 
 
 class NotLeader(CodeqError):
-    """This node does not lead the shard; nothing was done.
+    """The node asked does not lead the shard; nothing was done.
 
     Attributes:
         hint: Id of the node believed to lead, or None.
