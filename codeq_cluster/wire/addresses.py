@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,15 +44,22 @@ class Address:
             OSError: The name is unknown, or an address did not answer.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         # One address at a time: the loop's own search merges their errors into one without a kind.
         failure: OSError | None = None
-        for *_, address in found:
+        for host in await self._resolve():
             try:
-                _, dialled = await loop.create_connection(protocol, str(address[0]), self.port)
+                _, dialled = await loop.create_connection(protocol, host, self.port)
             except OSError as error:
                 if failure is None or not isinstance(error, ConnectionRefusedError):
                     failure = error
             else:
                 return dialled
         raise failure or OSError(f"{self.host} has no address")
+
+    async def _resolve(self) -> list[str]:
+        try:
+            return [str(ipaddress.ip_address(self.host))]
+        except ValueError:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            return [str(address[0]) for *_, address in found]

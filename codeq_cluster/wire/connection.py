@@ -92,6 +92,10 @@ class Connection(asyncio.Protocol, ABC):
         except HandshakeRefusedError as refused:
             self._tally.refuse(refused.reason, address=self.address, peer=self.peer)
             self._refuse(refused.reason)
+        except BaseException:
+            # A receiver's bug: nothing behind the message it failed on may be delivered.
+            self.abort()
+            raise
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket; called by the loop once."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import uvloop
 
+import codeq_cluster
 from codeq_cluster.errors import (
     CodeqError,
     ConfigInvalid,
@@ -20,6 +24,14 @@ from codeq_cluster.errors import (
 )
 
 from .conftest import SETTINGS, Nodes, eventually, joined
+
+
+class Brittle(list[tuple[str, int, dict[str, object]]]):
+    """A receiver that fails."""
+
+    def append(self, item: tuple[str, int, dict[str, object]]) -> None:
+        """Fail."""
+        raise ZeroDivisionError(item)
 
 
 async def test_messages_arrive_in_order_from_every_peer(nodes: Nodes) -> None:
@@ -211,6 +223,44 @@ async def test_a_peer_that_ends_is_refused_and_comes_back(nodes: Nodes) -> None:
     assert [("down", "n2", "refused"), ("up", "n2")] == one.events
     assert one.running.send("n2", 1, {"again": True})
     await eventually(lambda: two.received == [("n1", 1, {"again": True})])
+
+
+async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
+    """A process that dies without a word is told from a silent one, again and again."""
+    one, two = nodes.make("n1", "n2")
+    await one.start()
+    for incarnation in (1, 2, 3):
+        one.events.clear()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).with_name("peer_process.py")),
+            str(two.port),
+            one.address,
+            str(incarnation),
+            env={**os.environ, "PYTHONPATH": str(Path(codeq_cluster.__file__).parents[1])},
+        )
+        await eventually(lambda: "n2" in one.running._inbound and one.running.connected("n2"))
+        process.kill()
+        await process.wait()
+
+        await eventually(lambda: ("down", "n2", "refused") in one.events)
+        assert [("up", "n2"), ("down", "n2", "refused")] == one.events
+
+
+async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes) -> None:
+    """The message after the one it failed on is not delivered as if nothing had happened."""
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    one, two = await nodes.started("n1", "n2")
+    two.received = Brittle()
+    one.running.send("n2", 0, {"number": 0})
+    one.running.send("n2", 0, {"number": 1})
+
+    await eventually(lambda: ("down", "n2", "lost") in one.events)
+    assert isinstance(reported[0]["exception"], ZeroDivisionError)
+    assert [] == two.received
+    assert not any(two.running.counters.bad_frames.values())
+    await joined(one, two)
 
 
 async def test_a_node_whose_data_was_made_anew_is_let_in(nodes: Nodes) -> None:
