@@ -77,7 +77,8 @@ class Verdict:
 
     Attributes:
         failed: Calls to nodes in good standing that were not answered with success.
-        lost: Acknowledged tasks that are not there, or were never finished.
+        lost: Acknowledged tasks that are not there.
+        unfinished: Acknowledged tasks that are there, and were never finished.
         duplicated: One create that made several tasks.
         finished_twice: Tasks with two acknowledged results of different content, a result that
             changed after it was acknowledged, or a claim after an acknowledged result.
@@ -86,6 +87,7 @@ class Verdict:
 
     failed: Sequence[str] = ()
     lost: Sequence[str] = ()
+    unfinished: Sequence[str] = ()
     duplicated: Sequence[str] = ()
     finished_twice: Sequence[str] = ()
     invented: Sequence[str] = ()
@@ -93,18 +95,19 @@ class Verdict:
     @property
     def clean(self) -> bool:
         """Whether nothing went wrong."""
-        return not (
-            self.failed or self.lost or self.duplicated or self.finished_twice or self.invented
-        )
+        return not any(getattr(self, kind) for kind in _KINDS)
 
     def __str__(self) -> str:
         """Return the counts, and the first lines of each kind."""
         lines = []
-        for kind in ("failed", "lost", "duplicated", "finished_twice", "invented"):
+        for kind in _KINDS:
             found: Sequence[str] = getattr(self, kind)
             lines.append(f"{kind}: {len(found)}")
             lines.extend(f"  {line}" for line in found[:5])
         return "\n".join(lines)
+
+
+_KINDS = ("failed", "lost", "unfinished", "duplicated", "finished_twice", "invented")
 
 
 def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
@@ -126,23 +129,29 @@ def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
             )
     creates, claims = by_operation[Operation.CREATE], by_operation[Operation.CLAIM]
     results = by_operation[Operation.RESULT]
+    at_rest = _at_rest(creates, final)
     return Verdict(
         failed=failed,
-        lost=_lost(creates, final),
+        lost=[task for task, state in at_rest.items() if not state],
+        unfinished=[
+            f"{task} is {state}"
+            for task, state in at_rest.items()
+            if state not in {"", "COMPLETED"}
+        ],
         duplicated=_duplicated(creates, claims),
         finished_twice=[*_finished_twice(results, final), *_claimed_again(claims, results)],
         invented=_invented(creates, claims),
     )
 
 
-def _lost(creates: Sequence[Call], final: Mapping[str, FinalTask]) -> list[str]:
+def _at_rest(creates: Sequence[Call], final: Mapping[str, FinalTask]) -> dict[str, str]:
+    """Return the last status of every acknowledged task, empty for one that is not there."""
     absent = FinalTask(status="", content="")
     acknowledged = {c.task_id: c.key for c in creates if c.outcome is Outcome.OK}
-    return [
-        f"{key} ({task_id}) is {final.get(task_id, absent).status or 'not there'}"
+    return {
+        f"{key} ({task_id})": final.get(task_id, absent).status
         for task_id, key in acknowledged.items()
-        if final.get(task_id, absent).status != "COMPLETED"
-    ]
+    }
 
 
 def _duplicated(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:

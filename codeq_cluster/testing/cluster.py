@@ -349,18 +349,18 @@ class LocalCluster:
         Raises:
             ClusterError: One was not in time, or its process ended.
         """
-        for node_id in nodes or tuple(self.nodes):
+        waited = tuple(nodes or self.nodes)
 
-            async def is_ready(node_id: str = node_id) -> bool:
-                node = self.nodes[node_id]
-                if not node.running:
+        async def are_ready() -> bool:
+            for node_id in waited:
+                if not self.nodes[node_id].running:
                     raise ClusterError(f"{node_id} ended before it was ready\n{self.logs()}")
-                return await self.ready(node_id)
+            return all([await self.ready(node_id) for node_id in waited])
 
-            try:
-                await until(is_ready, within_s=within_s, what=f"{node_id} ready")
-            except ClusterError as error:
-                raise ClusterError(f"{error}\n{self.logs()}") from error
+        try:
+            await until(are_ready, within_s=within_s, what=f"{', '.join(waited)} ready")
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{self.logs()}") from error
 
     async def status(self, node_id: str) -> dict[int, GroupStatus] | None:
         """Return the node's shards, or None when it does not answer."""

@@ -16,6 +16,9 @@ from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome
 from codeq_cluster.testing.client import Answer, Client, content_of
 
 CREATES_IN_FLIGHT_MAX = 1000
+# Of tasks acknowledged and not finished: a broker that cannot keep the rate shows as creates that
+# were shed, not as a queue without end.
+BACKLOG_MAX = 1000
 TRIES_MAX = 40
 RETRY_PAUSE_S = 0.05
 CLAIM_WAIT_S = 1
@@ -36,7 +39,8 @@ class Load:
         producer_token: Of the producers, and of the reads at the end.
         worker_tokens: One worker each, by name; their number is the claims in flight.
         command: Of every task; names the run, so use a fresh one.
-        cycles_per_s: Creates are begun at this rate whatever the answers do.
+        cycles_per_s: Creates are planned at this rate whatever the answers do, and begun unless
+            too many are unanswered or unfinished: then they are counted as `shed`.
         lease_s: Of every claim. After a claim whose answer was lost, its task waits this long.
     """
 
@@ -51,6 +55,7 @@ class Load:
         lease_s: int = 8,
     ) -> None:
         self.calls: list[Call] = []
+        self.planned = 0
         self.shed = 0
         self._client = Client(urls)
         self._standing = list(urls)
@@ -160,7 +165,8 @@ class Load:
                     await asyncio.wait_for(self._enough.wait(), wait_s)
             if self._enough.is_set():
                 return
-            if self._creating >= CREATES_IN_FLIGHT_MAX:
+            self.planned += 1
+            if self._creating >= CREATES_IN_FLIGHT_MAX or len(self._unfinished) >= BACKLOG_MAX:
                 self.shed += 1
                 continue
             self._creating += 1

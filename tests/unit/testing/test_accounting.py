@@ -43,12 +43,21 @@ def test_a_run_without_faults_is_clean() -> None:
     assert verdict.clean, str(verdict)
 
 
-def test_an_acknowledged_task_that_is_not_finished_is_lost() -> None:
-    """A task that is read back as pending, or not at all, counts as lost."""
-    pending = audit([CREATE], {"t1": FinalTask(status="PENDING", content="")})
-    absent = audit([CREATE], {})
+def test_an_acknowledged_task_that_is_not_there_is_lost() -> None:
+    """A task that cannot be read back, or was not, counts as lost."""
+    unread = audit([CREATE], {})
+    absent = audit([CREATE], {"t1": FinalTask(status="", content="")})
 
-    assert [len(pending.lost), len(absent.lost)] == [1, 1]
+    assert [len(unread.lost), len(absent.lost)] == [1, 1]
+    assert not unread.clean
+
+
+def test_an_acknowledged_task_that_stays_pending_is_unfinished() -> None:
+    """A task that nobody could finish is a violation of its own kind."""
+    verdict = audit([CREATE], {"t1": FinalTask(status="PENDING", content="")})
+
+    assert [len(verdict.lost), len(verdict.unfinished)] == [0, 1]
+    assert not verdict.clean
 
 
 def test_a_create_nobody_acknowledged_is_not_lost() -> None:
