@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+import struct
 from typing import Any
 
 from aiohttp import web
@@ -19,7 +20,8 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _LINGER_S = 2.0  # How long an unread body is swallowed, so that its sender gets to read the answer.
-_LARGE_ANSWER_BYTES = 64 * 2**10  # Below it an answer fits the socket's buffers: no watch needed.
+_NO_LINGER = struct.pack("ii", 1, 0)
+_STALLED = 408
 _UNMATCHED = "unmatched"
 
 _TEXT_OF_STATUS = {
@@ -116,7 +118,7 @@ class HttpServer:
 class Connection(web.RequestHandler):
     """One client's connection, with the bounds that aiohttp leaves open."""
 
-    __slots__ = ("_counted", "_head_due", "_limits", "_metrics", "_server")
+    __slots__ = ("_counted", "_head_due", "_limits", "_metrics", "_server", "_taken_due")
 
     def __init__(
         self,
@@ -134,6 +136,7 @@ class Connection(web.RequestHandler):
         self._metrics = metrics
         self._counted = False
         self._head_due: asyncio.TimerHandle | None = None
+        self._taken_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection in, or turn it away at once when the server is full."""
@@ -145,10 +148,14 @@ class Connection(web.RequestHandler):
         self._counted = True
         self._server.connections += 1
         super().connection_made(transport)
+        # Whatever the kernel does not take at once counts as not taken by the client.
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(high=0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the connection; a handler that serves it is cancelled."""
         self._head_arrived()
+        self._answer_taken()
         if self._counted:
             self._counted = False
             self._server.connections -= 1
@@ -173,16 +180,22 @@ class Connection(web.RequestHandler):
         """Send an answer; one the library made itself is given the envelope first."""
         if isinstance(resp, web.HTTPException):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
-        length = resp.content_length
-        if length is None or length <= _LARGE_ANSWER_BYTES:
-            return await super().finish_response(request, resp, start_time)
-        try:
-            async with asyncio.timeout(self._limits.body_timeout_ms / 1000):
-                return await super().finish_response(request, resp, start_time)
-        except TimeoutError:
-            # The client does not read. aiohttp gives up a connection on a ConnectionError.
-            self.force_close()
-            raise ConnectionError("the client does not read its answer") from None
+        if resp.status == _STALLED:
+            self._lingering_time = 0.0  # It has had its time.
+        return await super().finish_response(request, resp, start_time)
+
+    def pause_writing(self) -> None:
+        """Watch a client that does not take its answer as fast as it is sent."""
+        super().pause_writing()
+        if self._taken_due is None:
+            self._taken_due = self._loop.call_later(
+                self._limits.body_timeout_ms / 1000, self._abandon
+            )
+
+    def resume_writing(self) -> None:
+        """See that the client has taken everything."""
+        self._answer_taken()
+        super().resume_writing()
 
     def handle_error(
         self,
@@ -208,6 +221,19 @@ class Connection(web.RequestHandler):
         self._metrics.http_answered(_UNMATCHED, request.method, status, 0.0)
         error = ApiError(status, text, code, headers=allow)
         return error_response(error, request_id_of(request))
+
+    def _abandon(self) -> None:
+        # A mere close would wait for the client to take what is buffered, here and in the kernel.
+        transport = self.transport
+        if isinstance(transport, asyncio.Transport):
+            raw = transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            transport.abort()
+
+    def _answer_taken(self) -> None:
+        if self._taken_due is not None:
+            self._taken_due.cancel()
+            self._taken_due = None
 
     def _head_arrived(self) -> None:
         if self._head_due is not None:

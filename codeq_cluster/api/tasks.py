@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import msgspec
@@ -156,7 +156,7 @@ def _instant_ms(text: str) -> int:
         instant = msgspec.convert(text, datetime)
         if instant.tzinfo is None or text[10] not in "Tt":
             raise _INVALID_RUN_AT
-        unix_s = instant.timestamp()
+        unix_s = instant.astimezone(UTC).timestamp()  # Raises beyond the years 1 to 9999.
     except (msgspec.ValidationError, OverflowError, ValueError) as malformed:
         raise _INVALID_RUN_AT from malformed
     # An instant before 1970 is past like any other; 0 would mean "not asked".

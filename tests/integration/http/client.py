@@ -1,0 +1,181 @@
+"""A real node on real sockets, and a client that sends raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeq_cluster.auth.identity import WORKER_SCOPES
+from codeq_cluster.node import Node
+from codeq_cluster.settings import (
+    AuthProviderSettings,
+    AuthSettings,
+    LimitSettings,
+    NodeSettings,
+    PeerAddress,
+    StaticToken,
+    StoreSettings,
+)
+
+DEADLINE_S = 20.0
+BASE = "/v1/codeq"
+
+_SCOPES = (*sorted(WORKER_SCOPES), "codeq:admin")
+_TOKENS = AuthProviderSettings(
+    kind="static",
+    tokens=(
+        StaticToken(token="acme", subject="w", tenant="acme", scopes=_SCOPES, event_types=("*",)),
+        StaticToken(token="mate", subject="m", tenant="acme", scopes=_SCOPES, event_types=("*",)),
+        StaticToken(token="other", subject="w", tenant="other", scopes=_SCOPES, event_types=("*",)),
+        StaticToken(
+            token="narrow",
+            subject="n",
+            tenant="acme",
+            scopes=("codeq:claim",),
+            event_types=("allowed",),
+        ),
+        StaticToken(token="homeless", subject="h", tenant="NOT A TENANT", scopes=_SCOPES),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, object]:
+        """Return the body as an object."""
+        value: dict[str, object] = json.loads(self.body)
+        return value
+
+    @property
+    def error(self) -> object:
+        """Return the text of an error answer."""
+        return self.json["error"]
+
+
+@dataclass(slots=True)
+class Client:
+    """Sends requests to one node, each on a connection of its own.
+
+    Attributes:
+        token: Sent by default; empty for none.
+    """
+
+    port: int
+    token: str = "acme"
+    open: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def post(self, path: str, body: object = b"", **options: str) -> Answer:
+        """Post a body: bytes as they are, anything else as JSON."""
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        return await self.send("POST", path, raw, **options)
+
+    async def get(self, path: str, **options: str) -> Answer:
+        """Get a path."""
+        return await self.send("GET", path, b"", **options)
+
+    async def send(
+        self, method: str, path: str, body: bytes, *, token: str | None = None, **headers: str
+    ) -> Answer:
+        """Send one request and read the whole answer; underscores in header names are dashes."""
+        async with asyncio.timeout(DEADLINE_S):
+            reader, writer = await self.connect()
+            writer.write(self.head(method, path, len(body), token=token, **headers) + body)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            answer = await read_answer(reader)
+            writer.close()
+            return answer
+
+    def head(
+        self, method: str, path: str, length: int, *, token: str | None = None, **headers: str
+    ) -> bytes:
+        """Return a request's head."""
+        token = self.token if token is None else token
+        lines = [f"{method} {path if path.startswith('/') else f'{BASE}/{path}'} HTTP/1.1"]
+        lines += ["Host: node", f"Content-Length: {length}"]
+        lines += [f"Authorization: Bearer {token}"] if token else []
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection that is closed at the end of the test, if not before."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.open.append(writer)
+        return reader, writer
+
+    async def create(self, command: str = "c", **fields: object) -> str:
+        """Create a task and return its id."""
+        answer = await self.post("tasks", {"command": command, "payload": {}, **fields})
+        assert answer.status == 202, answer.body
+        return str(answer.json["id"])
+
+    async def claim(self, command: str = "c", **fields: object) -> dict[str, object]:
+        """Claim a task that must be there."""
+        answer = await self.post("tasks/claim", {"commands": [command], **fields})
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    async def depth(self, command: str) -> dict[str, object]:
+        """Return how full a queue is."""
+        return (await self.get(f"admin/queues/{command}")).json
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """Read one answer."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = {
+        name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])
+    }
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Answer(int(head[0].split()[1]), headers, body)
+
+
+def single(data_dir: Path, limits: LimitSettings) -> NodeSettings:
+    """Describe a cluster of one node with two shards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        link_port = probe.getsockname()[1]
+    return NodeSettings(
+        node_id="n1",
+        cluster_id="http-tests",
+        cluster_secret="a secret for the tests of the http layer",
+        peers=(PeerAddress(id="n1", link=f"127.0.0.1:{link_port}", http="http://127.0.0.1"),),
+        data_dir=data_dir,
+        port=0,
+        link_port=link_port,
+        shards=2,
+        store=StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20),
+        limits=limits,
+        auth=AuthSettings(producer=(_TOKENS,), worker=(_TOKENS,)),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(data_dir: Path, limits: LimitSettings) -> AsyncIterator[Client]:
+    """Run a node until the end of the block; yield a client of it."""
+    node = Node(single(data_dir, limits))
+    await node.start()
+    client = Client(node.port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while (await client.get("/readyz")).status != 200:
+                pass  # Asking takes its time, and the deadline bounds it.
+        yield client
+    finally:
+        for writer in client.open:
+            writer.close()
+        await node.stop()

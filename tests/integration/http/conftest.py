@@ -1,0 +1,44 @@
+"""Fixtures of the HTTP tests: a node for all, and nodes of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import Client, running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run one node for every test that leaves it as it found it."""
+    async with running(tmp_path_factory.mktemp("node"), LimitSettings()) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def node(shared: Client) -> AsyncIterator[Client]:
+    """Lend the shared node, and see afterwards that it is as healthy as before."""
+    yield shared
+    task_id = await shared.create("healthy")
+    claimed = await shared.claim("healthy")
+    done = await shared.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
+    depth = await shared.depth("healthy")
+
+    assert claimed["id"] == task_id
+    assert done.status == 200
+    assert (depth["ready"], depth["inProgress"]) == (0, 0)
+    assert (await shared.get("/readyz")).status == 200
+
+
+Running = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def node_with(tmp_path: Path) -> Running:
+    """Return a way to run a node with limits of one's own."""
+    return lambda **limits: running(tmp_path / "node", LimitSettings(**limits))

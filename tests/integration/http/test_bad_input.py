@@ -1,0 +1,575 @@
+"""Bad input: every route answers in the contract's words, and the node stays as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.http.client import BASE, Client, read_answer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ID = "00000000-0000-4000-8000-000000000000"
+BODY = "invalid body"
+RESULT_BODY = "invalid request body"
+NO_RESULT = "result required when status=COMPLETED"
+NO_ERROR = "error required when status=FAILED"
+TOO_LONG = "must be <= 43200"
+RESULT = f"tasks/{ID}/result"
+HEARTBEAT = f"tasks/{ID}/heartbeat"
+
+ROUTES = {
+    "tasks": BODY,
+    "tasks/batch": BODY,
+    "tasks/claim": BODY,
+    "tasks/claim/batch": BODY,
+    f"tasks/{ID}/heartbeat": BODY,
+    f"tasks/{ID}/abandon": BODY,
+    f"tasks/{ID}/nack": BODY,
+    f"tasks/{ID}/result": RESULT_BODY,
+    "tasks/batch/results": BODY,
+}
+WRONG_TYPES: dict[str, list[dict[str, object]]] = {
+    "tasks": [
+        {"command": 1, "payload": 1},
+        {"command": "c", "payload": 1, "priority": "1"},
+        {"command": "c", "payload": 1, "priority": 1.5},
+        {"command": "c", "payload": 1, "webhook": {}},
+        {"command": "c", "payload": 1, "idempotencyKey": 7},
+        {"command": "c", "payload": 1, "runAt": 5},
+        {"command": "c", "payload": 1, "delaySeconds": "5"},
+    ],
+    "tasks/batch": [{"tasks": {}}, {"tasks": "x"}, {"tasks": 3}],
+    "tasks/claim": [{"commands": "c"}, {"commands": [1]}, {"leaseSeconds": 1.0}],
+    "tasks/claim/batch": [{"count": "1"}, {"count": 1.5}, {"count": 1, "commands": {}}],
+    f"tasks/{ID}/heartbeat": [{"extendSeconds": "1"}, {"leaseToken": "7"}],
+    f"tasks/{ID}/abandon": [{"leaseToken": []}],
+    f"tasks/{ID}/nack": [{"delaySeconds": 0.5}, {"reason": 4}],
+    f"tasks/{ID}/result": [
+        {"status": 1, "result": {}},
+        {"status": "COMPLETED", "result": {}, "artifacts": {}},
+        {"status": "FAILED", "error": {}},
+    ],
+    "tasks/batch/results": [{"results": {}}, {"results": "x"}],
+}
+MISSING = ["tasks", "tasks/batch", "tasks/claim/batch", "tasks/batch/results"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"nonsense",
+        b"{",
+        b'{"a":1}}',
+        b"[]",
+        b"[{}]",
+        b"7",
+        b'"x"',
+        b"\x00\x01",
+        b'{"a":"\xff\xfe"}',
+        b'{"\xc3":1}',
+        b'{"payload":"\xed\xa0\x80","command":"c","status":"FAILED","error":"e"}',
+        b'\xef\xbb\xbf{"command":"c","payload":1}',
+    ],
+)
+async def test_what_is_no_json_object_is_refused(node: Client, route: str, body: bytes) -> None:
+    """Whatever the bytes, the route's own text comes back."""
+    answer = await node.post(route, body)
+
+    assert (answer.status, answer.error) == (400, ROUTES[route])
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_bottomless_nesting_is_refused(node: Client, route: str) -> None:
+    """In a field that is used as in one that is not."""
+    deep = b"[" * 100_000 + b"]" * 100_000
+    unused = await node.post(route, b'{"x":%b}' % deep)
+    used = await node.post(route, b'{"command":"c","payload":%b}' % deep)
+
+    assert (unused.status, unused.error) == (400, ROUTES[route])
+    assert (used.status, used.error) == (400, ROUTES[route])
+
+
+async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
+    """Two hundred levels here, and not one more; in results alike."""
+    most = "[" * 200 + "]" * 200
+    task_id = await node.create("deep", payload=json.loads(most))
+    await node.claim("deep")
+    refused = await node.post("tasks", b'{"command":"c","payload":[%b]}' % most.encode())
+    result = b'{"status":"COMPLETED","result":[%b]}' % most.encode()
+    refused_result = await node.post(f"tasks/{task_id}/result", result)
+
+    assert (refused.status, refused.error) == (400, BODY)
+    assert (refused_result.status, refused_result.error) == (400, RESULT_BODY)
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if "abandon" not in route])
+async def test_a_missing_body_is_refused(node: Client, route: str) -> None:
+    """Only abandon does without."""
+    answer = await node.post(route)
+
+    assert (answer.status, answer.error) == (400, ROUTES[route])
+
+
+@pytest.mark.parametrize("route", MISSING)
+async def test_missing_fields_are_refused(node: Client, route: str) -> None:
+    """An empty object lacks what these routes require."""
+    answer = await node.post(route, {})
+
+    assert (answer.status, answer.error) == (400, BODY)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"), [(route, body) for route, bodies in WRONG_TYPES.items() for body in bodies]
+)
+async def test_a_field_of_another_type_is_refused(
+    node: Client, route: str, body: dict[str, object]
+) -> None:
+    """A number is no text, and a fraction no whole number."""
+    answer = await node.post(route, body)
+
+    assert (answer.status, answer.error) == (400, ROUTES[route])
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_body_of_twelve_megabytes_is_refused_with_or_without_a_length(
+    node: Client, route: str
+) -> None:
+    """Before it is read when it says its size, and as soon as it is too long when it does not."""
+    body = b'{"x":"' + b"y" * 12 * 2**20 + b'"}'
+    told = await node.post(route, body)
+    reader, writer = await node.connect()
+    head = node.head("POST", route, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    writer.write(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    untold = await read_answer(reader)
+
+    assert told.status == untold.status == 413
+    assert told.json["code"] == untold.json["code"] == "body-too-large"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "text"),
+    [
+        ("POST", "tasks/{id}/heartbeat", {}, "not-found"),
+        ("POST", "tasks/{id}/abandon", {}, "not-found"),
+        ("POST", "tasks/{id}/nack", {}, "not-found"),
+        ("POST", "tasks/{id}/result", {"status": "FAILED", "error": "e"}, "task not found"),
+        ("POST", "tasks/{id}/cancel", {}, "not found"),
+        ("GET", "tasks/{id}", None, "not found"),
+        ("GET", "tasks/{id}/result", None, "task not found"),
+        ("GET", "tasks/{id}/result?waitSeconds=5", None, "task not found"),
+    ],
+)
+async def test_a_task_that_is_not_the_callers_does_not_exist(
+    node: Client, method: str, path: str, body: object, text: str
+) -> None:
+    """Unknown, absurd and another tenant's ids are told the same, at once."""
+    theirs = await Client(node.port, "other").create("theirs")
+    raw = b"" if body is None else json.dumps(body).encode()
+    for task_id in (ID, theirs, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9", "a b%20c"[3:]):
+        answer = await node.send(method, f"{BASE}/{path.format(id=task_id)}", raw)
+
+        assert (answer.status, answer.error, task_id) == (404, text, task_id)
+
+
+async def test_another_tenants_task_is_left_alone(node: Client) -> None:
+    """Nothing a stranger sends changes it."""
+    other = Client(node.port, "other")
+    task_id = await other.create("mine")
+    claimed = await other.claim("mine")
+    for verb, body in (
+        ("heartbeat", {}),
+        ("abandon", {}),
+        ("nack", {}),
+        ("result", {"status": "FAILED", "error": "e"}),
+        ("cancel", {}),
+    ):
+        answer = await node.post(f"tasks/{task_id}/{verb}", body)
+        assert answer.status == 404
+
+    after = (await other.get(f"tasks/{task_id}")).json
+    assert after["status"] == "IN_PROGRESS"
+    assert after["leaseUntil"] == claimed["leaseUntil"]
+
+
+@pytest.mark.parametrize("in_header", [True, False])
+async def test_a_stale_lease_token_is_refused_everywhere_and_changes_nothing(
+    node: Client, in_header: bool
+) -> None:
+    """The task went back and was claimed again: the first lease is over."""
+    task_id = await node.create("fenced")
+    stale = (await node.claim("fenced"))["leaseToken"]
+    await node.post(f"tasks/{task_id}/abandon")
+    fresh = await node.claim("fenced")
+    headers = {"X_CodeQ_Lease_Token": str(stale)} if in_header else {}
+    token = {} if in_header else {"leaseToken": stale}
+    for verb, body in (
+        ("heartbeat", {}),
+        ("abandon", {}),
+        ("nack", {}),
+        ("result", {"status": "COMPLETED", "result": {}}),
+    ):
+        answer = await node.post(f"tasks/{task_id}/{verb}", {**body, **token}, **headers)
+        assert (answer.status, answer.error) == (409, "lease-lost")
+
+    after = (await node.get(f"tasks/{task_id}")).json
+    assert (after["status"], after["leaseUntil"]) == ("IN_PROGRESS", fresh["leaseUntil"])
+    done = await node.post(
+        f"tasks/{task_id}/result",
+        {"status": "COMPLETED", "result": {}, "leaseToken": fresh["leaseToken"]},
+    )
+    assert done.status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"priority": 10**30}, BODY),
+        ({"maxAttempts": 10**30}, BODY),
+        ({"delaySeconds": -(10**30)}, BODY),
+        ({"maxAttempts": 1001}, "invalid 'maxAttempts' (must be <= 1000)"),
+        ({"delaySeconds": 10**12}, "invalid 'delaySeconds' (must be <= 31622400)"),
+        ({"ttlSeconds": 10**12}, "invalid 'ttlSeconds' (must be <= 31622400)"),
+        ({"ttlSeconds": -1}, "invalid 'ttlSeconds' (must be >= 0)"),
+        ({"idempotencyKey": "é" * 129}, "invalid 'idempotencyKey' (at most 256 bytes)"),
+        ({"delaySeconds": -1}, "invalid 'delaySeconds' (must be >= 0)"),
+        ({"runAt": "tomorrow"}, "invalid 'runAt' (use RFC3339)"),
+        ({"runAt": "2024-01-01"}, "invalid 'runAt' (use RFC3339)"),
+        ({"runAt": "2024-01-01T00:00:00"}, "invalid 'runAt' (use RFC3339)"),
+        ({"runAt": "2024-13-01T00:00:00Z"}, "invalid 'runAt' (use RFC3339)"),
+        ({"runAt": "9999-12-31T23:59:59-23:59"}, "invalid 'runAt' (use RFC3339)"),
+        ({"command": ""}, "invalid command"),
+        ({"command": "a b"}, "invalid command"),
+        ({"command": "a/b"}, "invalid command"),
+        ({"command": "c\n"}, "invalid command"),
+        ({"command": "é"}, "invalid command"),
+        ({"command": "c" * 129}, "invalid command"),
+        ({"command": None}, BODY),
+        ({"webhook": "ftp://host"}, "invalid webhook url"),
+        ({"webhook": "https://"}, "invalid webhook url"),
+        ({"webhook": "https://[::1"}, "invalid webhook url"),
+        ({"webhook": "https://host:99999"}, "invalid webhook url"),
+        ({"webhook": "https://host/\nX: y"}, "invalid webhook url"),
+    ],
+)
+async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
+    node: Client, fields: dict[str, object], text: str
+) -> None:
+    """A batch refuses the item and takes the others."""
+    bad = {"command": "bounds", "payload": {}, **fields}
+    good = {"command": "bounds", "payload": {}}
+    single = await node.post("tasks", bad)
+    batch = await node.post("tasks/batch", {"tasks": [good, bad, good]})
+
+    results = batch.json["results"]
+    assert (single.status, single.error) == (400, text)
+    assert isinstance(results, list)
+    assert [result.get("error") for result in results] == [None, text, None]
+    assert results[1]["code"] == single.json["code"]
+
+
+async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
+    """Body, runAt, delaySeconds, command, webhook: mending one uncovers the next."""
+    faults: list[tuple[str, object, str]] = [
+        ("payload", None, BODY),
+        ("runAt", "x", "invalid 'runAt' (use RFC3339)"),
+        ("delaySeconds", -1, "invalid 'delaySeconds' (must be >= 0)"),
+        ("command", "a b", "invalid command"),
+        ("webhook", "x", "invalid webhook url"),
+    ]
+    body: dict[str, object] = {name: value for name, value, _ in faults}
+    mended = {"payload": 1, "runAt": None, "delaySeconds": 0, "command": "c", "webhook": None}
+    told = []
+    for name, _, _ in faults:
+        told.append((await node.post("tasks", body)).error)
+        body[name] = mended[name]
+
+    assert told == [text for _, _, text in faults]
+    assert (await node.post("tasks", body)).status == 202
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"priority": 99}, {"priority": 9}),
+        ({"priority": -5}, {"priority": None}),
+        ({"maxAttempts": -1}, {"maxAttempts": 5}),
+        ({"maxAttempts": 1000}, {"maxAttempts": 1000}),
+        ({"runAt": "1901-01-01T00:00:00Z"}, {"lastKnownLocation": "PENDING_LIST"}),
+        ({"runAt": "9999-12-31T23:59:59Z"}, {"runAt": "9999-12-31T23:59:59.000Z"}),
+        (
+            {"runAt": "1901-01-01T00:00:00Z", "delaySeconds": 60},
+            {"lastKnownLocation": "PENDING_LIST"},
+        ),
+        ({"runAt": "", "webhook": "", "idempotencyKey": ""}, {"webhook": None, "runAt": None}),
+        ({"delaySeconds": 31622400}, {"lastKnownLocation": "DELAYED_ZSET"}),
+    ],
+)
+async def test_a_task_at_its_bounds_is_taken(
+    node: Client, fields: dict[str, object], shown: dict[str, object]
+) -> None:
+    """Clamped where the contract says so."""
+    answer = await node.post("tasks", {"command": "edge", "payload": 0, **fields})
+
+    assert answer.status == 202
+    assert {name: answer.json.get(name) for name in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "text"),
+    [
+        ("tasks/claim", {"leaseSeconds": 43201}, 400, f"invalid 'leaseSeconds' ({TOO_LONG})"),
+        ("tasks/claim", {"leaseSeconds": 10**30}, 400, BODY),
+        ("tasks/claim", {"waitSeconds": 10**30}, 400, BODY),
+        ("tasks/claim", {"commands": ["a b"]}, 400, "invalid command"),
+        ("tasks/claim/batch", {"count": 0}, 400, BODY),
+        ("tasks/claim/batch", {"count": -1}, 400, BODY),
+        ("tasks/claim/batch", {"count": 101}, 400, "count exceeds maximum of 100"),
+        (HEARTBEAT, {"extendSeconds": 43201}, 400, f"invalid 'extendSeconds' ({TOO_LONG})"),
+        (HEARTBEAT, {"leaseToken": 2**63}, 400, BODY),
+        (f"tasks/{ID}/nack", {"delaySeconds": 10**30}, 400, BODY),
+        (RESULT, {"status": "COMPLETED"}, 400, NO_RESULT),
+        (RESULT, {"status": "COMPLETED", "result": None}, 400, NO_RESULT),
+        (RESULT, {"status": "FAILED"}, 400, NO_ERROR),
+        (RESULT, {"status": "FAILED", "error": " "}, 400, NO_ERROR),
+        (RESULT, {"status": "completed", "result": {}}, 400, "invalid status"),
+        (RESULT, {}, 400, "invalid status"),
+        (
+            RESULT,
+            {"status": "FAILED", "error": "e", "artifacts": [{"contentBase64": "eA=="}]},
+            400,
+            "artifact url required (contentBase64 is not supported)",
+        ),
+        ("tasks/batch", {"tasks": []}, 400, BODY),
+        ("tasks/batch", {"tasks": [{}] * 101}, 400, "batch size exceeds maximum of 100"),
+        ("tasks/batch/results", {"results": []}, 400, BODY),
+        ("tasks/batch/results", {"results": [{}] * 101}, 400, "batch size exceeds maximum of 100"),
+    ],
+)  # fmt: skip
+async def test_a_request_out_of_bounds_is_told_its_bound(
+    node: Client, route: str, body: dict[str, object], status: int, text: str
+) -> None:
+    """In the reference's words where it has them."""
+    answer = await node.post(route, body)
+
+    assert (answer.status, answer.error) == (status, text)
+
+
+async def test_a_nack_waits_no_longer_than_the_back_off_may(node: Client) -> None:
+    """A delay beyond it is shortened, and the answer says to what."""
+    task_id = await node.create("nacked")
+    await node.claim("nacked")
+    answer = await node.post(f"tasks/{task_id}/nack", {"delaySeconds": 10**9, "reason": "r" * 9999})
+
+    assert answer.json == {"status": "requeued", "delaySeconds": 900}
+
+
+async def test_abandon_needs_no_body(node: Client) -> None:
+    """Clients send nothing, null or an empty object."""
+    for body in (b"", b"null", b"{}", b" "):
+        task_id = await node.create("abandoned")
+        claimed = await node.claim("abandoned")
+        answer = await node.post(f"tasks/{task_id}/abandon", body)
+        await node.post(f"tasks/{task_id}/cancel")
+
+        assert claimed["id"] == task_id
+        assert (answer.status, answer.json) == (200, {"status": "requeued"})
+
+
+async def test_a_worker_that_does_not_own_the_lease_is_refused(node: Client) -> None:
+    """Being of the same tenant is not enough."""
+    mate = Client(node.port, "mate")
+    task_id = await node.create("owned")
+    await node.claim("owned")
+    for verb, body in (
+        ("heartbeat", {}),
+        ("abandon", {}),
+        ("nack", {}),
+        ("result", {"status": "COMPLETED", "result": {}}),
+    ):
+        answer = await mate.post(f"tasks/{task_id}/{verb}", body)
+        assert (answer.status, answer.error) == (403, "not-owner")
+
+
+async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
+    """Order is kept; a task named twice is ended once."""
+    task_id = await node.create("batched")
+    await node.claim("batched")
+    good = {"taskId": task_id, "status": "COMPLETED", "result": {"n": 1}}
+    answer = await node.post(
+        "tasks/batch/results",
+        {
+            "results": [
+                {"taskId": ID, "status": "FAILED", "error": "e"},
+                {**good, "status": "odd"},
+                good,
+                good,
+                {"status": "FAILED", "error": "e"},
+                7,
+                {"taskId": "a/b", "status": "FAILED", "error": "e"},
+            ]
+        },
+    )
+
+    results = answer.json["results"]
+    assert isinstance(results, list)
+    assert [(result["taskId"], result.get("error")) for result in results] == [
+        (ID, "task not found"),
+        (task_id, "invalid status"),
+        (task_id, None),
+        (task_id, "not-in-progress"),
+        ("", "task not found"),
+        ("", RESULT_BODY),
+        ("a/b", "task not found"),
+    ]
+    assert results[2]["result"]["result"] == {"n": 1}
+
+
+async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) -> None:
+    """The same again is the same task; something else under the key is a conflict."""
+    body = {"command": "once", "payload": {"n": 1}, "idempotencyKey": "k"}
+    first = await node.post("tasks", body)
+    again = await node.post("tasks", body)
+    other = await node.post("tasks", {**body, "payload": {"n": 2}})
+    elsewhere = await Client(node.port, "other").post("tasks", body)
+
+    assert "x-codeq-idempotent-replay" not in first.headers
+    assert again.headers["x-codeq-idempotent-replay"] == "true"
+    assert (again.status, again.json["id"]) == (202, first.json["id"])
+    assert (other.status, other.error) == (409, "idempotency conflict")
+    assert elsewhere.json["id"] != first.json["id"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [
+        ("waitSeconds=x", 400, "invalid 'waitSeconds' (use an integer)"),
+        ("waitSeconds=-5", 404, "result not found"),
+        ("waitSeconds=", 404, "result not found"),
+        ("waitSeconds=0", 404, "result not found"),
+        ("consistency=odd", 400, "invalid 'consistency' (use linearizable or stale)"),
+        ("consistency=stale", 404, "result not found"),
+        ("%FF=%00&&&=", 404, "result not found"),
+    ],
+)
+async def test_a_query_that_says_nothing_sensible_is_refused(
+    node: Client, query: str, status: int, text: str
+) -> None:
+    """What is not known is ignored."""
+    task_id = await node.create("queried")
+    answer = await node.get(f"tasks/{task_id}/result?{query}")
+
+    assert (answer.status, answer.error) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("token", "path", "status", "text"),
+    [
+        ("", "tasks", 401, "missing Authorization header"),
+        ("wrong", "tasks", 401, "invalid token"),
+        ("a b", "tasks", 401, "invalid Authorization format"),
+        ("homeless", "tasks", 403, "invalid tenant claims"),
+        ("narrow", HEARTBEAT, 403, "missing scope"),
+        ("narrow", RESULT, 403, "missing scope"),
+    ],
+)
+async def test_a_caller_without_the_right_is_told_before_its_body_is_read(
+    node: Client, token: str, path: str, status: int, text: str
+) -> None:
+    """The body is nonsense, and nobody looks."""
+    answer = await node.post(path, b"nonsense", token=token)
+
+    assert (answer.status, answer.error) == (status, text)
+
+
+async def test_reads_need_a_tenant_and_admin_routes_an_admin(node: Client) -> None:
+    """Any token reads, but not on behalf of nobody."""
+    homeless = await node.get(f"tasks/{ID}", token="homeless")
+    narrow = await node.get("admin/queues", token="narrow")
+    reader = await node.get("raft/status", token="narrow")
+
+    assert (homeless.status, homeless.error) == (403, "invalid tenant claims")
+    assert (narrow.status, narrow.error) == (401, "unauthorized. Admin only")
+    assert reader.status == 200
+
+
+async def test_a_worker_claims_only_what_its_token_names(node: Client) -> None:
+    """Without commands it gets its own; with others it is refused."""
+    narrow = Client(node.port, "narrow")
+    await node.create("forbidden")
+    task_id = await node.create("allowed")
+    refused = await narrow.post("tasks/claim", {"commands": ["allowed", "forbidden"]})
+    claimed = await narrow.post("tasks/claim", {"commands": None, "workerId": "ignored"})
+    nothing = await narrow.post("tasks/claim", {"commands": []})
+
+    assert (refused.status, refused.error) == (403, "event type not allowed")
+    assert (claimed.json["id"], claimed.json["workerId"]) == (task_id, "n")
+    assert (nothing.status, nothing.body) == (204, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "no-such-route"),
+        ("GET", f"{BASE}/nothing", 404, "no-such-route"),
+        ("POST", f"{BASE}/tasks/{ID}/result/more", 404, "no-such-route"),
+        ("DELETE", f"{BASE}/tasks", 405, "method-not-allowed"),
+        ("PATCH", "/healthz", 405, "method-not-allowed"),
+    ],
+)
+async def test_an_unknown_path_or_method_gets_the_usual_envelope(
+    node: Client, method: str, path: str, status: int, code: str
+) -> None:
+    """With the request id that was sent."""
+    answer = await node.send(method, path, b"", X_Request_Id="mine-7")
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert answer.json["requestId"] == answer.headers["x-request-id"] == "mine-7"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_what_is_no_http_gets_a_400_and_loses_its_connection(
+    node: Client, raw: bytes
+) -> None:
+    """In the usual envelope."""
+    reader, writer = await node.connect()
+    writer.write(raw)
+    answer = await read_answer(reader)
+
+    assert (answer.status, answer.json["code"]) == (400, "bad-request")
+    assert await reader.read() == b""
+
+
+async def test_a_chunked_body_that_breaks_off_its_grammar_is_refused(node: Client) -> None:
+    """The head was fine, so the route answers."""
+    reader, writer = await node.connect()
+    head = node.head("POST", "tasks", 0).replace(
+        b"Content-Length: 0", b"Transfer-Encoding: chunked"
+    )
+    writer.write(head)
+    writer.write(b"zz\r\nnonsense\r\n")
+    answer = await read_answer(reader)
+
+    assert answer.status == 400
+
+
+async def test_every_answer_names_its_request(node: Client) -> None:
+    """The caller's id when it is sound, else one of 32 hex characters."""
+    echoed = await node.get("/healthz", X_Request_Id="abc")
+    made = await node.get("/healthz", X_Request_Id="x" * 500)
+
+    assert echoed.headers["x-request-id"] == "abc"
+    assert len(made.headers["x-request-id"]) == 32
+    assert int(made.headers["x-request-id"], 16) >= 0

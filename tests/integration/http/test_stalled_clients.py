@@ -1,0 +1,154 @@
+"""Stalled clients: each loses its own connection, in time, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+
+import pytest
+
+from tests.integration.http.client import DEADLINE_S, read_answer
+from tests.integration.http.conftest import Running
+
+QUICK = {"header_timeout_ms": 300, "body_timeout_ms": 500}
+ASK = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
+IDLE = {"idle_timeout_ms": 1000}
+
+
+async def closed_by_the_node(reader: asyncio.StreamReader) -> bytes:
+    """Return what came before the node closed the connection, which it must do."""
+    async with asyncio.timeout(DEADLINE_S):
+        return await reader.read()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST",
+        b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: node\r\nX-Half: y",
+    ],
+)
+async def test_a_client_that_stalls_in_a_head_loses_its_connection(
+    node_with: Running, sent: bytes
+) -> None:
+    """Whatever part of it came."""
+    async with node_with(**QUICK) as node:
+        reader, writer = await node.connect()
+        writer.write(sent)
+
+        await closed_by_the_node(reader)
+        assert (await node.get("/readyz")).status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", ASK, ASK + b"GET /hea"])
+async def test_a_client_that_asks_nothing_more_loses_its_connection(
+    node_with: Running, sent: bytes
+) -> None:
+    """Whether it has asked before or not."""
+    async with node_with(**IDLE) as node:
+        reader, writer = await node.connect()
+        writer.write(sent)
+
+        await closed_by_the_node(reader)
+        assert (await node.get("/readyz")).status == 200
+
+
+async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Running) -> None:
+    """The clock is stopped by the last byte."""
+    async with node_with(**{**QUICK, "header_timeout_ms": 5000}) as node:
+        reader, writer = await node.connect()
+        for piece in (b"GET /heal", b"thz HTTP/1.1\r\nHo", b"st: node\r\n\r\n"):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+        assert answer.status == 200
+
+
+async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
+    node_with: Running,
+) -> None:
+    """While it stalls, others are served."""
+    async with node_with(**QUICK) as node:
+        reader, writer = await node.connect()
+        writer.write(node.head("POST", "tasks", 1000) + b'{"command":')
+        served = await node.post("tasks", {"command": "c", "payload": {}})
+        answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+        assert served.status == 202
+        assert (answer.status, answer.json["code"]) == (408, "request-timeout")
+        assert await closed_by_the_node(reader) == b""
+        assert (await node.depth("c"))["ready"] == 1
+
+
+async def test_a_body_dripping_in_is_bounded_as_a_whole(node_with: Running) -> None:
+    """A byte now and then does not keep a connection open."""
+    async with node_with(**QUICK) as node:
+        reader, writer = await node.connect()
+        writer.write(node.head("POST", "tasks", 2**20))
+
+        answering = asyncio.ensure_future(read_answer(reader))
+        async with asyncio.timeout(DEADLINE_S):
+            while not answering.done():
+                writer.write(b" ")
+                await asyncio.wait([answering], timeout=0.02)
+
+        answer = answering.result()
+        assert answer.status == 408
+
+
+async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> None:
+    """The answer comes before the body has."""
+    async with node_with() as node:
+        reader, writer = await node.connect()
+        writer.write(node.head("POST", "tasks", 2**20, token="wrong"))
+        answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+        assert answer.status == 401
+
+
+async def test_a_client_that_does_not_read_its_answer_loses_its_connection(
+    node_with: Running,
+) -> None:
+    """Its leases stay until they end; the node goes on."""
+    async with node_with(**QUICK) as node:
+        for _ in range(40):
+            await node.create("large", payload="x" * 500_000)
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(raw, ("127.0.0.1", node.port))
+            body = b'{"count":40,"commands":["large"]}'
+            await loop.sock_sendall(raw, node.head("POST", "tasks/claim/batch", len(body)) + body)
+            # The kernel says of a socket whose peer is gone that it has an error or has hung up.
+            poll = select.poll()
+            poll.register(raw, select.POLLRDHUP)
+            async with asyncio.timeout(DEADLINE_S):
+                while not poll.poll(0):
+                    assert (await node.get("/readyz")).status == 200
+
+        depth = await node.depth("large")
+        assert depth["inProgress"] != 0
+        assert (await node.get("/readyz")).status == 200
+
+
+async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) -> None:
+    """And taken again as soon as there is room."""
+    async with node_with(connections_max=2) as node:
+        first, second = await node.connect(), await node.connect()
+        for _, writer in (first, second):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+        for reader, _ in (first, second):
+            assert (await read_answer(reader)).status == 200
+        reader, _ = await node.connect()
+        turned_away = await read_answer(reader)
+        first[1].close()
+        async with asyncio.timeout(DEADLINE_S):
+            while (await node.get("/healthz")).status != 200:
+                pass
+
+        assert (turned_away.status, turned_away.json["code"]) == (503, "overloaded")
+        assert turned_away.headers["x-outcome"] == "not-applied"

@@ -1,0 +1,120 @@
+"""Vanishing clients: who went away while waiting takes nothing, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+
+import pytest
+
+from tests.integration.http.client import DEADLINE_S, Answer, Client, read_answer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Waiter = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def waiting(node: Client, command: str, *, wait_s: int = 20) -> Waiter:
+    """Send a claim that has to wait, and return while it waits."""
+    body = json.dumps({"commands": [command], "waitSeconds": wait_s}).encode()
+    reader, writer = await node.connect()
+    writer.write(node.head("POST", "tasks/claim", len(body)) + body)
+    await writer.drain()
+    # A request sent later on another connection and answered: the claim has been read by then.
+    for _ in range(3):
+        await node.depth(command)
+    return reader, writer
+
+
+async def answer_of(waiter: Waiter) -> Answer:
+    """Return what a waiting claim is answered with."""
+    return await asyncio.wait_for(read_answer(waiter[0]), DEADLINE_S)
+
+
+def reset(waiter: Waiter) -> None:
+    """Break the connection without a goodbye."""
+    raw = waiter[1].get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    waiter[1].transport.abort()
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_the_task_goes_to_the_next_waiter(node: Client, politely: bool) -> None:
+    """The vanished client's place in the line is given up with its connection."""
+    command = f"next-{politely}".lower()
+    gone = await waiting(node, command)
+    stays = await waiting(node, command)
+    if politely:
+        gone[1].close()
+    else:
+        reset(gone)
+    for _ in range(3):
+        await node.depth(command)
+    task_id = await node.create(command)
+    answer = await answer_of(stays)
+    depth = await node.depth(command)
+
+    assert (answer.status, answer.json["id"], answer.json["attempts"]) == (200, task_id, 1)
+    assert (depth["ready"], depth["inProgress"]) == (0, 1)
+
+
+async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client) -> None:
+    """Whichever comes first, the task can be had at once by the next."""
+    for round_ in range(20):
+        command = f"race-{round_}"
+        gone = await waiting(node, command, wait_s=20)
+        create = asyncio.ensure_future(node.create(command))
+        if round_ % 2:
+            # Half of the rounds let the create get under way first.
+            await asyncio.sleep(0)
+        reset(gone) if round_ % 4 < 2 else gone[1].close()
+        task_id = await create
+        next_ = await node.post("tasks/claim", {"commands": [command], "waitSeconds": 10})
+
+        assert (next_.status, next_.json["id"]) == (200, task_id)
+        assert next_.json["attempts"] in (1, 2)
+
+
+async def test_all_but_one_of_many_waiters_vanish(node: Client) -> None:
+    """The one that stays gets the task; nothing stays leased to the others."""
+    waiters = [await waiting(node, "crowd") for _ in range(8)]
+    for waiter in waiters[:-1]:
+        reset(waiter)
+    task_id = await node.create("crowd")
+    answer = await answer_of(waiters[-1])
+    depth = await node.depth("crowd")
+
+    assert answer.json["id"] == task_id
+    assert (depth["ready"], depth["inProgress"]) == (0, 1)
+
+
+async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
+    """A client that gives the wait as its timeout gets its 204."""
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    answer = await node.post("tasks/claim", {"commands": ["nothing"], "waitSeconds": 1})
+
+    assert (answer.status, answer.body) == (204, b"")
+    assert 0.7 < loop.time() - started_s < 1.0
+
+
+async def test_a_client_that_vanishes_while_waiting_for_a_result_disturbs_nobody(
+    node: Client,
+) -> None:
+    """The other reader is woken by the completion."""
+    task_id = await node.create("awaited")
+    await node.claim("awaited")
+    readers: list[Waiter] = []
+    for _ in range(2):
+        reader, writer = await node.connect()
+        writer.write(node.head("GET", f"tasks/{task_id}/result?waitSeconds=20", 0))
+        readers.append((reader, writer))
+        await node.depth("awaited")
+    reset(readers[0])
+    await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {"n": 1}})
+    answer = await answer_of(readers[1])
+
+    assert answer.status == 200
+    assert answer.json["result"]["result"] == {"n": 1}  # type: ignore[index]
