@@ -199,7 +199,9 @@ class Mesh:
         self._tally.dropped_messages += 1
         return False
 
-    async def call(self, peer: str, method: str, body: object, *, timeout_s: float) -> object:
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
         """Ask a peer and wait for its answer.
 
         Args:
@@ -207,6 +209,7 @@ class Mesh:
             method: At most 64 characters.
             body: Plain values only, as in `send`; what comes back is the same.
             timeout_s: How long the caller waits; the handler gets at most that.
+            topic: What the call is about, for `give_up`.
 
         Raises:
             PeerUnreachable: Certainly nothing was sent.
@@ -232,7 +235,11 @@ class Mesh:
                 )
             return connection.send(request)
 
-        return await self._calls.call(peer, send, timeout_s=timeout_s)
+        return await self._calls.call(peer, send, timeout_s=timeout_s, topic=topic)
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """End the calls to `peer` about `topic` that wait, with LinkLost: it may have acted."""
+        self._calls.give_up(peer, topic)
 
     def connected(self, peer: str) -> bool:
         """Tell whether `send` reaches `peer` now."""
@@ -354,9 +361,9 @@ class Mesh:
                 misses = 0
                 lived_ms = (loop.time() - born) * 1000
                 flaps = flaps + 1 if lived_ms < self._settings.redial_ms_max else 0
-                if flaps <= _FLAPS_MAX:
-                    continue
-                dialled = _Missed.UNREACHABLE
+                if flaps > _FLAPS_MAX:
+                    await asyncio.sleep(self._pause_s(flaps - _FLAPS_MAX))
+                continue
             misses += 1
             if loss_unsaid and dialled is _Missed.BROKEN and misses <= _HASTY_DIALS:
                 await asyncio.sleep(_HASTY_PAUSE_S)
@@ -364,7 +371,7 @@ class Mesh:
             if loss_unsaid:
                 loss_unsaid = False
                 self._on_down(peer, dialled is _Missed.REFUSED)
-            await self._pause(peer, max(misses, flaps))
+            await self._pause(peer, misses)
 
     async def _dial(self, peer: str) -> Outbound | _Missed:
         """Make one attempt; the answer comes within the dial and the handshake timeout."""
@@ -391,17 +398,21 @@ class Mesh:
         return dialled if await dialled.authenticated else _Missed.BROKEN
 
     async def _pause(self, peer: str, misses: int) -> None:
-        """Wait before the next attempt: twice as long each time, half of it by chance."""
-        settings = self._settings
-        # 2**16 is beyond any bound; the cap keeps the power small.
-        pause_ms = min(settings.redial_ms_max, settings.redial_ms * 2 ** min(misses - 1, 16))
+        """Wait before the next attempt, or until the peer has dialled this node."""
         wake = self._wake[peer]
         wake.clear()
         try:
-            async with asyncio.timeout(pause_ms * self._jitter.uniform(0.5, 1) / 1000):
+            async with asyncio.timeout(self._pause_s(misses)):
                 await wake.wait()
         except TimeoutError:
             return
+
+    def _pause_s(self, misses: int) -> float:
+        """Return twice as long a pause each time, half of it by chance."""
+        settings = self._settings
+        # 16 doublings are beyond any bound; the cap keeps the number small.
+        pause_ms = min(settings.redial_ms_max, settings.redial_ms << min(misses - 1, 16))
+        return pause_ms * self._jitter.uniform(0.5, 1) / 1000
 
     # Bookkeeping.
 

@@ -31,6 +31,7 @@ Serve = Callable[[str, str, object, float], Awaitable[object]]
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     peer: str
+    topic: int | None
     answer: asyncio.Future[object]
     deadline: asyncio.TimerHandle
 
@@ -45,11 +46,19 @@ class Calls:
         # A random start: an answer meant for an earlier process of this node matches no call.
         self._numbers = itertools.count(secrets.randbits(62))
 
-    async def call(self, peer: str, send: Callable[[int], bool], *, timeout_s: float) -> object:
+    async def call(
+        self,
+        peer: str,
+        send: Callable[[int], bool],
+        *,
+        timeout_s: float,
+        topic: int | None = None,
+    ) -> object:
         """Send a call and wait for its answer.
 
         Args:
             peer: Who alone may answer.
+            topic: What the call is about, for `give_up`.
             send: Queues the request under the number it is given; False when nothing was sent.
             timeout_s: Above 0.
 
@@ -68,7 +77,7 @@ class Calls:
         self._tally.calls += 1
         answer: asyncio.Future[object] = loop.create_future()
         deadline = loop.call_later(timeout_s, self._expire, number, timeout_s)
-        self._waiting[number] = _Waiting(peer, answer, deadline)
+        self._waiting[number] = _Waiting(peer, topic, answer, deadline)
         try:
             return await answer
         finally:
@@ -93,6 +102,13 @@ class Calls:
                 waiting.answer.set_exception(
                     LinkLost(f"the connection with {waiting.peer} broke before an answer came")
                 )
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """End every call to `peer` about `topic`: its answer is of no use any more."""
+        for waiting in self._waiting.values():
+            if waiting.peer == peer and waiting.topic == topic and not waiting.answer.done():
+                self._tally.calls_lost += 1
+                waiting.answer.set_exception(LinkLost(f"{peer} is not asked any more"))
 
     def _expire(self, number: int, timeout_s: float) -> None:
         waiting = self._waiting[number]

@@ -10,10 +10,22 @@ from dataclasses import replace
 import pytest
 
 from codeq_cluster.errors import PeerUnreachable
-from codeq_cluster.wire.frames import plain_frame
+from codeq_cluster.wire.frames import FrameReader, plain_frame
+from codeq_cluster.wire.handshake import Accepting, Identity
 from codeq_cluster.wire.messages import PING, raft_body, request_body
 
-from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, free_port, joined
+from .conftest import (
+    SECRET,
+    SETTINGS,
+    HandMadePeer,
+    Join,
+    Node,
+    Nodes,
+    Wire,
+    eventually,
+    free_port,
+    joined,
+)
 
 
 async def lone(nodes: Nodes, **settings: int) -> Node:
@@ -278,6 +290,38 @@ async def test_a_broken_connection_is_dialled_at_once(nodes: Nodes) -> None:
         assert [("up", "n2"), ("down", "n2", "lost"), ("up", "n2")] == one.events
         await one.stop()
         await two.stop()
+
+
+async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
+    nodes: Nodes,
+) -> None:
+    """Two nodes that cannot talk to each other do not keep each other busy."""
+    (one,) = nodes.make("n1")
+    one.peers = {"n2": f"127.0.0.1:{free_port()}"}
+    two = Identity(node_id="n2", cluster_id="c", incarnation=1, secret=SECRET)
+    greeted: list[float] = []
+
+    async def hang_up(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        accepting, reader, session = Accepting(two, {"n1"}, lambda *_: False), FrameReader(), None
+        while session is None and (data := await source.read(2**16)):
+            reader.feed(data)
+            while session is None and (body := reader.next()) is not None:
+                answer, session = accepting.receive(body)
+                sink.write(plain_frame(answer))
+        greeted.append(asyncio.get_running_loop().time())
+        sink.close()
+        await sink.wait_closed()
+
+    async with await asyncio.start_server(
+        hang_up, "127.0.0.1", int(one.peers["n2"].rpartition(":")[2])
+    ):
+        await one.start()
+        await eventually(lambda: len(greeted) == 10)
+        await one.stop()
+
+    # Four at once, then pauses of at least half of 10, 20, 40, 80 and 100 ms.
+    assert greeted[-1] - greeted[0] >= 0.125
+    assert {("up", "n2"), ("down", "n2", "lost")} == set(one.events)
 
 
 async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
