@@ -12,7 +12,7 @@ send may have had an effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -62,8 +62,13 @@ class Engine(Replica, Protocol):
 class Calls(Protocol):
     """The link's RPC."""
 
-    async def call(self, peer: str, method: str, body: object, *, timeout_s: float) -> object:
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
         """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """End the waiting calls to a peer about a topic with LinkLost."""
 
 
 class Forwarder:
@@ -89,7 +94,11 @@ class Forwarder:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
-        self._leaders = Leaders(engines)
+        # A leader that stopped answering without its connection breaking (a paused process, a
+        # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
+        self._leaders = Leaders(
+            engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
+        )
         self._snapshot = snapshot
         self._heads = list[head]  # type: ignore[valid-type]
         self._depths = list[depth]  # type: ignore[valid-type]
@@ -144,30 +153,26 @@ class Forwarder:
 
     async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Any]:
         """Return the first ready task of every shard that has one; raises NoLeader."""
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(self._heads_of(shards, tenant, queues, deadline=deadline))
-                for shards in self._by_leader().values()
-            ]
-        return [head for task in asked for head in task.result()]
+        asked = [
+            self._heads_of(shards, tenant, queues, deadline=deadline)
+            for shards in self._by_leader().values()
+        ]
+        return [head for heads in await _together(asked) for head in heads]
 
     async def depths(self, tenant: str, *, deadline: float) -> list[Any]:
         """Return every queue of the tenant, shard by shard; raises NoLeader."""
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(
-                    self._at_leader(
-                        shard,
-                        lambda shard=shard: self._engines[shard].depths(tenant),  # type: ignore[misc]
-                        "depths",
-                        lambda shard=shard: [shard, tenant],  # type: ignore[misc]
-                        self._depths,
-                        deadline=deadline,
-                    )
-                )
-                for shard in range(self.count)
-            ]
-        return [depth for task in asked for depth in task.result()]
+        asked = [
+            self._at_leader(
+                shard,
+                lambda shard=shard: self._engines[shard].depths(tenant),  # type: ignore[misc]
+                "depths",
+                lambda shard=shard: [shard, tenant],  # type: ignore[misc]
+                self._depths,
+                deadline=deadline,
+            )
+            for shard in range(self.count)
+        ]
+        return [depth for depths in await _together(asked) for depth in depths]
 
     # -- answering a peer ------------------------------------------------------------------------
 
@@ -236,8 +241,9 @@ class Forwarder:
                     async with asyncio.timeout(left_s):
                         return await here()
                 if leader is not None:
-                    call = self._calls.call(leader, method, body(), timeout_s=left_s)
-                    said = await self._leaders.while_it_leads(shard, leader, call)
+                    said = await self._calls.call(
+                        leader, method, body(), timeout_s=left_s, topic=shard
+                    )
                     return msgspec.convert(said, answer, builtin_types=(bytes,))  # type: ignore[no-any-return]
             except (NotLeader, NoLeader, PeerUnreachable):
                 pass  # Nothing was done.
@@ -274,12 +280,8 @@ class Forwarder:
         except NoLeader:
             if len(shards) == 1:
                 raise
-        async with asyncio.TaskGroup() as group:
-            alone = [
-                group.create_task(self._heads_of([shard], tenant, queues, deadline=deadline))
-                for shard in shards
-            ]
-        return [head for task in alone for head in task.result()]
+        alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in shards]
+        return [head for heads in await _together(alone) for head in heads]
 
     def _own_heads(self, shards: list[int], tenant: str, queues: tuple[str, ...]) -> list[Any]:
         engines = [self._engine(shard) for shard in shards]
@@ -308,6 +310,17 @@ def _retry(operation: Operation) -> Operation:
 
 def _soon(deadline: float) -> float:
     return min(deadline, asyncio.get_running_loop().time() + PAUSE_S)
+
+
+async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Run all at once and return their values in order; the first error ends the rest."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asked]
+    except BaseExceptionGroup as errors:
+        # Callers know the errors of one question, not of several at once.
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in tasks]
 
 
 async def _done(value: _T) -> _T:
