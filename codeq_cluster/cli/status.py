@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -54,6 +54,27 @@ class NodeReport:
     shards: tuple[ShardReport, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A shard on one node; `lag` counts entries committed and not applied there."""
+
+    node: str
+    applied_index: int
+    lag: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """A shard as its replicas together tell it; no leader is None."""
+
+    shard: int
+    leader: str | None
+    term: int
+    commit_index: int
+    replicas: tuple[Replica, ...]
+
+
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser("status", help="show nodes and shards", description=__doc__)
@@ -92,7 +113,7 @@ def token_of(options: argparse.Namespace) -> str:
 def _run(options: argparse.Namespace) -> Exit:
     reports = asyncio.run(_ask_all(urls_of(options), token_of(options)))
     if options.json:
-        print(json.dumps({"nodes": [_plain(report) for report in reports]}, indent=2))
+        print(json.dumps(_plain(reports), indent=2))
     else:
         _print(reports)
     return max(report.code for report in reports)
@@ -157,22 +178,39 @@ def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
     return node_id, shards
 
 
-def _plain(report: NodeReport) -> dict[str, object]:
-    rows = asdict(report)
-    del rows["code"]
-    rows["shards"] = [
-        {
-            "shard": shard.shard,
-            "isLeader": shard.is_leader,
-            "leader": shard.leader,
-            "term": shard.term,
-            "commitIndex": shard.commit_index,
-            "appliedIndex": shard.applied_index,
-            "digest": shard.digest,
-        }
-        for shard in report.shards
-    ]
-    return rows
+def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
+    """Make the JSON document, its names those of the HTTP API."""
+    return {
+        "nodes": [
+            {
+                "id": report.id or None,
+                "url": report.url,
+                "healthy": report.healthy,
+                "ready": report.ready,
+                "problem": report.problem or None,
+                "leads": [shard.shard for shard in report.shards if shard.is_leader],
+            }
+            for report in reports
+        ],
+        "shards": [
+            {
+                "shard": shard.shard,
+                "leader": shard.leader,
+                "term": shard.term,
+                "commitIndex": shard.commit_index,
+                "replicas": [
+                    {
+                        "node": one.node,
+                        "appliedIndex": one.applied_index,
+                        "lag": one.lag,
+                        "digest": one.digest,
+                    }
+                    for one in shard.replicas
+                ],
+            }
+            for shard in _shards(reports)
+        ],
+    }
 
 
 def _print(reports: Sequence[NodeReport]) -> None:
@@ -190,13 +228,19 @@ def _print(reports: Sequence[NodeReport]) -> None:
             report.problem or "-",
         )
     console.print(nodes)
-    rows = _shard_rows(reports)
-    if rows:
+    summaries = _shards(reports)
+    if summaries:
         shards = Table(
-            *("SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (BEHIND)"), box=None, pad_edge=False
+            "SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (LAG)", box=None, pad_edge=False
         )
-        for row in rows:
-            shards.add_row(*row)
+        for shard in summaries:
+            shards.add_row(
+                str(shard.shard),
+                shard.leader or "none",
+                str(shard.term),
+                str(shard.commit_index),
+                "  ".join(f"{one.node}={one.applied_index} ({one.lag})" for one in shard.replicas),
+            )
         console.print()
         console.print(shards)
 
@@ -205,20 +249,31 @@ def _word(value: bool) -> str:
     return "yes" if value else "NO"
 
 
-def _shard_rows(reports: Sequence[NodeReport]) -> list[tuple[str, ...]]:
-    """Make one row a shard; the leader with the highest term is believed."""
+def _shards(reports: Sequence[NodeReport]) -> list[ShardSummary]:
+    """Bring the replicas of each shard together; the leader of the highest term is believed."""
     replicas: dict[int, list[tuple[str, ShardReport]]] = {}
     for report in reports:
         for shard in report.shards:
             replicas.setdefault(shard.shard, []).append((report.id, shard))
-    rows: list[tuple[str, ...]] = []
+    summaries = []
     for number, found in sorted(replicas.items()):
         newest = max((shard for _, shard in found), key=lambda shard: (shard.term, shard.is_leader))
         commit = max(shard.commit_index for _, shard in found)
-        applied = "  ".join(
-            f"{node}={shard.applied_index} ({max(0, commit - shard.applied_index)})"
-            for node, shard in found
+        summaries.append(
+            ShardSummary(
+                shard=number,
+                leader=newest.leader or None,
+                term=newest.term,
+                commit_index=commit,
+                replicas=tuple(
+                    Replica(
+                        node=node,
+                        applied_index=shard.applied_index,
+                        lag=max(0, commit - shard.applied_index),
+                        digest=shard.digest,
+                    )
+                    for node, shard in found
+                ),
+            )
         )
-        leader = newest.leader or "none"
-        rows.append((str(number), leader, str(newest.term), str(commit), applied))
-    return rows
+    return summaries

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -140,3 +141,29 @@ async def test_a_node_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
 
     assert caught.group_contains(CodeqError, match="node n2 ended with exit code 1: .*unknown key")
     assert published(tmp_path) == ()
+
+
+async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
+    """When `dev` is killed so that it cannot stop its nodes, they notice and stop themselves."""
+    directory, output = tmp_path / "dev", tmp_path / "output"
+    base = _planned(directory, 2)[0].port
+    command = [sys.executable, "-m", "codeq_cluster.cli.main", "dev", "--nodes", "2"]
+    with output.open("wb") as sink:
+        process = await asyncio.create_subprocess_exec(
+            *command, "--data", directory, "--port-base", str(base), stdout=sink, stderr=sink
+        )
+
+    async def is_ready() -> bool:
+        assert process.returncode is None, output.read_text()
+        return "READY" in output.read_text()
+
+    await until(is_ready, within_s=_WITHIN_S, what="READY")
+    pids = [node["pid"] for node in published(directory)]
+    process.kill()
+    await process.wait()
+
+    async def are_gone() -> bool:
+        return not any(isinstance(pid, int) and _lives(pid) for pid in pids)
+
+    assert len(pids) == 2
+    await until(are_gone, within_s=_WITHIN_S, what="the end of the nodes")
