@@ -20,6 +20,7 @@ from hashlib import blake2b
 from itertools import count
 from random import Random
 
+from codeq_cluster.errors import CodeqError
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import InvariantViolated, SimCluster
@@ -118,7 +119,7 @@ def simulate(
     try:
         run.faults()
         run.calm()
-    except AssertionError as error:
+    except (AssertionError, CodeqError) as error:
         violation = f"{type(error).__name__} at {run.elapsed():.3f} s: {error}"
         run.note(violation)
     return run.report(violation)

@@ -1,0 +1,43 @@
+"""Scenes: how a scripted scenario on a simulated cluster begins, and what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_cluster import SimCluster
+
+
+def settled(
+    node_ids: str = "ABC", *, rules: Rules = ALL_RULES, settings: RaftSettings | None = None
+) -> SimCluster:
+    """Return a running cluster led by node A, all of whose nodes have applied everything."""
+    cluster = SimCluster(node_ids, random=Random(1), rules=rules, settings=settings)  # noqa: S311
+    cluster.start()
+    cluster.elect("A")
+    cluster.run(0.3)
+    return cluster
+
+
+def propose(cluster: SimCluster, count: int, *, prefix: str = "v") -> None:
+    """Propose `count` values and give them half a second to be acknowledged."""
+    for number in range(count):
+        assert cluster.propose(f"{prefix}{number}".encode()), "nobody leads"
+    cluster.run(0.5)
+
+
+class Wiretap:
+    """Every message sent from now on, with its wire, in order."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.sent: list[tuple[str, str, Mapping[str, object]]] = []
+        cluster.network.observers.append(self._note)
+
+    def of(self, kind: int, sender: str, receiver: str) -> list[Mapping[str, object]]:
+        """Return the messages of one kind on one wire."""
+        return [m for s, r, m in self.sent if (s, r) == (sender, receiver) and m["t"] == kind]
+
+    def _note(self, sender: str, receiver: str, message: Mapping[str, object]) -> None:
+        self.sent.append((sender, receiver, message))

@@ -1,0 +1,302 @@
+"""What a group does when all goes well, and when a node stops, starts or hands over."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_cluster import SimCluster
+from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+
+
+@pytest.mark.parametrize("node_ids", ["A", "AB", "ABC", "ABCDE"])
+def test_a_cluster_of_any_size_elects_and_commits(node_ids: str) -> None:
+    """The preferred node leads soon after the start, and every node applies everything."""
+    cluster = SimCluster(node_ids, random=Random(2))
+    cluster.start()
+
+    seconds = cluster.run_until(lambda: cluster.leader() == "A")
+    propose(cluster, 50)
+
+    assert seconds < 0.5
+    assert 50 == len(cluster.acknowledged)
+    cluster.check_converged()
+
+
+def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip() -> None:
+    """Followers write while the leader does: 0.5 ms there, 1 ms of disk, 0.5 ms back."""
+    cluster = settled()
+
+    cluster.propose(b"one")
+    cluster.run(0.0021)
+
+    assert b"one" in cluster.acknowledged
+
+
+def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
+    """An idle leader tells them at once; it costs no answer."""
+    cluster = settled()
+
+    cluster.propose(b"one")
+    cluster.run(0.003)
+
+    assert all(b"one" in cluster.values(node_id) for node_id in "ABC")
+
+
+def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
+    """Two messages a follower and heartbeat, and no turn besides."""
+    cluster = settled()
+    wire = Wiretap(cluster)
+
+    cluster.run(10.0)
+
+    heartbeats = 10_000 / RaftSettings().heartbeat_ms
+    assert len(wire.sent) == pytest.approx(4 * heartbeats, rel=0.02)
+
+
+def test_a_killed_leader_is_replaced_in_a_tenth_of_a_second() -> None:
+    """Whoever notices the refused connection stands at once."""
+    cluster = settled()
+    propose(cluster, 5)
+
+    cluster.crash("A", refused=True)
+    seconds = cluster.run_until(lambda: cluster.leader() is not None)
+
+    assert seconds < 0.3
+
+
+def test_a_silent_leader_is_replaced_within_two_election_timeouts() -> None:
+    """Nobody says that it is gone; its silence does."""
+    cluster = settled()
+
+    cluster.crash("A", refused=False)
+    seconds = cluster.run_until(lambda: cluster.leader() is not None)
+
+    assert seconds < 2.5 * RaftSettings().election_ms / 1000
+
+
+def test_a_leader_whose_peers_are_gone_steps_down_at_once() -> None:
+    """Refused links to a majority leave no doubt, so it need not wait for its fallback time."""
+    cluster = settled()
+
+    cluster.crash("B")
+    cluster.crash("C")
+    cluster.run(0.01)
+
+    assert not cluster.nodes["A"].group.status().is_leader
+
+
+def test_leadership_returns_to_the_preferred_node() -> None:
+    """A few seconds after it is back and caught up; nobody loses a value over it."""
+    cluster = settled()
+    cluster.crash("A")
+    cluster.elect()
+    propose(cluster, 20)
+    cluster.start("A")
+
+    seconds = cluster.run_until(lambda: cluster.leader() == "A")
+
+    assert 4.0 < seconds < 7.0
+    propose(cluster, 5, prefix="w")
+    assert 25 == len(cluster.acknowledged)
+    cluster.check_converged()
+
+
+def test_a_transfer_takes_a_few_round_trips() -> None:
+    """A planned stop hands over without anyone waiting for an election."""
+    cluster = settled()
+    propose(cluster, 5)
+
+    assert cluster.nodes["A"].group.transfer("C")
+    seconds = cluster.run_until(lambda: cluster.leader() == "C")
+
+    assert seconds < 0.05
+
+
+def test_a_transfer_to_nobody_in_particular_finds_a_peer() -> None:
+    """Whoever holds most of the log is asked."""
+    cluster = settled()
+    cluster.cut("C", "AB")
+    propose(cluster, 5)
+
+    assert cluster.nodes["A"].group.transfer(None)
+    cluster.run_until(lambda: cluster.leader() == "B")
+
+
+def test_a_transfer_that_fails_ends_the_pause() -> None:
+    """Half a second later the leader takes entries again."""
+    cluster = settled()
+    cluster.cut("C", "AB")
+
+    assert cluster.nodes["A"].group.transfer("C")
+    cluster.propose(b"patient")
+    cluster.run(0.4)
+    early = b"patient" in cluster.acknowledged
+    cluster.run(0.2)
+
+    assert not early
+    assert b"patient" in cluster.acknowledged
+
+
+def test_a_follower_refuses_a_transfer() -> None:
+    """Only who leads can hand over, and only to a peer it reaches."""
+    cluster = settled()
+
+    assert not cluster.nodes["B"].group.transfer("C")
+    assert not cluster.nodes["A"].group.transfer("A")
+
+
+def test_a_barrier_is_one_round_however_many_wait() -> None:
+    """A hundred reads at once cost one heartbeat."""
+    cluster = settled()
+    wire = Wiretap(cluster)
+    answers: list[bool] = []
+
+    for _ in range(100):
+        cluster.nodes["A"].group.barrier(answers.append)
+    cluster.run(0.01)
+
+    assert [True] * 100 == answers
+    assert len(wire.of(1, "A", "B")) == 1
+
+
+def test_a_barrier_on_a_follower_fails() -> None:
+    """It does not lead, so it can prove nothing."""
+    cluster = settled()
+    answers: list[bool] = []
+
+    cluster.nodes["B"].group.barrier(answers.append)
+    cluster.run(0.01)
+
+    assert [False] == answers
+
+
+def test_a_barrier_does_not_count_answers_that_were_under_way() -> None:
+    """What followers said before the question proves nothing about after it."""
+    cluster = settled()
+    held = {peer: cluster.network.hold((peer, "A")) for peer in "BC"}
+    cluster.run(0.15)
+    old = {peer: list(messages) for peer, messages in held.items()}
+    answers: list[bool] = []
+
+    cluster.nodes["A"].group.barrier(answers.append)
+    cluster.run(0.001)
+    for peer, messages in old.items():
+        for message in messages:
+            cluster.network.deliver((peer, "A"), message)
+    cluster.run(0.01)
+
+    assert [] == answers
+
+
+def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
+    """The state names its index; the log goes on from there."""
+    cluster = settled()
+    propose(cluster, 40)
+
+    for _ in range(5):
+        for node_id in "BCA":
+            cluster.crash(node_id)
+            cluster.run(0.3)
+            cluster.start(node_id)
+            cluster.elect()
+        propose(cluster, 5, prefix=f"r{len(cluster.acknowledged)}-")
+
+    assert 65 == len(cluster.acknowledged)
+    cluster.run(1.0)
+    cluster.check_converged()
+
+
+def test_the_log_is_trimmed_to_what_every_voter_holds() -> None:
+    """With all voters there it stays short; while one is away nothing it needs is forgotten."""
+    settings = RaftSettings(keep_entries=50, cache_bytes_max=2000)
+    cluster = settled(settings=settings)
+    propose(cluster, 1000)
+    shared = [cluster.nodes[node_id].group.status().log_first for node_id in "ABC"]
+    cluster.crash("C")
+    propose(cluster, 1000, prefix="w")
+    kept = cluster.nodes["A"].group.status().log_first
+    cluster.start("C")
+    cluster.run(3.0)
+
+    assert min(shared) > 500
+    assert kept < 1003
+    cluster.check_converged()
+    assert cluster.nodes["C"].group.status().log_first > 1000
+
+
+def test_nothing_is_called_after_stop() -> None:
+    """A flush under way ends without a word."""
+    cluster = settled()
+    cluster.flush_s = lambda: 0.1
+    cluster.propose(b"late")
+    cluster.run(0.05)
+    node = cluster.nodes["A"]
+    node.group.stop()
+    sent = len(cluster.acknowledged)
+    node.source.lead(99)
+    node.group.wake()
+    node.group.receive("B", {"t": 1})
+    node.group.peer_down("B", refused=True)
+    node.group.barrier(lambda _: pytest.fail("called after stop"))
+    term = node.source.term
+
+    cluster.run(1.0)
+
+    assert term == node.source.term
+    assert sent == len(cluster.acknowledged)
+
+
+def test_a_failed_flush_stops_the_replica_for_good() -> None:
+    """What the disk holds is unknown, so nothing is tried again and nothing is promised."""
+    cluster = settled()
+    cluster.expect_fatal = True
+
+    def refuse(*_rows: object, **_options: object) -> None:
+        raise StorageFailed("no space left")
+
+    cluster.disks["B"].write = refuse
+    propose(cluster, 3)
+
+    assert isinstance(cluster.nodes["B"].fatal, StorageFailed)
+    assert 3 == len(cluster.acknowledged)
+
+
+def test_a_damaged_log_refuses_to_start() -> None:
+    """One flipped bit, and the node must be restored from its peers."""
+    cluster = settled()
+    propose(cluster, 5)
+    cluster.crash("B")
+    key = b"log/" + (3).to_bytes(8, "big")
+    cluster.disks["B"].damage(key, lambda row: row[:-1] + bytes([row[-1] ^ 1]))
+
+    with pytest.raises(DataDirectoryRefused, match="checksum"):
+        cluster.start("B")
+
+
+def test_a_source_hears_of_every_change() -> None:
+    """A deposed leader's source stops; its followers' sources know whom to ask."""
+    cluster = settled()
+    assert [None, "A", "A"] == [cluster.nodes[n].source.leader for n in "ABC"]
+    cluster.cut("A", "BC")
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    new = cluster.leader()
+    cluster.heal()
+    cluster.run(0.5)
+
+    assert cluster.nodes["A"].source.term is None
+    assert new == cluster.nodes["A"].source.leader
+
+
+def test_a_stranger_is_not_heard() -> None:
+    """Only voters count, whatever they say."""
+    cluster = settled()
+
+    cluster.nodes["A"].group.receive("Z", {"t": 8, "i": 1, "s": 1, "e": 99})
+    cluster.run(0.1)
+
+    status = cluster.nodes["A"].group.status()
+    assert (1, 1) == (status.term, status.counters["stranger"])

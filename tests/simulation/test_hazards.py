@@ -1,0 +1,407 @@
+"""One scripted scenario a hazard: with its rule the library is safe, without it is not."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_cluster import InvariantViolated, SimCluster
+from codeq_cluster.testing.sim_network import NetworkFaults
+from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+
+APPEND, ANSWER, VOTE_REQUEST, VOTE = 1, 2, 3, 4
+
+
+def journal(cluster: SimCluster, node_id: str) -> Journal:
+    return cluster.nodes[node_id].group._journal
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"t": 1, "serialized": b"chunk", "e": 1, "c": 9},
+        {"type": "append_entries", "serialized": None, "term": 1, "commit_index": 9},
+        {"type": "apply_command", "command": b"x", "request_id": 1},
+        {"type": "append_entries", "transmission": "start", "data": b"x"},
+    ],
+    ids=["chunk", "library chunk", "forwarded command", "transmission"],
+)
+def test_snapshots_and_forwarded_commands_are_refused(message: dict[str, object]) -> None:
+    """A follower's commit index cannot be moved by what is no message of ours."""
+    cluster = settled()
+    before = cluster.nodes["B"].group.status()
+
+    cluster.network.deliver(("A", "B"), message)
+    cluster.run(0.05)
+
+    after = cluster.nodes["B"].group.status()
+    assert (before.commit_index, before.log_last) == (after.commit_index, after.log_last)
+    assert 1 == after.counters["malformed"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        (ALL_RULES, True),
+        (Rules(fresh_only=False), True),
+        (Rules(skip_what_we_have=False), True),
+        (Rules(fresh_only=False, skip_what_we_have=False, keep_committed=False), False),
+    ],
+    ids=["all rules", "late messages pass", "matching entries pass", "none of them"],
+)
+def test_a_late_append_deletes_nothing_acknowledged(rules: Rules, kept: bool) -> None:
+    """An early message of the same leader and term, seen again, must not truncate the log."""
+    cluster = settled(rules=rules)
+    wire = Wiretap(cluster)
+    propose(cluster, 5)
+    early = next(m for m in wire.of(APPEND, "A", "B") if m["ec"])
+    propose(cluster, 20, prefix="w")
+    cluster.cut("A", "B", "C")
+    last = journal(cluster, "B").last
+
+    cluster.network.deliver(("A", "B"), early)
+    cluster.run(0.01)
+
+    assert kept == (journal(cluster, "B").last == last)
+
+
+def test_a_truncation_below_the_commit_index_stops_the_replica() -> None:
+    """When every other rule fails, the journal refuses and the replica stops."""
+    cluster = settled(rules=Rules(fresh_only=False, skip_what_we_have=False))
+    wire = Wiretap(cluster)
+    propose(cluster, 5)
+    early = next(m for m in wire.of(APPEND, "A", "B") if m["ec"])
+    propose(cluster, 20, prefix="w")
+    cluster.expect_fatal = True
+
+    cluster.network.deliver(("A", "B"), early)
+    cluster.run(0.01)
+
+    assert "truncation" in str(cluster.nodes["B"].fatal)
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(answers_of_this_term=False)], ids=["all rules", "without"]
+)
+def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: Rules) -> None:
+    """What B said in A's first reign must not count as a copy of A's later entries."""
+    cluster = settled("ABCDE", rules=rules, settings=RaftSettings(entries_in_flight_max=50))
+    held = cluster.network.hold(("B", "A"))
+    cluster.cut("AB", "CDE")
+    propose(cluster, 6, prefix="old")
+    answers = list(held)
+    cluster.run_until(lambda: cluster.leader() in tuple("CDE"))
+    cluster.run(2.0)
+    cluster.heal()
+    cluster.run(1.0)
+    assert cluster.nodes[cluster.leader()].group.transfer("A")
+    cluster.elect("A")
+    cluster.cut("AC", "B", "DE")
+    for number in range(10):
+        cluster.nodes["A"].source.propose(b"new%d" % number)
+    cluster.nodes["A"].group.wake()
+    cluster.run(0.1)
+
+    for answer in answers:
+        cluster.network.deliver(("B", "A"), answer)
+    cluster.run(0.01)
+
+    if rules == ALL_RULES:
+        cluster.check()
+    else:
+        with pytest.raises(InvariantViolated, match="believes B holds"):
+            cluster.check()
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(one_vote_a_voter=False)], ids=["all rules", "without"]
+)
+def test_one_voter_has_one_vote(rules: Rules) -> None:
+    """A vote that is sent twice makes no leader of a minority."""
+    cluster = settled("ABCDE", rules=rules)
+    cluster.cut("A", "BCDE")
+    cluster.run(4.0)
+    candidate = cluster.nodes["A"].group
+    candidate._memory.stand = True
+    candidate.wake()
+    cluster.run(0.01)
+    term = candidate.status().term
+
+    for _ in range(2):
+        # The same vote in two messages: each is fresh.
+        seq = candidate._inbox._seen["B"][1] + 1
+        cluster.network.deliver(("B", "A"), {"t": VOTE, "i": 1, "s": seq, "e": term})
+    cluster.run(0.01)
+
+    assert (rules != ALL_RULES) == candidate.status().is_leader
+
+
+@pytest.mark.parametrize(
+    ("rules", "messages_max", "messages_min"),
+    [(ALL_RULES, 5, 1), (Rules(skip_conflicting_terms=False), 10_000, 100)],
+    ids=["a term at a time", "an entry at a time"],
+)
+def test_a_long_divergent_tail_is_found_in_a_few_messages(
+    rules: Rules, messages_max: int, messages_min: int
+) -> None:
+    """A deposed leader's 300 entries cost a round trip a term, not one an entry."""
+    cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=1000))
+    cluster.cut("A", "BC")
+    for number in range(300):
+        cluster.nodes["A"].source.propose(b"tail%d" % number)
+    cluster.nodes["A"].group.wake()
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    propose(cluster, 1, prefix="x")
+    leader = cluster.leader()
+    for number in range(350):
+        cluster.nodes[leader].source.propose(b"other%d" % number)
+    cluster.nodes[leader].group.wake()
+    cluster.run(0.5)
+    wire = Wiretap(cluster)
+
+    cluster.heal()
+    cluster.run_until(lambda: journal(cluster, "A").last == journal(cluster, leader).last)
+
+    refusals = [m for m in wire.of(ANSWER, "A", leader) if m["x"]]
+    assert messages_min <= len(refusals) <= messages_max
+
+
+@pytest.mark.parametrize(
+    ("rules", "deposed"),
+    [(ALL_RULES, False), (Rules(pre_vote=False, sticky=False), True)],
+    ids=["all rules", "no pre-vote, not sticky"],
+)
+def test_a_paused_follower_deposes_nobody(rules: Rules, deposed: bool) -> None:
+    """What a follower missed while it was paused does not make it stand against a live leader."""
+    cluster = settled(rules=rules)
+    term = cluster.nodes["A"].group.status().term
+
+    for _ in range(5):
+        for peer in "AB":
+            cluster.network.stall((peer, "C"), 2.5)
+        cluster.run(6.0)
+
+    assert deposed == (cluster.nodes["A"].group.status().term != term)
+
+
+def test_an_isolated_leader_stops_leading_and_answers_no_read() -> None:
+    """Without a majority it steps down within its fallback time; no read passes meanwhile."""
+    cluster = settled()
+    cluster.cut("A", "BC")
+    answers: list[bool] = []
+
+    cluster.nodes["A"].group.barrier(answers.append)
+    seconds = cluster.run_until(lambda: not cluster.nodes["A"].group.status().is_leader)
+
+    assert seconds <= (RaftSettings().fallback_ms + 2 * RaftSettings().heartbeat_ms) / 1000
+    assert [False] == answers
+
+
+@pytest.mark.parametrize(
+    ("rules", "dropped"),
+    [(ALL_RULES, 1), (Rules(fresh_only=False), 0)],
+    ids=["all rules", "late messages pass"],
+)
+def test_a_frame_of_a_dead_connection_is_dropped(rules: Rules, dropped: int) -> None:
+    """After a reconnect, what an older connection still delivers is late."""
+    cluster = settled(rules=rules)
+    wire = Wiretap(cluster)
+    cluster.run(0.25)
+    old = wire.of(APPEND, "A", "B")[0]
+    cluster.reconnect("A", "B")
+    cluster.run(0.2)
+
+    cluster.network.deliver(("A", "B"), old)
+
+    assert dropped == cluster.nodes["B"].group.status().counters.get("late", 0)
+
+
+def test_a_frame_of_an_earlier_life_is_dropped() -> None:
+    """The number of a restarted node's first message is newer than all its old ones."""
+    cluster = settled()
+    wire = Wiretap(cluster)
+    cluster.run(0.25)
+    old = wire.of(ANSWER, "B", "A")[-1]
+    cluster.crash("B")
+    cluster.start("B")
+    cluster.run(0.2)
+
+    cluster.network.deliver(("B", "A"), dict(old, s=10_000))
+
+    assert 1 == cluster.nodes["A"].group.status().counters["late"]
+
+
+def test_a_restarted_node_believes_nothing_committed_beyond_its_state() -> None:
+    """The commit index is not kept: a stale one would apply what nobody committed."""
+    cluster = settled()
+    propose(cluster, 10)
+    cluster.crash("B")
+    cluster.cut("B", "AC")
+
+    cluster.start("B")
+
+    status = cluster.nodes["B"].group.status()
+    assert status.applied_index == status.commit_index <= status.log_last
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(no_stale_resets=False)], ids=["all rules", "without"]
+)
+def test_a_lost_message_is_sent_again_once(rules: Rules) -> None:
+    """Of three refusals under way only the first makes the leader send the tail again."""
+    cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=50))
+    cluster.network.cut = {("A", "B")}
+    propose(cluster, 20)
+    cluster.network.faults = NetworkFaults(delays_s=(0.13,))
+    cluster.heal()
+    wire = Wiretap(cluster)
+    cluster.run(2.0)
+
+    resent = sum(len(m["et"]) for m in wire.of(APPEND, "A", "B"))
+    assert (rules == ALL_RULES) == (resent == 20)
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(keep_next_index=False)], ids=["all rules", "without"]
+)
+def test_pipelined_entries_are_sent_once(rules: Rules) -> None:
+    """An acknowledgement of an earlier entry must not send the later ones again."""
+    cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=50))
+    cluster.network.faults = NetworkFaults(delays_s=(0.03,))
+    wire = Wiretap(cluster)
+    for number in range(40):
+        cluster.propose(b"v%d" % number)
+        cluster.run(0.005)
+    cluster.run(1.0)
+
+    sent = sum(len(m["et"]) for m in wire.of(APPEND, "A", "B"))
+    assert (rules == ALL_RULES) == (sent == 40)
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(apply_flushed_only=False)], ids=["all rules", "without"]
+)
+def test_the_state_is_never_ahead_of_the_own_disk(rules: Rules) -> None:
+    """A follower that learns entry and commit at once applies after its flush, not before."""
+    cluster = settled(rules=rules)
+    cluster.cut("B", "AC")
+    propose(cluster, 3)
+    cluster.heal()
+    before = cluster.nodes["B"].group.status().applied_index
+    cluster.flush_s = lambda: 0.08
+    cluster.run_until(lambda: journal(cluster, "B").last > before)
+
+    assert (rules == ALL_RULES) == (cluster.nodes["B"].machine.applied_index == before)
+
+
+def test_a_silent_follower_is_not_flooded() -> None:
+    """What is on its way to a follower that does not answer is bounded."""
+    settings = RaftSettings(
+        append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=50, cache_bytes_max=10_000
+    )
+    cluster = settled(settings=settings)
+    cluster.network.cut = {("C", "A")}
+    wire = Wiretap(cluster)
+
+    propose(cluster, 200)
+
+    with_entries = [m for m in wire.of(APPEND, "A", "C") if m["et"]]
+    assert sum(map(len, with_entries[-1]["ec"])) <= 64
+    assert len(with_entries) <= 64
+
+
+@pytest.mark.parametrize(
+    ("rules", "seconds_max", "seconds_min"),
+    [(ALL_RULES, 0.3, 0.0), (Rules(term_hints=False), 3.0, 0.5)],
+    ids=["all rules", "no hints"],
+)
+def test_a_deposed_leader_learns_of_it_from_any_follower(
+    rules: Rules, seconds_max: float, seconds_min: float
+) -> None:
+    """A follower of the new leader answers the old one with the newer term."""
+    cluster = settled(rules=rules)
+    cluster.cut("A", "BC")
+    cluster.run_until(lambda: len([n for n in "BC" if cluster.nodes[n].group.status().ready]) == 1)
+    leader = max("BC", key=lambda n: cluster.nodes[n].group.status().ready)
+    old, new = cluster.nodes["A"].group, cluster.nodes[leader].group
+    assert old.status().is_leader
+
+    cluster.network.cut = {("A", leader), (leader, "A")}
+    seconds = cluster.run_until(lambda: old.status().term == new.status().term)
+
+    assert seconds_min <= seconds <= seconds_max
+
+
+def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
+    """A raising state machine ends its node at once; the others go on without a loop of retries."""
+    cluster = settled()
+    cluster.expect_fatal = True
+
+    def poisoned(_index: int, _term: int, payload: bytes | None) -> None:
+        raise ZeroDivisionError(payload)
+
+    cluster.nodes["C"].machine._applied = poisoned
+    propose(cluster, 3)
+
+    assert isinstance(cluster.nodes["C"].fatal, ZeroDivisionError)
+    assert 3 == len(cluster.acknowledged)
+
+
+def test_a_replica_whose_state_differs_stops() -> None:
+    """Two states at one index are noticed by the follower, before it can serve them."""
+    cluster = settled()
+    cluster.expect_fatal = True
+    cluster.nodes["B"].machine._digest = b"another history!"
+
+    propose(cluster, 2)
+
+    assert "is not" in str(cluster.nodes["B"].fatal)
+    assert 2 == len(cluster.acknowledged)
+
+
+def test_only_the_leader_can_make_a_follower_stand() -> None:
+    """A hand-over from anyone else is ignored."""
+    cluster = settled()
+    term = cluster.nodes["B"].group.status().term
+
+    cluster.network.deliver(("C", "B"), {"t": 7, "i": 1, "s": 999, "e": term})
+    cluster.run(0.2)
+
+    assert term == cluster.nodes["B"].group.status().term
+    assert 1 == cluster.nodes["B"].group.status().counters["stale_transfer"]
+
+
+def test_two_leaders_in_one_term_stop_the_replica_that_sees_it() -> None:
+    """It cannot happen; if it does, nobody acts on it."""
+    cluster = settled()
+    wire = Wiretap(cluster)
+    cluster.run(0.2)
+    cluster.expect_fatal = True
+    forged = dict(wire.of(APPEND, "A", "B")[-1], s=9999)
+
+    cluster.network.deliver(("B", "A"), forged)
+    cluster.run(0.01)
+
+    assert "leads term" in str(cluster.nodes["A"].fatal)
+
+
+def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
+    """What was acknowledged is on a majority's disks, whatever else a power cut takes."""
+
+    for seed in range(5):
+        cluster = SimCluster("ABC", random=Random(seed))
+        cluster.start()
+        cluster.elect()
+        for number in range(30):
+            cluster.propose(b"v%d" % number)
+            cluster.run(0.001)
+        for node_id in "ABC":
+            cluster.crash(node_id)
+        cluster.start()
+        cluster.elect()
+        cluster.run(1.0)
+        cluster.check_converged()

@@ -1,0 +1,277 @@
+"""The journal: what is on disk after a flush is what was there, or the node does not start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
+from codeq_cluster.raft.journal import NO_OP, Journal
+from codeq_cluster.testing.sim_disk import SimDisk
+
+Change = Callable[[bytes], bytes | None]
+
+
+def opened(disk: SimDisk, *, applied: int = 1, cache_bytes_max: int = 10_000) -> Journal:
+    journal = Journal(disk, cache_bytes_max=cache_bytes_max)
+    journal.load(applied=applied)
+    return journal
+
+
+def flush(journal: Journal, disk: SimDisk) -> None:
+    write = journal.flush()
+    disk.write(write.puts, delete_ranges=write.delete_ranges, sync=True)
+    journal.flushed()
+
+
+def filled(disk: SimDisk, entries: int, *, term: int = 1) -> Journal:
+    """Return a flushed journal with entries 2 to `entries`, each of 10 bytes."""
+    journal = opened(disk)
+    journal.setCurrentTerm(term, "A")
+    for index in range(2, entries + 1):
+        journal.add(b"\x00" + b"%09d" % index, index, term)
+    flush(journal, disk)
+    return journal
+
+
+def row(index: int) -> bytes:
+    return b"log/" + index.to_bytes(8, "big")
+
+
+def test_a_fresh_log_starts_with_the_librarys_first_entry() -> None:
+    """Every node's log begins alike, so the first real entry has a predecessor."""
+    journal = opened(SimDisk())
+
+    assert (1, 1, (NO_OP, 1, 0)) == (journal.first, journal.last, journal[0])
+
+
+def test_what_was_flushed_is_there_after_a_restart() -> None:
+    """Entries, term and vote come back as they were."""
+    disk = SimDisk()
+    filled(disk, 20, term=3)
+    disk.crash(Random(0))
+
+    journal = opened(disk)
+
+    assert (20, 3, 3, "A") == (journal.last, journal.last_term, journal.term, journal.voted_for)
+    assert [(b"\x00000000007", 7, 3)] == journal.read(7, count=1, bytes_max=100)
+
+
+def test_what_was_not_flushed_is_not_promised() -> None:
+    """`flushed_last` says how far the disk has come."""
+    disk = SimDisk()
+    journal = filled(disk, 5)
+
+    journal.add(b"\x00x", 6, 1)
+
+    assert journal.promising
+    assert (5, 6) == (journal.flushed_last, journal.last)
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "message"),
+    [
+        (3, lambda value: value[:-1] + b"!", "checksum"),
+        (3, lambda value: value[:9], "cut short"),
+        (3, lambda value: b"\x09" + value[1:], "format"),
+        (3, lambda value: value[:5] + b"\xff" + value[6:], "checksum"),
+        (3, lambda _: None, "lacks the entries 3 to 3"),
+        (5, lambda value: value[:4], "cut short"),
+    ],
+    ids=["payload", "torn", "version", "term", "gap", "torn tail"],
+)
+def test_a_damaged_row_refuses_to_start(index: int, change: Change, message: str) -> None:
+    """A log that lies is worse than a node that is down."""
+    disk = SimDisk()
+    filled(disk, 5)
+    disk.damage(row(index), change)
+
+    with pytest.raises(DataDirectoryRefused, match=message):
+        opened(disk)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value[:-1] + b"!", "damaged"),
+        (lambda value: value[:7], "cut short"),
+        (lambda _: None, "the vote is missing"),
+    ],
+    ids=["flipped", "torn", "missing"],
+)
+def test_a_damaged_vote_refuses_to_start(change: Change, message: str) -> None:
+    """A node that forgot its vote could vote twice."""
+    disk = SimDisk()
+    filled(disk, 5)
+    disk.damage(b"vote", change)
+
+    with pytest.raises(DataDirectoryRefused, match=message):
+        opened(disk)
+
+
+def test_a_state_ahead_of_the_log_refuses_to_start() -> None:
+    """The log's end was lost; what the state holds cannot be explained to the peers."""
+    disk = SimDisk()
+    filled(disk, 5)
+
+    with pytest.raises(DataDirectoryRefused, match="applied entry 6, the log ends at 5"):
+        opened(disk, applied=6)
+
+
+def test_a_state_behind_the_log_refuses_to_start() -> None:
+    """Entries between state and log are gone."""
+    disk = SimDisk()
+    journal = filled(disk, 1000)
+    journal.trim(900)
+    flush(journal, disk)
+
+    with pytest.raises(DataDirectoryRefused, match="applied entry 800, the log starts at 900"):
+        opened(disk, applied=800)
+
+
+def test_a_state_without_a_log_refuses_to_start() -> None:
+    """Someone removed the log."""
+    with pytest.raises(DataDirectoryRefused, match="the log is empty"):
+        opened(SimDisk(), applied=7)
+
+
+def test_truncation_replaces_the_tail_on_disk() -> None:
+    """A newer leader's entries take the place of the old ones, in one write."""
+    disk = SimDisk()
+    journal = filled(disk, 9)
+    journal.deleteEntriesFrom(5)  # Entries 6 to 9.
+    journal.setCurrentTerm(2, None)
+    journal.add(b"\x00new", 6, 2)
+    flush(journal, disk)
+    disk.crash(Random(0))
+
+    again = opened(disk)
+
+    assert (6, 2) == (again.last, again.last_term)
+    assert b"\x00new" == again[-1][0]
+
+
+def test_truncation_of_committed_entries_is_refused() -> None:
+    """No leader may take back what was committed."""
+    journal = filled(SimDisk(), 9)
+    journal.setRaftCommitIndex(6)
+
+    with pytest.raises(SafetyViolated, match="truncation at 6"):
+        journal.deleteEntriesFrom(5)
+
+    assert 9 == journal.last
+
+
+def test_an_entry_that_does_not_follow_is_refused() -> None:
+    """Neither a gap nor a term that shrinks."""
+    journal = filled(SimDisk(), 9, term=2)
+
+    with pytest.raises(SafetyViolated):
+        journal.add(b"\x00x", 11, 2)
+    with pytest.raises(SafetyViolated):
+        journal.add(b"\x00x", 10, 1)
+
+
+def test_a_term_never_shrinks_and_a_vote_never_changes() -> None:
+    """One vote a term, whatever the library asks for."""
+    journal = filled(SimDisk(), 2, term=5)
+
+    with pytest.raises(SafetyViolated, match="term 4 after term 5"):
+        journal.setCurrentTerm(4, None)
+    with pytest.raises(SafetyViolated, match="second vote"):
+        journal.setCurrentTerm(5, "B")
+
+
+def test_old_entries_are_read_from_the_store() -> None:
+    """Memory holds the recent ones only; the rest is a read away, bounded in bytes."""
+    journal = filled(SimDisk(), 500)
+    small = opened(journal._store, cache_bytes_max=100)
+
+    entries = small.read(10, count=1000, bytes_max=200)
+
+    assert list(range(10, 10 + len(entries))) == [entry[1] for entry in entries]
+    assert sum(len(entry[0]) for entry in entries) <= 300
+    assert small._cache_bytes <= 100
+
+
+def test_damage_after_the_start_is_noticed_when_read() -> None:
+    """A row that went bad on disk stops the node instead of reaching a follower."""
+    disk = SimDisk()
+    filled(disk, 100)
+    journal = opened(disk, cache_bytes_max=50)
+    disk.damage(row(10), lambda value: value[:-1] + b"!")
+
+    with pytest.raises(SafetyViolated, match="damaged near entry 10"):
+        journal.read(10, count=1, bytes_max=100)
+
+
+def test_trimming_keeps_the_entry_at_the_floor() -> None:
+    """Its term is what the next entry follows."""
+    disk = SimDisk()
+    journal = filled(disk, 1000)
+
+    journal.trim(700)
+    flush(journal, disk)
+
+    assert (700, 1) == (journal.first, journal.term_at(700))
+    assert journal.term_at(699) is None
+    assert disk.get(row(699)) is None
+    assert (301, 3010) == (len(journal), journal.log_bytes)
+
+
+def test_trimming_waits_until_it_is_worth_it() -> None:
+    """A range delete for a handful of entries costs more than it frees."""
+    journal = filled(SimDisk(), 1000)
+
+    journal.trim(20)
+
+    assert 1 == journal.first
+    assert not journal.dirty
+
+
+@given(st.data())
+def test_the_log_equals_a_plain_list_whatever_happens_to_it(data: st.DataObject) -> None:
+    """Adds, truncations, trims, flushes and restarts, against a list of triples."""
+    disk = SimDisk()
+    journal = opened(disk, cache_bytes_max=60)
+    flush(journal, disk)
+    model = {1: (NO_OP, 1, 0)}
+    durable = dict(model)
+    term = 0
+    for _ in range(data.draw(st.integers(0, 40))):
+        match data.draw(st.sampled_from(["add", "add", "term", "cut", "trim", "flush", "crash"])):
+            case "add":
+                index = max(model) + 1
+                command = b"\x00" + data.draw(st.binary(max_size=20))
+                journal.add(command, index, term)
+                model[index] = (command, index, term)
+            case "term":
+                term += 1
+                journal.setCurrentTerm(term, None)
+            case "cut" if max(model) > min(model):
+                start = data.draw(st.integers(min(model) + 1, max(model)))
+                journal.deleteEntriesFrom(start - min(model))
+                model = {index: entry for index, entry in model.items() if index < start}
+            case "trim":
+                journal.trim(data.draw(st.integers(1, max(model))))
+                model = {index: entry for index, entry in model.items() if index >= journal.first}
+            case "flush":
+                flush(journal, disk)
+                durable = dict(model)
+            case "crash":
+                disk.crash(Random(0))
+                model = dict(durable)
+                journal = opened(disk, applied=min(model), cache_bytes_max=60)
+                journal.commit = 0
+                term = max(journal.term, journal.last_term)
+        assert (min(model), max(model)) == (journal.first, journal.last)
+        assert model[max(model)] == journal[-1]
+        assert model[min(model)] == journal[0]
+        assert sum(len(entry[0]) for entry in model.values()) == journal.log_bytes
+        index = data.draw(st.integers(min(model), max(model)))
+        assert [model[index]] == journal.read(index, count=1, bytes_max=0)
+        assert model[index][2] == journal.term_at(index)

@@ -1,0 +1,110 @@
+"""Messages: what passes the wire is what was meant, and nothing else passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.raft.messages import (
+    Answer,
+    Append,
+    Message,
+    PreVote,
+    PreVoteRequest,
+    Stamp,
+    TermHint,
+    TimeoutNow,
+    Vote,
+    VoteRequest,
+    parse,
+    render,
+)
+
+STAMP = Stamp(3, 41)
+APPEND = Append(
+    term=4,
+    prev=7,
+    prev_term=3,
+    commit=7,
+    terms=[3, 4],
+    commands=[b"\x00a", b"\x01"],
+    floor=2,
+    round=9,
+    applied=7,
+    digest=b"d" * 16,
+    quiet=False,
+)
+MESSAGES = [
+    APPEND,
+    Answer(
+        term=4,
+        next=8,
+        success=True,
+        reset=False,
+        of_incarnation=1,
+        of_seq=2,
+        round=9,
+        applied=7,
+        digest=b"",
+    ),
+    VoteRequest(term=4, last=7, last_term=3, transfer=True),
+    Vote(term=4),
+    PreVoteRequest(term=5, last=7, last_term=3),
+    PreVote(term=4, asked=5, granted=True),
+    TimeoutNow(term=4),
+    TermHint(term=4),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    """Parsing gives back what was rendered, and who sent it when."""
+    raw = render(message, STAMP)
+
+    again = parse(raw)
+
+    assert raw == render(again, Stamp(again.incarnation, again.seq))
+    assert (type(message), 3, 41) == (type(again), again.incarnation, again.seq)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
+    """Every field is asked for, and no other is allowed."""
+    raw = render(message, STAMP)
+
+    for name in raw.keys() - {"i", "s"}:
+        with pytest.raises(ValueError, match=r".+"):
+            parse({key: value for key, value in raw.items() if key != name})
+    with pytest.raises(ValueError, match="zz"):
+        parse({**raw, "zz": 1})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"t": 9},
+        {"t": "1"},
+        {"t": True},
+        {"t": [1]},
+        {"e": -1},
+        {"e": 2**60},
+        {"e": True},
+        {"e": 4.0},
+        {"p": "7"},
+        {"p": 0},
+        {"ec": ["AGE=", "AQ=="]},
+        {"ec": [b"\x00a"]},
+        {"ec": [b"\x00a", b""]},
+        {"ec": [b"\x00a", b"\x02x"]},
+        {"et": [4, 3]},
+        {"et": [2, 4]},
+        {"et": [4, 5]},
+        {"et": [4] * 5000, "ec": [b"\x01"] * 5000},
+        {"d": b"x" * 17},
+        {"y": 1},
+    ],
+    ids=str,
+)
+def test_what_no_peer_of_ours_would_say_is_refused(change: dict[str, object]) -> None:
+    """Wrong types, ranges, terms that descend, entries of the library's other kinds."""
+    with pytest.raises(ValueError, match=r".+"):
+        parse({**render(APPEND, STAMP), **change})

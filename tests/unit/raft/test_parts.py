@@ -1,0 +1,187 @@
+"""The small parts of a group: elections, barriers, digests, the inbox and the pinned library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from codeq_cluster.errors import SafetyViolated
+from codeq_cluster.raft import library
+from codeq_cluster.raft.barriers import Barriers
+from codeq_cluster.raft.digests import Digests
+from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.inbox import Inbox
+from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
+from codeq_cluster.settings import RaftSettings
+
+
+def elections(*, preferred: bool = False, voters: int = 3) -> Elections:
+    return Elections(
+        node_id="A", voters=voters, preferred=preferred, election_ms=1000, random=Random(1)
+    )
+
+
+def append(size: int, seq: int) -> dict[str, object]:
+    message = Append(
+        term=1,
+        prev=1,
+        prev_term=0,
+        commit=1,
+        terms=[1],
+        commands=[b"\x00" * size],
+        floor=0,
+        round=0,
+        applied=1,
+        digest=b"",
+        quiet=False,
+    )
+    return render(message, Stamp(1, seq))
+
+
+def test_a_follower_waits_one_to_two_election_timeouts() -> None:
+    """Randomly, so that two followers rarely stand at once."""
+    waits = []
+    for _ in range(100):
+        timer = elections()
+        timer.heard("B", 100.0)
+        waits.append(timer.deadline - 100.0)
+
+    assert 1.0 <= min(waits)
+    assert max(waits) <= 2.0
+
+
+def test_the_preferred_node_stands_first() -> None:
+    """Its latest instant is the others' earliest."""
+    others, preferred = elections(), elections(preferred=True)
+    others.heard("B", 0.0)
+    preferred.heard("B", 0.0)
+
+    assert preferred.deadline <= 1.2 <= others.deadline
+
+
+def test_a_refused_link_to_the_leader_brings_the_deadline_forward() -> None:
+    """Its process is gone: nobody waits for a timeout; a mere break proves nothing."""
+    timer = elections()
+    timer.heard("B", 0.0)
+
+    timer.link_down("B", refused=False, now=0.1)
+    patient = timer.deadline
+    timer.link_down("B", refused=True, now=0.1)
+
+    assert patient > 1.0
+    assert timer.deadline <= 0.15
+    assert not timer.leader_alive(0.1)
+
+
+def test_grants_of_another_term_do_not_count() -> None:
+    """A late answer to an earlier question is no vote now."""
+    timer = elections(voters=5)
+    assert not timer.ask(7, 0.0)
+
+    assert not timer.granted("B", 6)
+    assert not timer.granted("B", 7)
+    assert not timer.granted("B", 7)
+    assert timer.granted("C", 7)
+
+
+def test_a_single_voter_needs_nobody() -> None:
+    """A majority of one."""
+    assert elections(voters=1).ask(1, 0.0)
+
+
+def test_a_round_answers_only_those_who_asked_before_it() -> None:
+    """A question that comes while a round runs waits for the next."""
+    barriers = Barriers(voters=3)
+    answers: list[str] = []
+    barriers.ask(lambda done: answers.append(f"first {done}"))
+    barriers.start(index=5, node_id="A")
+    barriers.ask(lambda done: answers.append(f"second {done}"))
+    barriers.answered("B", barriers.number - 1)
+    barriers.release(9)
+    assert [] == answers
+
+    barriers.answered("B", barriers.number)
+    barriers.release(4)
+    assert [] == answers
+    barriers.release(5)
+    assert ["first True"] == answers
+    assert barriers.wanted
+
+    barriers.fail()
+    assert ["first True", "second False"] == answers
+
+
+def test_digests_at_one_index_are_compared_both_ways_round() -> None:
+    """Whether the leader's word comes before or after the own state gets there."""
+    digests = Digests()
+    assert digests.applied(5, b"five")
+    assert digests.matches(5, b"five")
+    assert not digests.matches(5, b"FIVE")
+    assert digests.matches(4, b"unknown")
+
+    digests.expect(7, b"seven")
+    digests.expect(8, b"eight")
+    assert digests.applied(6, b"six")
+    assert not digests.applied(7, b"SEVEN")
+
+
+def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
+    """What does not fit is dropped and counted; a message without entries needs no bytes."""
+    counters: Counter[str] = Counter()
+    inbox = Inbox(peers=["B"], bytes_max=100, counters=counters, fresh_only=True)
+
+    assert inbox.put("B", append(60, 1))
+    assert not inbox.put("B", append(60, 2))
+    assert inbox.put("B", append(30, 3))
+    for seq in range(4, 6000):
+        inbox.put("B", render(TermHint(term=1), Stamp(1, seq)))
+
+    assert 4096 == len(inbox)
+    assert counters["inbox_full"] == 1 + (6000 - 4) - 4094
+    inbox.get()
+    assert inbox.put("B", append(60, 6001))
+
+
+def test_an_inbox_takes_only_what_is_newer() -> None:
+    """Order within a life, and lives in order."""
+    counters: Counter[str] = Counter()
+    inbox = Inbox(peers=["B"], bytes_max=100, counters=counters, fresh_only=True)
+
+    def put(incarnation: int, seq: int) -> bool:
+        return inbox.put("B", render(TermHint(term=1), Stamp(incarnation, seq)))
+
+    assert [True, False, False, True, True, False] == [
+        put(1, 5),
+        put(1, 5),
+        put(1, 4),
+        put(1, 7),
+        put(2, 1),
+        put(1, 8),
+    ]
+    assert 3 == counters["late"]
+
+
+def test_the_installed_library_is_the_pinned_one() -> None:
+    """Version and files are those the private names were taken from."""
+    library.verify()
+
+
+def test_a_changed_library_is_refused() -> None:
+    """One byte more, and nothing starts."""
+    with pytest.raises(SafetyViolated, match="reinstall"):
+        library.check_file("syncobj.py", b"# another file\n")
+
+
+def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
+    """Its options leave it nothing to do by itself, whatever the settings are."""
+    for settings in (RaftSettings(), RaftSettings(heartbeat_ms=500, election_ms=600)):
+        options = library.configuration(settings)
+        options.validate()
+
+        assert not options.autoTick
+        assert not options.useFork
+        assert not options.dynamicMembershipChange
+        assert options.journalFile is None
+        assert options.fullDumpFile is None
