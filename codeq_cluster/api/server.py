@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -140,17 +140,17 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection in, or turn it away at once when the server is full."""
+        # A cast: the transports of uvloop are no subclasses of asyncio's.
+        writing = cast("asyncio.WriteTransport", transport)
         if self._server.full:
-            assert isinstance(transport, asyncio.WriteTransport)
-            transport.write(_FULL)
-            transport.close()
+            writing.write(_FULL)
+            writing.close()
             return
         self._counted = True
         self._server.connections += 1
         super().connection_made(transport)
         # Whatever the kernel does not take at once counts as not taken by the client.
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.set_write_buffer_limits(high=0)
+        writing.set_write_buffer_limits(high=0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the connection; a handler that serves it is cancelled."""
