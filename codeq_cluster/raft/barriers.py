@@ -37,11 +37,6 @@ class Barriers:
         """Tell whether a new round should start: someone waits and none is under way."""
         return bool(self._waiting) and self._running is None
 
-    @property
-    def idle(self) -> bool:
-        """Tell whether nobody waits."""
-        return not self._waiting and self._running is None and not self._confirmed
-
     def ask(self, done: Done) -> None:
         """Add a question; `done` runs once, within a turn."""
         self._waiting.append(done)

@@ -35,7 +35,3 @@ class Digests:
         """Compare when this replica gets to `index`; an earlier expectation is met first."""
         if self._expected is None:
             self._expected = (index, digest)
-
-    def forget(self) -> None:
-        """Drop what an earlier leader said."""
-        self._expected = None

@@ -60,9 +60,15 @@ class Elections:
         self._tries = 0
         self._arm(now, _SILENCE_PREFERRED if self._preferred else _SILENCE_OTHERS)
 
-    def link_up(self, peer: str) -> None:
-        """Note that the peer can be reached; whether it leads is for it to say."""
+    def link_up(self, peer: str, now: float) -> None:
+        """Note that the peer can be reached; whether it leads is for it to say.
+
+        A node that knows no leader and could ask nobody so far does not wait for its next try.
+        """
         self._down.discard(peer)
+        if self._leader is None:
+            fractions = _START_PREFERRED if self._preferred else _START_OTHERS
+            self.deadline = min(self.deadline, now + self._election_s * self._draw(fractions))
 
     def link_down(self, peer: str, *, refused: bool, now: float) -> None:
         """Note a broken link.

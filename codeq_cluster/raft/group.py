@@ -218,7 +218,7 @@ class RaftGroup:
         """Note that the link to the peer works."""
         self._connected.add(peer)
         self._refused.discard(peer)
-        self._elections.link_up(peer)
+        self._elections.link_up(peer, self._timers.now())
         if self._running:
             self._engine.connect(peer)
             if self._engine.leads():
@@ -429,7 +429,12 @@ class RaftGroup:
             self._counters["handover_failed"] += 1
             handover.end()
             self._schedule_after_this()
-        elif not handover.asked and engine.match_index(handover.peer) == self._journal.last:
+        elif (
+            not handover.asked
+            # All that was proposed is answered, so nobody's outcome becomes unknown over it.
+            and self._applied == self._journal.last
+            and engine.match_index(handover.peer) == self._journal.last
+        ):
             handover.asked = True
             self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
 

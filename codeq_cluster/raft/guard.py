@@ -115,6 +115,9 @@ class Guard:
         if message.term == term and self.engine.leads():
             raise SafetyViolated(f"shard {self.shard}: {peer} leads term {term}, and so do I")
         self.elections.heard(peer, self.now())
+        if not self.memory.transfer:
+            # The pre-votes this turn brought were given before this leader was heard.
+            self.memory.stand = False
         self._compare_with_leader(peer, message)
         self.memory.floor = message.floor
         self.memory.answering = message

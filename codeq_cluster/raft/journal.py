@@ -323,10 +323,12 @@ class Journal:
         count = floor - self.first
         if count <= 0:
             return
-        freed = 0 if count >= _TRIM_ENTRIES else sum(self._sizes[:count])
+        if count < _TRIM_ENTRIES and self.log_bytes < _TRIM_BYTES:
+            return
+        freed = sum(self._sizes[:count])
         if count < _TRIM_ENTRIES and freed < _TRIM_BYTES:
             return
-        self.log_bytes -= sum(self._sizes[:count])
+        self.log_bytes -= freed
         del self._sizes[:count]
         for index in range(max(self.first, self._cache_first), floor):
             self._cache_bytes -= len(self._cache.pop(index)[0])

@@ -391,7 +391,6 @@ def test_two_leaders_in_one_term_stop_the_replica_that_sees_it() -> None:
 
 def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
     """What was acknowledged is on a majority's disks, whatever else a power cut takes."""
-
     for seed in range(5):
         cluster = SimCluster("ABC", random=Random(seed))
         cluster.start()
