@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 
@@ -11,6 +12,7 @@ from codeq_cluster.api import ops, queues, raft, reads, tasks, workers
 from codeq_cluster.api.call import Services
 from codeq_cluster.api.middleware import Handler, Route, wrapped
 from codeq_cluster.api.ports import Broker
+from codeq_cluster.api.waits import Waits
 from codeq_cluster.auth import Access, Authenticator
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
@@ -86,8 +88,14 @@ def make_app(
         settings=settings,
         metrics=metrics,
         now_ms=now_ms,
+        waits=Waits(),
     )
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
+    app.on_shutdown.append(partial(_end_waits, services.waits))
     for route in ROUTES:
         app.router.add_route(route.method, route.path, wrapped(route, services))
     return app
+
+
+async def _end_waits(waits: Waits, app: web.Application) -> None:  # noqa: ARG001, aiohttp's signal
+    waits.end()

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from codeq_cluster.api.errors import ApiError, bad_request
 from codeq_cluster.api.ports import Broker
+from codeq_cluster.api.waits import Waits
 from codeq_cluster.auth import Authenticator, Identity
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
@@ -34,6 +35,7 @@ class Services:
     settings: NodeSettings
     metrics: Metrics
     now_ms: Callable[[], int]
+    waits: Waits
 
 
 class Call:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
 
 from codeq_cluster.api.call import Call, reply
 from codeq_cluster.api.errors import ApiError
 from codeq_cluster.api.ports import Found
 from codeq_cluster.api.rendering import TaskView, encode, result_view, task_view
+from codeq_cluster.api.waits import WaitEnded
 from codeq_cluster.api.workers import EARLY_S
 
 _NOT_FOUND = ApiError(404, "not found", "not-found")
@@ -33,21 +36,30 @@ async def result(call: Call) -> web.Response:
     stale = call.stale()
     wait_s = call.query_integer("waitSeconds")
     wait_s = min(max(wait_s, 0), call.services.settings.limits.result_wait_seconds_max)
-    answer = await call.services.broker.result(
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    asking = call.services.broker.result(
         call.identity.tenant,
-        call.task_id(not_found=_TASK_NOT_FOUND),
+        task_id,
         wait_s=max(0.0, wait_s - EARLY_S),
         stale=stale,
         timeout_s=call.timeout_s,
     )
+    try:
+        answer = await asking if wait_s == 0 else await call.services.waits.wait(asking)
+    except WaitEnded as ended_early:
+        raise _result_not_found({}) from ended_early
     if answer is None:
         raise _TASK_NOT_FOUND
     found, ended = answer
     headers = _freshness(found, stale=stale)
     if ended is None:
-        raise ApiError(404, "result not found", "result-not-found", retryable=True, headers=headers)
+        raise _result_not_found(headers)
     body = encode({"task": _view(call, found), "result": result_view(ended)})
     return reply(body, headers=headers)
+
+
+def _result_not_found(headers: Mapping[str, str]) -> ApiError:
+    return ApiError(404, "result not found", "result-not-found", retryable=True, headers=headers)
 
 
 def _view(call: Call, found: Found) -> TaskView:

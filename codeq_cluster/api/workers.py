@@ -17,6 +17,7 @@ from codeq_cluster.api.errors import (
 from codeq_cluster.api.ports import NewResult
 from codeq_cluster.api.rendering import encode, result_view, rfc3339, task_view
 from codeq_cluster.api.tasks import COMMAND
+from codeq_cluster.api.waits import WaitEnded
 from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
 from codeq_cluster.core.task import Artifact
 from codeq_cluster.errors import CodeqError
@@ -173,7 +174,7 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
     limits = call.services.settings.limits
     wait_s = schemas.whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
-    return await call.services.broker.claim(
+    claiming = call.services.broker.claim(
         call.identity.tenant,
         call.identity.subject,
         commands=_commands(call, body.commands),
@@ -182,6 +183,12 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
         wait_s=max(0.0, wait_s - EARLY_S),
         timeout_s=call.timeout_s,
     )
+    if wait_s == 0:
+        return await claiming
+    try:
+        return await call.services.waits.wait(claiming)
+    except WaitEnded:
+        return Claimed(())
 
 
 def _commands(call: Call, asked: list[str] | None) -> tuple[str, ...]:
