@@ -56,7 +56,7 @@ $(VENV)/made:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
 	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip==24.3.1; }
 	@touch $@
 
 # The stamps depend on the pins: a changed pyproject.toml installs anew, nothing else does.
