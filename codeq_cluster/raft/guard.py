@@ -238,9 +238,8 @@ class Guard:
             engine.alive(peer)
         else:
             self.memory.rewound[peer] = self.outbox.sent(peer)
-            if message.next <= self.journal.first:
+            if not engine.rewind(peer, message.next):
                 self.counters["peer_out_of_reach"] += 1
-            engine.rewind(peer, message.next)
         self.barriers.answered(peer, message.round)
 
     def _compare_with_follower(self, peer: str, message: Answer) -> None:

@@ -195,17 +195,22 @@ class SafeSyncObj(SyncObj):
             self._SyncObj__raftNextIndex[self._voters[peer]] = max(before, upto + 1)
         self._windows[peer].acknowledged(self.match_index(peer))
 
-    def rewind(self, peer: str, next_index: int) -> None:
-        """Send again from `next_index`, never from what the follower is known to hold.
+    def rewind(self, peer: str, next_index: int) -> bool:
+        """Go back to `next_index`, never behind what the follower is known to hold.
 
-        Below the log's start the follower is only asked whether it holds the log's first entry:
-        it may, and point further back because a whole term conflicts.
+        The follower is asked whether it holds the entry before; entries follow when it says so, so
+        one that cannot be helped costs a heartbeat and no more. False when it has refused the very
+        same question before: what it needs is gone.
         """
         self.alive(peer)
-        start = max(next_index, self.match_index(peer) + 1)
-        first_sendable = self._journal.first + 1
-        self._SyncObj__raftNextIndex[self._voters[peer]] = max(start, first_sendable)
-        self._windows[peer].clear(probing=start < first_sendable)
+        voter, window = self._voters[peer], self._windows[peer]
+        start = max(next_index, self.match_index(peer) + 1, self._journal.first + 1)
+        again = window.probing and start == self._SyncObj__raftNextIndex[voter]
+        self._SyncObj__raftNextIndex[voter] = start
+        window.probe()
+        if not again:
+            self._send(peer, start, ())
+        return not again
 
     def alive(self, peer: str) -> None:
         """Note that the follower answered, though it holds nothing new."""
@@ -355,16 +360,20 @@ class _Voter(Node):
 
 
 class _Window:
-    """What is on its way to one follower."""
+    """What is on its way to one follower.
+
+    Attributes:
+        probing: The follower has to acknowledge something before it is sent entries.
+    """
 
     def __init__(self) -> None:
         self._sent: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        self._probing = False
+        self.probing = False
 
     def open(self, bytes_max: int) -> bool:
         """Tell whether another message with entries may be sent."""
-        return not self._probing and self._bytes < bytes_max and len(self._sent) < _WINDOW_MESSAGES
+        return not self.probing and self._bytes < bytes_max and len(self._sent) < _WINDOW_MESSAGES
 
     def sent(self, last: int, size: int) -> None:
         """Note a message that ends with entry `last`."""
@@ -373,15 +382,15 @@ class _Window:
 
     def acknowledged(self, match: int) -> None:
         """Forget what the follower holds now."""
-        self._probing = False
+        self.probing = False
         while self._sent and self._sent[0][0] <= match:
             self._bytes -= self._sent.popleft()[1]
 
-    def clear(self, *, probing: bool) -> None:
-        """Forget everything: it will be sent again, after an acknowledgement when `probing`."""
+    def probe(self) -> None:
+        """Forget everything: it will be sent again, after the next acknowledgement."""
         self._sent.clear()
         self._bytes = 0
-        self._probing = probing
+        self.probing = True
 
 
 class _Carrier(Transport):  # type: ignore[misc, unused-ignore]

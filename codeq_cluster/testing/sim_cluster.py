@@ -251,6 +251,11 @@ class SimCluster:
         """Return what the node's state machine holds."""
         return self.nodes[node_id].machine.values
 
+    def replace_disk(self, node_id: str) -> None:
+        """Give a node that is down an empty disk: nothing it promised binds it any more."""
+        self.disks[node_id] = SimDisk()
+        self._promises[node_id] = _Promises()
+
     # What nobody may ever see.
 
     def _receive(self, node: SimNode, sender: str, message: Mapping[str, object]) -> None:

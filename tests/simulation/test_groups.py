@@ -300,3 +300,23 @@ def test_a_stranger_is_not_heard() -> None:
 
     status = cluster.nodes["A"].group.status()
     assert (1, 1) == (status.term, status.counters["stranger"])
+
+
+def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
+    """What it needs is trimmed: it gets heartbeats, no flood, and the leader counts it."""
+    cluster = settled(settings=RaftSettings(keep_entries=50))
+    propose(cluster, 1000)
+    cluster.crash("C")
+    cluster.replace_disk("C")
+    wire = Wiretap(cluster)
+
+    cluster.start("C")
+    propose(cluster, 1000, prefix="w")
+    cluster.run(3.0)
+
+    status = cluster.nodes["A"].group.status()
+    assert status.is_leader
+    assert status.counters["peer_out_of_reach"] > 10
+    # Only what was on its way before the first refusal came.
+    assert sum(len(m["et"]) for m in wire.of(1, "A", "C")) < 20
+    assert 2000 == len(cluster.acknowledged)
