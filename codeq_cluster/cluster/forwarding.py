@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -71,6 +73,23 @@ class Calls(Protocol):
         """End the waiting calls to a peer about a topic with LinkLost."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """One question to a leader, in both its forms.
+
+    Attributes:
+        here: Asks this node's engine.
+        method: Of the call that asks another node's.
+        body: Makes that call's body.
+        answer: Type of its answer.
+    """
+
+    here: Callable[[], Awaitable[Any]]
+    method: str
+    body: Callable[[], object]
+    answer: Any
+
+
 class Forwarder:
     """Every shard of the cluster, from this node.
 
@@ -100,7 +119,7 @@ class Forwarder:
             engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
         )
         self._snapshot = snapshot
-        self._heads = list[head]  # type: ignore[valid-type]
+        self._heads = tuple[list[head], list[int]]  # type: ignore[valid-type]
         self._depths = list[depth]  # type: ignore[valid-type]
 
     @property
@@ -130,26 +149,26 @@ class Forwarder:
             nonlocal sent
             sent = [_retry(operation) for operation in operations]
 
-        return await self._at_leader(
-            shard,
-            lambda: self._engines[shard].operate(sent),
-            "operate",
-            lambda: [shard, msgspec.to_builtins(sent)],
-            list[Outcome],
-            deadline=deadline,
-            again=again,
+        question = _Question(
+            here=lambda: self._engines[shard].operate(sent),
+            method="operate",
+            body=lambda: [shard, msgspec.to_builtins(sent)],
+            answer=list[Outcome],
         )
+        outcomes: list[Outcome] = await self._at_leader(
+            shard, question, deadline=deadline, again=again
+        )
+        return outcomes
 
     async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Any:
         """Read rows as of now; raises NoLeader."""
-        return await self._at_leader(
-            shard,
-            lambda: self._engines[shard].read(keys),
-            "read",
-            lambda: [shard, list(keys)],
-            self._snapshot,
-            deadline=deadline,
+        question = _Question(
+            here=lambda: self._engines[shard].read(keys),
+            method="read",
+            body=lambda: [shard, list(keys)],
+            answer=self._snapshot,
         )
+        return await self._at_leader(shard, question, deadline=deadline)
 
     async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Any]:
         """Return the first ready task of every shard that has one; raises NoLeader."""
@@ -164,10 +183,12 @@ class Forwarder:
         asked = [
             self._at_leader(
                 shard,
-                lambda shard=shard: self._engines[shard].depths(tenant),  # type: ignore[misc]
-                "depths",
-                lambda shard=shard: [shard, tenant],  # type: ignore[misc]
-                self._depths,
+                _Question(
+                    here=partial(self._engines[shard].depths, tenant),
+                    method="depths",
+                    body=partial(_list, shard, tenant),
+                    answer=self._depths,
+                ),
                 deadline=deadline,
             )
             for shard in range(self.count)
@@ -213,43 +234,32 @@ class Forwarder:
     async def _at_leader(
         self,
         shard: int,
-        here: Callable[[], Awaitable[_T]],
-        method: str,
-        body: Callable[[], object],
-        answer: Any,
+        question: _Question,
         *,
         deadline: float,
-        again: Callable[[], None] = lambda: None,
-    ) -> _T:
+        again: Callable[[], None] | None = None,
+    ) -> Any:
         """Ask the shard's leader until one answers or the deadline passes.
 
         Args:
             shard: Which one.
-            here: Asks this node's engine.
-            method: Of the call that asks another node's.
-            body: Makes that call's body.
-            answer: Type of its answer.
+            question: What to ask.
             deadline: Monotonic seconds.
-            again: Called before the first send that may repeat one with an effect.
+            again: Called when a send may have had an effect that the next must not repeat; None
+                for a read, which has none.
         """
         loop = asyncio.get_running_loop()
         effect_possible = False
         while (left_s := deadline - loop.time()) > 0:
             leader = self._leaders.of(shard)
             try:
-                if leader == self._node_id:
-                    async with asyncio.timeout(left_s):
-                        return await here()
-                if leader is not None:
-                    said = await self._calls.call(
-                        leader, method, body(), timeout_s=left_s, topic=shard
-                    )
-                    return msgspec.convert(said, answer, builtin_types=(bytes,))  # type: ignore[no-any-return]
+                return await self._ask(leader, shard, question, left_s=left_s)
             except (NotLeader, NoLeader, PeerUnreachable):
                 pass  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError):
-                effect_possible = True
-                again()
+                if again is not None:
+                    effect_possible = True
+                    again()
             except Overloaded:
                 if not effect_possible:
                     raise
@@ -260,36 +270,49 @@ class Forwarder:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
         raise NoLeader(f"no leader for shard {shard}")
 
+    async def _ask(
+        self, leader: str | None, shard: int, question: _Question, *, left_s: float
+    ) -> Any:
+        if leader is None:
+            raise NotLeader
+        if leader == self._node_id:
+            async with asyncio.timeout(left_s):
+                return await question.here()
+        said = await self._calls.call(
+            leader, question.method, question.body(), timeout_s=left_s, topic=shard
+        )
+        return msgspec.convert(said, question.answer, builtin_types=(bytes,))
+
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float
     ) -> list[Any]:
-        """Ask one leader for several shards; a shard it does not lead after all is asked alone."""
+        """Ask one leader for several shards; those it does not lead after all are asked alone."""
 
-        def here() -> Awaitable[list[Any]]:
-            return _done(self._own_heads(shards, tenant, queues))
+        async def here() -> Any:
+            return self._own_heads(shards, tenant, queues)
 
-        try:
-            return await self._at_leader(
-                shards[0],
-                here,
-                "heads",
-                lambda: [shards, tenant, list(queues)],
-                self._heads,
-                deadline=deadline if len(shards) == 1 else _soon(deadline),
-            )
-        except NoLeader:
-            if len(shards) == 1:
-                raise
-        alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in shards]
-        return [head for heads in await _together(alone) for head in heads]
+        question = _Question(
+            here=here,
+            method="heads",
+            body=lambda: [shards, tenant, list(queues)],
+            answer=self._heads,
+        )
+        heads, elsewhere = await self._at_leader(shards[0], question, deadline=deadline)
+        alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in elsewhere]
+        return [*heads, *(head for part in await _together(alone) for head in part)]
 
-    def _own_heads(self, shards: list[int], tenant: str, queues: tuple[str, ...]) -> list[Any]:
-        engines = [self._engine(shard) for shard in shards]
-        for engine in engines:
-            if not engine.leads:
-                raise NotLeader(engine.leader)
-        heads = (engine.head(tenant, queues) for engine in engines)
-        return [head for head in heads if head is not None]
+    def _own_heads(
+        self, shards: list[int], tenant: str, queues: tuple[str, ...]
+    ) -> tuple[list[Any], list[int]]:
+        """Return the heads of the shards led here, and the shards that are not."""
+        led = [shard for shard in shards if self._engine(shard).leads]
+        if not led:
+            raise NotLeader(self._engine(shards[0]).leader)
+        heads = (self._engines[shard].head(tenant, queues) for shard in led)
+        return (
+            [head for head in heads if head is not None],
+            [shard for shard in shards if shard not in led],
+        )
 
     def _by_leader(self) -> dict[str | int, list[int]]:
         """Return the shards by their leader; each without one alone."""
@@ -308,8 +331,8 @@ def _retry(operation: Operation) -> Operation:
     )
 
 
-def _soon(deadline: float) -> float:
-    return min(deadline, asyncio.get_running_loop().time() + PAUSE_S)
+def _list(*values: object) -> list[object]:
+    return list(values)
 
 
 async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
@@ -321,7 +344,3 @@ async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         # Callers know the errors of one question, not of several at once.
         raise errors.exceptions[0] from errors
     return [task.result() for task in tasks]
-
-
-async def _done(value: _T) -> _T:
-    return value
