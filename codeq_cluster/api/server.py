@@ -224,11 +224,10 @@ class Connection(web.RequestHandler):
 
     def _abandon(self) -> None:
         # A mere close would wait for the client to take what is buffered, here and in the kernel.
-        transport = self.transport
-        if isinstance(transport, asyncio.Transport):
-            raw = transport.get_extra_info("socket")
+        if self.transport is not None:
+            raw = self.transport.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-            transport.abort()
+            self.transport.abort()
 
     def _answer_taken(self) -> None:
         if self._taken_due is not None:

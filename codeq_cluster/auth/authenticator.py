@@ -35,20 +35,26 @@ class Authenticator:
     def __init__(self, settings: AuthSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock
-        self._producer = _providers(settings, producer=True)
-        self._worker = _providers(settings, producer=False)
+        # Producers and workers may share an issuer: its keys are fetched, and a token judged, once.
+        made = {
+            each: make_provider(each, skew_s=settings.clock_skew_seconds)
+            for each in (*settings.producer, *settings.worker)
+        }
+        self._providers = tuple(made.values())
+        self._producer = tuple(made[each] for each in settings.producer)
+        self._worker = tuple(made[each] for each in settings.worker)
         self._remembered: dict[Access, dict[str, tuple[Identity, float]]] = {
             access: {} for access in Access
         }
 
     async def start(self) -> None:
         """Begin to keep published keys fresh."""
-        for provider in (*self._producer, *self._worker):
+        for provider in self._providers:
             await provider.start()
 
     async def stop(self) -> None:
         """Stop keeping published keys fresh."""
-        for provider in (*self._producer, *self._worker):
+        for provider in self._providers:
             await provider.stop()
 
     def known(self, header: str | None, access: Access) -> Identity | None:
@@ -121,7 +127,7 @@ class Authenticator:
         return identity, claims
 
     async def _verify_any(self, token: str) -> Claims:
-        return await self._verify(token, (*self._producer, *self._worker))
+        return await self._verify(token, self._providers)
 
     async def _verify(self, token: str, providers: Sequence[Provider]) -> Claims:
         reasons = []
@@ -149,8 +155,3 @@ class Authenticator:
         if len(remembered) >= self._settings.cached_tokens_max:
             del remembered[next(iter(remembered))]
         remembered[header] = (identity, min(claims.expires_s, self._clock() + claims.keep_s))
-
-
-def _providers(settings: AuthSettings, *, producer: bool) -> tuple[Provider, ...]:
-    configured = settings.producer if producer else settings.worker
-    return tuple(make_provider(each, skew_s=settings.clock_skew_seconds) for each in configured)
