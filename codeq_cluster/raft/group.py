@@ -417,9 +417,11 @@ class RaftGroup:
         engine, handover, now = self._engine, self._handover, self._timers.now()
         if handover.peer is None:
             preferred = self._preferred
+            # Under load a peer is always a few entries behind; these are waited for.
+            tolerated = 2 * self._settings.entries_in_flight_max
             caught_up = (
                 preferred in self._connected
-                and engine.match_index(preferred) >= engine.commit_index()
+                and engine.match_index(preferred) + tolerated >= engine.commit_index()
             )
             if preferred != self._node_id and handover.preferred_due(caught_up=caught_up, now=now):
                 handover.begin(preferred, now)
