@@ -23,6 +23,8 @@ TRIES_MAX = 40
 RETRY_PAUSE_S = 0.05
 CLAIM_WAIT_S = 1
 READS_IN_FLIGHT = 48
+# Longer than the last claims and results take when nothing is wrong.
+SETTLE_S = 2.0
 
 _encode = msgspec.json.encode
 
@@ -126,7 +128,8 @@ class Load:
         self._check_settled()
         try:
             async with asyncio.timeout(within_s):
-                await self._settled.wait()
+                while not await self._settles():
+                    await self._read_unfinished()
         except TimeoutError:
             return False
         finally:
@@ -153,6 +156,22 @@ class Load:
 
         await asyncio.gather(*(read() for _ in range(READS_IN_FLIGHT)))
         return found
+
+    async def _settles(self) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settled.wait(), SETTLE_S)
+        return self._settled.is_set()
+
+    async def _read_unfinished(self) -> None:
+        """Find tasks that were finished by a result whose answer was lost with its lease."""
+        for task_id in sorted(self._unfinished)[:READS_IN_FLIGHT]:
+            if (await self._final(task_id)).status == "COMPLETED":
+                self._finish_once(task_id)
+
+    def _finish_once(self, task_id: str) -> None:
+        self._finished.add(task_id)
+        self._unfinished.discard(task_id)
+        self._check_settled()
 
     # Producers.
 
@@ -254,9 +273,7 @@ class Load:
                 shard=task.get("shard", -1),
             )
             if answer.outcome is Outcome.OK:
-                self._finished.add(task["id"])
-                self._unfinished.discard(task["id"])
-                self._check_settled()
+                self._finish_once(task["id"])
                 return
             if late or 400 <= answer.status < 500:
                 return
