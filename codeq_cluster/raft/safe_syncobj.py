@@ -243,6 +243,9 @@ class SafeSyncObj(SyncObj):
         Args:
             stand: Start an election in a new term; only with a connection, or alone.
         """
+        if stand:
+            # What an earlier reign had on its way may be gone from the log: nobody will answer it.
+            self._windows = {peer: _Window() for peer in self._voters}
         deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
         if self._isLeader() and self._now() >= self._SyncObj__newAppendEntriesTime:

@@ -40,6 +40,7 @@ class Options:
     Attributes:
         slow_disk: Flushes sometimes take up to half a second.
         small: Batches, caches and logs so small that their edges are met all the time.
+        in_flight: Entries a leader may propose ahead; many of them close the windows.
     """
 
     nodes: str
@@ -53,6 +54,7 @@ class Options:
     transfer: float
     slow_disk: bool
     small: bool
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def draw_options(random: Random) -> Options:
         transfer=sometimes(0.002),
         slow_disk=random.random() < 0.3,
         small=random.random() < 0.6,
+        in_flight=random.choice((1, 4, 8, 64)),
     )
 
 
@@ -136,7 +139,7 @@ class _Run:
         self._cluster = SimCluster(
             options.nodes,
             random=random,
-            settings=_settings(small=options.small),
+            settings=_settings(small=options.small, in_flight=options.in_flight),
             rules=rules,
             preferred=random.choice(options.nodes),
         )
@@ -320,15 +323,15 @@ def _digest_of(value: object) -> str:
     return blake2b(repr(value).encode(), digest_size=6).hexdigest()
 
 
-def _settings(*, small: bool) -> RaftSettings:
+def _settings(*, small: bool, in_flight: int) -> RaftSettings:
     if not small:
-        return RaftSettings()
+        return RaftSettings(entries_in_flight_max=in_flight)
     return RaftSettings(
         append_bytes_max=64,
         entry_bytes_max=32,
         cache_bytes_max=256,
         keep_entries=20,
-        entries_in_flight_max=8,
+        entries_in_flight_max=in_flight,
     )
 
 

@@ -316,6 +316,28 @@ def test_a_silent_follower_is_not_flooded() -> None:
     assert len(with_entries) <= 64
 
 
+def test_a_leader_elected_again_remembers_nothing_of_its_first_reign() -> None:
+    """What it had on its way then is gone from the log, so it must not wait for its answer."""
+    settings = RaftSettings(append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=100)
+    cluster = settled(settings=settings)
+    cluster.cut("A", "BC")
+    for number in range(60):
+        cluster.nodes["A"].source.propose(b"lost%d" % number)
+    cluster.nodes["A"].group.wake()
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    cluster.heal()
+    cluster.run(0.5)
+    leader = cluster.leader()
+    assert leader is not None
+
+    assert cluster.nodes[leader].group.transfer("A")
+    cluster.elect("A")
+    propose(cluster, 100)
+
+    assert 100 == len(cluster.acknowledged)
+    cluster.check_converged()
+
+
 @pytest.mark.parametrize(
     ("rules", "seconds_max", "seconds_min"),
     [(ALL_RULES, 0.3, 0.0), (Rules(term_hints=False), 3.0, 0.5)],
