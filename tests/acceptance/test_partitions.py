@@ -124,8 +124,3 @@ async def test_a_node_without_peers_says_so_in_time(
     assert write.body["code"] in {"no-leader", "outcome-unknown"}
     assert read.status == 503, read
     assert elapsed_s < 10
-
-    async def says_it_is_not_ready() -> bool:
-        return not await cuttable_cluster.ready("n3")
-
-    await until(says_it_is_not_ready, within_s=10, what="a cut-off node that is not ready")
