@@ -55,6 +55,10 @@ class Overloaded(CodeqError):
         self.retry_after_s = retry_after_s
 
 
+class OperationTooLarge(CodeqError):
+    """What the operation would write does not fit an entry of the log; nothing was done."""
+
+
 class LinkLost(CodeqError):
     """The connection to a peer broke before an answer came; the peer may have acted."""
 

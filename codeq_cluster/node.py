@@ -118,7 +118,7 @@ class Node:
         self._make_engines(waiters)
 
         # The link; it begins to carry messages when it is started below.
-        mesh = self._make_mesh(directory.incarnation)
+        mesh = self._make_mesh(directory)
         forwarder = Forwarder(
             node_id=settings.node_id,
             engines=self._engines,
@@ -213,6 +213,7 @@ class Node:
             operations_max=settings.limits.operations_queued_max,
             bytes_max=settings.limits.operations_queued_bytes_max,
             lease_grace_ms=int(lifecycle.lease_grace_seconds * 1000),
+            entry_bytes_max=settings.raft.entry_bytes_max,
         )
         observer = TaskObserver(self.metrics)
         for shard in range(settings.shards):
@@ -231,7 +232,7 @@ class Node:
             engine.on_leader(partial(self.metrics.leader_changed, shard))
             self._engines.append(engine)
 
-    def _make_mesh(self, incarnation: int) -> Mesh:
+    def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
 
         def on_raft(peer: str, group: int, message: dict[str, object]) -> None:
@@ -257,7 +258,8 @@ class Node:
             host=settings.link_host,
             port=settings.link_port,
             settings=settings.link,
-            incarnation=incarnation,
+            incarnation=directory.incarnation,
+            recognises=directory.recognises,
             on_raft=on_raft,
             on_up=on_up,
             on_down=on_down,

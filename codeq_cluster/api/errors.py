@@ -13,6 +13,7 @@ from codeq_cluster.errors import (
     CodeqError,
     NoLeader,
     NotLeader,
+    OperationTooLarge,
     OutcomeUnknown,
     Overloaded,
     PeerUnreachable,
@@ -93,6 +94,8 @@ def from_failure(failure: CodeqError) -> ApiError:
         case Overloaded():
             headers = {"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED
             return ApiError(503, "overloaded", "overloaded", retryable=True, headers=headers)
+        case OperationTooLarge():
+            return ApiError(413, "request body too large", "body-too-large")
         case _:
             # A link that broke or a disk that failed may have acted: that is not known here.
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)

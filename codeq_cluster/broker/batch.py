@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from codeq_cluster.core.changes import TaskChange
@@ -16,10 +16,15 @@ ROW_OVERHEAD_BYTES = 16  # CBOR heads and RocksDB's own, a row.
 
 @dataclass(slots=True)
 class Waiting:
-    """One caller and the outcomes it gets when the batch is applied."""
+    """One caller and the outcomes it gets when the batch is applied.
+
+    Attributes:
+        since: Ordinal of the first batch with rows of this caller; None when it has none.
+    """
 
     future: asyncio.Future[list[Outcome]]
     outcomes: list[Outcome]
+    since: int | None
 
 
 @dataclass(slots=True)
@@ -30,7 +35,8 @@ class Batch:
         ordinal: Counts the batches of one reign; with the term it names the entry.
         rows: The entry's mutations; a later decision's row replaces an earlier one's.
         tasks: The newest state of every task changed; None when it is gone.
-        rows_bytes: About what the entry weighs.
+        operations: Decided for those who wait here.
+        rows_bytes: About what the entry weighs, at most.
     """
 
     ordinal: int
@@ -41,12 +47,19 @@ class Batch:
     operations: int = 0
     rows_bytes: int = 0
 
-    def add_rows(self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange]) -> None:
+    def add_rows(
+        self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange], *, rows_bytes: int
+    ) -> None:
         """Append one decision."""
         self.rows.update(rows)
         self.changes.extend(changes)
-        for key, value in rows.items():
-            self.rows_bytes += len(key) + len(value or b"") + ROW_OVERHEAD_BYTES
+        self.rows_bytes += rows_bytes
+
+    def adopt(self, other: Batch) -> None:
+        """Answer those who wait in a batch without rows together with this one."""
+        assert not other.rows, "a batch with rows is an entry of its own"
+        self.waiting += other.waiting
+        self.operations += other.operations
 
     def release(self) -> None:
         """Answer everybody who waits."""
@@ -54,8 +67,13 @@ class Batch:
             if not waiting.future.done():
                 waiting.future.set_result(waiting.outcomes)
 
-    def fail(self, error: type[CodeqError], *arguments: object) -> None:
-        """Tell everybody who waits that the batch did not, or may not, take effect."""
+    def fail(self, error_of: Callable[[Waiting], CodeqError]) -> None:
+        """Tell everybody who waits what is known of their outcome."""
         for waiting in self.waiting:
             if not waiting.future.done():
-                waiting.future.set_exception(error(*arguments))
+                waiting.future.set_exception(error_of(waiting))
+
+
+def weigh(rows: Mapping[bytes, bytes | None]) -> int:
+    """Return about how many bytes the rows take in an entry, never less."""
+    return sum(len(key) + len(value or b"") + ROW_OVERHEAD_BYTES for key, value in rows.items())

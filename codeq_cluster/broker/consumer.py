@@ -62,7 +62,7 @@ class Consumer:
         """
         loop = asyncio.get_running_loop()
         waits_until = loop.time() + wait_s
-        queues = tuple(command.lower() for command in commands)
+        queues = tuple(dict.fromkeys(command.lower() for command in commands))
         wanted = Claim(
             request="",
             tenant=tenant,
@@ -75,18 +75,20 @@ class Consumer:
             return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
         with self._waiters.for_work(tenant, queues) as ticket:
             ask_leaders = True
+            woken = False
             try:
                 while True:
+                    woken = ticket.event.is_set()
                     ticket.event.clear()
                     claimed = await self._take(
                         wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
                     )
-                    ask_leaders = False
+                    ask_leaders = woken = False
                     remaining_s = waits_until - loop.time()
                     if claimed.tasks or remaining_s <= 0 or not await ticket.wait(remaining_s):
                         return claimed
             finally:
-                if ticket.event.is_set():
+                if woken or ticket.event.is_set():
                     # Woken for work it does not take: the next in line gets the call.
                     ticket.event.clear()
                     self._pass_on(tenant, queues)

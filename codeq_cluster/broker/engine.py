@@ -6,8 +6,9 @@ open batch as one entry. When that entry is applied the batch's callers are answ
 
 The rules that keep this honest:
 
-- Nothing is answered before its batch is applied here; an answer that changes nothing waits for the
-  batch it was decided in too, or for a read barrier when that batch has no rows.
+- Nothing is answered before its batch is applied here, and batches are applied in order. An answer
+  that changes nothing may rest on decisions still on their way: it waits for all of them, and for a
+  read barrier besides when its own batch has no rows.
 - An entry names the term it was decided in. Applied under another term it is a no-op on every
   replica, so a batch of a deposed leader can never take effect (the epoch fence).
 - When leadership ends, the view is dropped whole. Batches handed over are *outcome unknown*,
@@ -22,31 +23,40 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
-from codeq_cluster.broker.batch import Batch, Waiting
+from msgspec.structs import replace
+
+from codeq_cluster.broker.batch import Batch, Waiting, weigh
 from codeq_cluster.broker.ports import Clock, Depth, Head, Log, Observer, Snapshot, StateStore
 from codeq_cluster.broker.view import ShardView, seq_ms
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.operations import Advance, Create, Operation
+from codeq_cluster.core.operations import Advance, Claim, Create, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import PRIORITY_MAX, Task
-from codeq_cluster.errors import NotLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.errors import (
+    CodeqError,
+    NotLeader,
+    OperationTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+)
 
 log = logging.getLogger(__name__)
 
-# A batch is closed at this size so that its entry, with one operation of the largest body on top,
-# stays below the log's own bound.
+# A batch that a decision would make larger than this is closed before it: entries of a megabyte
+# amortise everything there is to amortise. A larger decision is an entry of its own.
 BATCH_BYTES_MAX = 2**20
 _CLOCK_KEY = keyspace.meta("clock")
 _SEQ_KEY = keyspace.meta("seq")
 
-OVERLOADED_PAUSE_S = 0.05
+ENTRY_OVERHEAD_BYTES = 1024  # Of an entry's frame, clock and sequence rows.
 ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
 
 
@@ -58,17 +68,34 @@ class EngineLimits:
         operations_max: Decided and not released; beyond it callers are refused.
         bytes_max: The same in bytes of rows.
         lease_grace_ms: No lease ends this soon after the node began to lead.
+        entry_bytes_max: Of one entry of the log.
     """
 
     operations_max: int
     bytes_max: int
     lease_grace_ms: int
+    entry_bytes_max: int
 
 
 class Reign:
-    """What exists only while this node leads: the view and the batches on their way."""
+    """What exists only while this node leads: the view and the batches on their way.
 
-    __slots__ = ("clock_base_ms", "leases_from_ms", "open", "ordinal", "sent", "term", "view")
+    Attributes:
+        open: Batches the group has not taken yet, in order.
+        sent: Batches it has taken and not applied, in order.
+        taken: Ordinal of the last batch it has taken.
+    """
+
+    __slots__ = (
+        "clock_base_ms",
+        "leases_from_ms",
+        "open",
+        "ordinal",
+        "sent",
+        "taken",
+        "term",
+        "view",
+    )
 
     def __init__(
         self, term: int, view: ShardView, *, clock_base_ms: int, leases_from_ms: int
@@ -78,6 +105,7 @@ class Reign:
         self.clock_base_ms = clock_base_ms
         self.leases_from_ms = leases_from_ms
         self.ordinal = 0
+        self.taken = 0
         self.open: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
 
@@ -151,6 +179,7 @@ class Engine:
         Raises:
             NotLeader: Nothing was done.
             Overloaded: Nothing was done.
+            OperationTooLarge: What it would write does not fit an entry; nothing was done.
             OutcomeUnknown: Leadership ended while the entry was on its way.
         """
         reign = self._leading()
@@ -159,16 +188,7 @@ class Engine:
             or self._bytes > self._limits.bytes_max
         ):
             raise Overloaded(f"the write queue of shard {self.shard}")
-        outcomes = [self._decide(reign, operation) for operation in operations]
-        if all(isinstance(outcome, Claimed) and not outcome.tasks for outcome in outcomes):
-            return outcomes  # "Nothing for you now" promises nothing, so it waits for nothing.
-        batch = self._open_batch(reign)
-        batch.operations += len(operations)
-        self._operations += len(operations)
-        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        batch.waiting.append(Waiting(future, outcomes))
-        self._group.wake()
-        return self._with_payloads(await future)
+        return await self._submit(reign, operations)
 
     async def read(self, keys: Sequence[bytes]) -> Snapshot:
         """Read rows as of now: after a quorum has confirmed that this node still leads.
@@ -252,14 +272,14 @@ class Engine:
         while reign is not None and reign.open:
             batch = reign.open.popleft()
             if not batch.rows:
-                self._release_after_barrier(batch)
+                self._release_after_barrier(reign, batch)
                 continue
             reign.sent.append(batch)
+            reign.taken = batch.ordinal
             self._arm_timer(reign)
+            view = reign.view
             return entries.encode(
-                entries.Entry(
-                    reign.term, batch.ordinal, reign.view.now_ms, reign.view.seq, batch.rows
-                )
+                entries.Entry(reign.term, batch.ordinal, view.now_ms, view.seq, batch.rows)
             )
         return None
 
@@ -303,29 +323,67 @@ class Engine:
             raise NotLeader(self.leader)
         return self._reign
 
-    def _decide(self, reign: Reign, operation: Operation) -> Outcome:
+    async def _submit(self, reign: Reign, operations: Sequence[Operation]) -> list[Outcome]:
+        """Decide, and wait until all that the outcomes rest on is applied."""
+        outcomes: list[Outcome] = []
+        since: int | None = None
+        try:
+            for operation in operations:
+                outcome, ordinal = self._decide(reign, operation)
+                outcomes.append(outcome)
+                since = ordinal if since is None else since
+        except Exception as error:
+            if since is None:
+                raise
+            # What was decided before the failure is on its way.
+            self._group.wake()
+            raise OutcomeUnknown("a batch of operations failed half way") from error
+        if all(isinstance(outcome, Claimed) and not outcome.tasks for outcome in outcomes):
+            return outcomes  # "Nothing for you now" promises nothing, so it waits for nothing.
+        batch = reign.open[-1] if reign.open else self._new_batch(reign)
+        batch.operations += len(operations)
+        self._operations += len(operations)
+        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        batch.waiting.append(Waiting(future, outcomes, since))
+        self._group.wake()
+        return self._with_payloads(await future)
+
+    def _decide(self, reign: Reign, operation: Operation) -> tuple[Outcome, int | None]:
+        """Decide one operation; return its outcome and the batch its rows are in, if any."""
         if isinstance(operation, Create):
             key = operation.idempotency_key
             place = f"{operation.tenant}/{key}" if key else operation.id
             assert shard_of(place, self._shards) == self.shard, "a task sent to a foreign shard"
         view = reign.view
         view.now_ms = max(view.now_ms, reign.clock_base_ms + self._clock.monotonic_ms())
-        decision = decide(view, operation, self._rules)
-        if decision.changes:
-            batch = self._open_batch(reign)
-            before_bytes = batch.rows_bytes
+        while True:
+            decision = decide(view, operation, self._rules)
+            if not decision.changes:
+                return decision.outcome, None
             rows = mutations(decision.changes, view.counted)
-            tasks = {_changed(change).id: change.after for change in decision.changes}
-            view.advance(batch.ordinal, rows, tasks)
-            batch.add_rows(rows, decision.changes)
-            batch.tasks.update(tasks)
-            self._bytes += batch.rows_bytes - before_bytes
-        return decision.outcome
+            rows_bytes = weigh(rows)
+            if rows_bytes <= self._limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES:
+                break
+            # Nothing has happened yet but the drawing of numbers: decide about less.
+            operation = _smaller(operation)
+        batch = self._batch_for(reign, rows_bytes)
+        tasks = {_changed(change).id: change.after for change in decision.changes}
+        view.advance(batch.ordinal, rows, tasks)
+        batch.add_rows(rows, decision.changes, rows_bytes=rows_bytes)
+        batch.tasks.update(tasks)
+        self._bytes += rows_bytes
+        return decision.outcome, batch.ordinal
 
-    def _open_batch(self, reign: Reign) -> Batch:
-        if not reign.open or reign.open[-1].rows_bytes > BATCH_BYTES_MAX:
-            reign.ordinal += 1
-            reign.open.append(Batch(reign.ordinal))
+    def _batch_for(self, reign: Reign, rows_bytes: int) -> Batch:
+        """Return the open batch, or a new one when the rows would make it too large."""
+        batch = reign.open[-1] if reign.open else None
+        if batch is None or (batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX):
+            return self._new_batch(reign)
+        return batch
+
+    def _new_batch(self, reign: Reign) -> Batch:
+        reign.ordinal += 1
+        reign.open.append(Batch(reign.ordinal))
         return reign.open[-1]
 
     def _with_payloads(self, outcomes: list[Outcome]) -> list[Outcome]:
@@ -355,13 +413,17 @@ class Engine:
         for change in batch.changes:
             self._observer.changed(change)
 
-    def _release_after_barrier(self, batch: Batch) -> None:
+    def _release_after_barrier(self, reign: Reign, batch: Batch) -> None:
         def confirmed(leads: bool) -> None:
+            if leads and self._reign is reign and reign.sent:
+                # The answers may rest on what is still on its way: they go out with the last of it.
+                reign.sent[-1].adopt(batch)
+                return
             self._forget(batch)
             if leads:
                 batch.release()
             else:
-                batch.fail(NotLeader, self.leader)
+                batch.fail(partial(self._lost, reign))
 
         self._group.barrier(confirmed)
 
@@ -377,12 +439,15 @@ class Engine:
         if reign is None:
             return
         log.info("no longer leading", extra={"shard": self.shard, "term": reign.term})
-        for batch in reign.sent:
+        for batch in (*reign.sent, *reign.open):
             self._forget(batch)
-            batch.fail(OutcomeUnknown, "leadership ended while the write was on its way")
-        for batch in reign.open:
-            self._forget(batch)
-            batch.fail(NotLeader, self.leader)
+            batch.fail(partial(self._lost, reign))
+
+    def _lost(self, reign: Reign, waiting: Waiting) -> CodeqError:
+        """Return what is known of a caller's outcome when the reign ends before its answer."""
+        if waiting.since is not None and waiting.since <= reign.taken:
+            return OutcomeUnknown("leadership ended while the write was on its way")
+        return NotLeader(self.leader)
 
     async def _barrier(self) -> None:
         self._leading()
@@ -426,14 +491,12 @@ class Engine:
         if reign is None:
             return
         now_ms = reign.clock_base_ms + self._clock.monotonic_ms()
+        advance = Advance(count=ADVANCE_COUNT, leases_too=now_ms >= reign.leases_from_ms)
         try:
-            await self.operate(
-                [Advance(count=ADVANCE_COUNT, leases_too=now_ms >= reign.leases_from_ms)]
-            )
+            # Never refused for a full queue: time does not wait for callers to slow down.
+            await self._submit(reign, [advance])
         except (NotLeader, OutcomeUnknown):
             return  # The next leader's timers take over.
-        except Overloaded:
-            await asyncio.sleep(OVERLOADED_PAUSE_S)  # Callers fill the queue; time waits for room.
         if self._reign is reign:
             self._arm_timer(reign)
 
@@ -462,6 +525,17 @@ class Engine:
                 break
             start = keyspace.pending_prefix(queue, tenant, priority - 1)
         return seq_ms(oldest)
+
+
+def _smaller(operation: Operation) -> Operation:
+    """Return the operation for half as many tasks.
+
+    Raises:
+        OperationTooLarge: It is for one.
+    """
+    if isinstance(operation, Advance | Claim) and operation.count > 1:
+        return replace(operation, count=operation.count // 2)
+    raise OperationTooLarge("the operation writes more than an entry of the log can carry")
 
 
 def _changed(change: TaskChange) -> Task:

@@ -13,6 +13,7 @@ from msgspec import Struct
 PRIORITY_MIN = 0
 PRIORITY_MAX = 9
 
+HISTORY_ERROR_CHARS_MAX = 1024  # The result keeps an error whole; the history is a summary.
 HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attempts x ~200 bytes.
 
 

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.core.task import Attempt, AttemptOutcome, Result, State, Task
+from codeq_cluster.core.task import (
+    HISTORY_ERROR_CHARS_MAX,
+    Attempt,
+    AttemptOutcome,
+    Result,
+    State,
+    Task,
+)
 
 COMPLETED = "COMPLETED"
 FAILED = "FAILED"
@@ -181,7 +188,7 @@ def attempt_of(
         started_ms=task.claimed_ms,
         ended_ms=now_ms,
         outcome=outcome,
-        error=error,
+        error=error[:HISTORY_ERROR_CHARS_MAX],
         request=request,
         delay_ms=delay_ms,
     )

@@ -350,6 +350,7 @@ class RaftGroup:
         self._memory.transfer = False
 
     def _ask_for_votes(self, now: float) -> None:
+        self._forget_leader()
         term = self._engine.term() + 1
         if self._elections.ask(term, now) or not self._rules.pre_vote:
             self._memory.stand = True
@@ -360,6 +361,15 @@ class RaftGroup:
         for peer in self._peers:
             if peer in self._connected:
                 self._outbox.send(peer, request)
+
+    def _forget_leader(self) -> None:
+        """Say that no leader is known: the one there was has been silent for too long."""
+        if self._engine.leader() is None:
+            return
+        self._engine.step_down()
+        self._role = (self._engine.term(), False, None)
+        self._leader_changes += 1
+        self._source.follow(None)
 
     def _give_up_without_peers(self) -> None:
         """Step down at once when a majority's processes are known to be gone."""

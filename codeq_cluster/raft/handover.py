@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-# The preferred peer has to be back for good before the group pauses for it.
+# The preferred peer has to be back for good before the group pauses for it. A peer that loses what
+# it was given soon after has to be back for longer each time: one that is up but cannot lead (a
+# disk that stalls under load) must not interrupt the others every few seconds.
 _CAUGHT_UP_S = 5.0
+_CAUGHT_UP_S_MAX = 600.0
+_SOON_S = 60.0
 # No entry is taken meanwhile, so clients wait: bounded by what they barely notice.
 _PAUSE_S = 0.5
 
@@ -22,6 +26,8 @@ class Handover:
         self.asked = False
         self.deadline = float("inf")
         self._caught_up_since: float | None = None
+        self._wait_s = _CAUGHT_UP_S
+        self._given_at = float("-inf")
 
     def begin(self, peer: str, now: float) -> None:
         """Start handing over to the peer."""
@@ -43,4 +49,12 @@ class Handover:
             return False
         if self._caught_up_since is None:
             self._caught_up_since = now
-        return now - self._caught_up_since >= _CAUGHT_UP_S
+        wait_s = self._wait_s
+        if now - self._given_at < wait_s + _SOON_S:
+            wait_s = min(2 * wait_s, _CAUGHT_UP_S_MAX)
+        else:
+            wait_s = _CAUGHT_UP_S
+        if now - self._caught_up_since < wait_s:
+            return False
+        self._wait_s, self._given_at = wait_s, now
+        return True

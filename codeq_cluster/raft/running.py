@@ -48,9 +48,7 @@ class ThreadFlusher:
         self._threads = threads
         self._took = took
 
-    def run(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Run `work` in a thread, then `done(error or None)` on the loop."""
         started = self._loop.time()
 

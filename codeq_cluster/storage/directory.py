@@ -1,34 +1,45 @@
-"""Directory: a node's data on disk: whose it is, who has it open, and how often it was opened."""
+"""Directory: a node's data on disk: whose it is, who has it open, and how often it was opened.
+
+Data has an identity of its own, drawn when it is made. Peers remember it: a node that comes back
+under its old name with other data has forgotten its votes and what it acknowledged, and must not
+count for a majority again.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 
 FORMAT_VERSION = 1
 
+_OPENED_BITS = 32  # An incarnation is the data's identity, then how often it was opened.
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What `node.json` says: fixed when the directory is made, but for the incarnation.
+    """What `node.json` says.
 
     Attributes:
-        incarnation: Opened so many times; peers tell a restarted node from its earlier self by it.
+        data: Drawn when the directory was made, 1 to 2^31 - 1.
+        opened: So many times.
+        peers: The `data` of every peer met so far.
     """
 
     format_version: int
     cluster_id: str
     node_id: str
     shards: int
-    incarnation: int
+    data: int
+    opened: int = 0
+    peers: dict[str, int] = {}
 
 
 class DataDirectory:
@@ -36,7 +47,7 @@ class DataDirectory:
 
     def __init__(self, path: Path, lock: int, identity: Identity) -> None:
         self.path = path
-        self.incarnation = identity.incarnation
+        self._identity = identity
         self._lock: int | None = lock
 
     def __enter__(self) -> Self:
@@ -44,6 +55,35 @@ class DataDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def incarnation(self) -> int:
+        """Return what tells this opening of this data from every other; grows with each opening."""
+        return self._identity.data << _OPENED_BITS | self._identity.opened
+
+    def recognises(self, peer: str, incarnation: int) -> bool:
+        """Tell whether a peer still has the data it had; remember a new peer's, durably.
+
+        Args:
+            peer: Its node id.
+            incarnation: What it says of itself.
+
+        Raises:
+            StorageFailed: The new acquaintance cannot be written down.
+        """
+        data = incarnation >> _OPENED_BITS
+        known = self._identity.peers.get(peer)
+        if known is not None:
+            return known == data
+        identity = msgspec.structs.replace(
+            self._identity, peers=self._identity.peers | {peer: data}
+        )
+        try:
+            _write_durably(self.path / _IDENTITY, msgspec.json.encode(identity))
+        except OSError as error:
+            raise StorageFailed(f"writing {_IDENTITY}: {error}") from error
+        self._identity = identity
+        return True
 
     def shard_path(self, shard: int) -> Path:
         """Return where a shard's database is."""
@@ -96,7 +136,7 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             cluster_id=cluster_id,
             node_id=node_id,
             shards=shards,
-            incarnation=0,
+            data=secrets.randbelow(2**31 - 1) + 1,
         )
     for what, theirs, ours in (
         ("format version", was.format_version, FORMAT_VERSION),
@@ -113,9 +153,9 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
         if not _shard_path(path, shard).is_dir():
             raise DataDirectoryRefused(
                 f"the data directory {path} has lost {_shard_path(path, shard).name}: "
-                f"restore it, or give the node an empty data directory"
+                f"restore it from a copy of this node's own data"
             )
-    return msgspec.structs.replace(was, incarnation=was.incarnation + 1)
+    return msgspec.structs.replace(was, opened=was.opened + 1)
 
 
 def _read_identity(file: Path) -> Identity:

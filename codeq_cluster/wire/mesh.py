@@ -76,6 +76,7 @@ class Mesh:
         on_up: Callable[[str], None],
         on_down: Callable[[str, bool], None],
         serve: Serve,
+        recognises: Callable[[str, int], bool] = lambda peer, incarnation: True,  # noqa: ARG005
     ) -> None:
         """Prepare; nothing happens before `start`.
 
@@ -92,6 +93,8 @@ class Mesh:
             on_up: Takes a peer whose connection, dialled by this node, is authenticated.
             on_down: Takes (peer, refused) once per loss of such a connection, when it is known
                 whether the peer's machine refuses a new one at once (its process has ended).
+            recognises: Tells whether (peer, incarnation) is who it was; a peer that proved itself
+                and is not is kept out, for its data is not the data it had.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
 
         Raises:
@@ -111,6 +114,7 @@ class Mesh:
         self._on_raft = on_raft
         self._on_up = on_up
         self._on_down = on_down
+        self._recognises = recognises
         self._tally = Tally()
         self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
         self._handlers = Handlers(
@@ -269,12 +273,9 @@ class Mesh:
         self._unknown[connection] = None
 
     def _is_stale(self, peer: str, incarnation: int, session: int) -> bool:
-        latest = self._latest.get(peer, (0, 0))
-        if (incarnation, session) > latest:
-            return False
-        # A node whose data was made anew counts its incarnations from one again. It may come
-        # back, but not while a connection of the other count lives.
-        return incarnation == latest[0] or peer in self._inbound
+        if not self._recognises(peer, incarnation):
+            return True
+        return (incarnation, session) <= self._latest.get(peer, (0, 0))
 
     def _authenticated(self, connection: Inbound) -> None:
         del self._unknown[connection]

@@ -10,7 +10,14 @@ from typing import Final
 import cbor2
 from msgspec import Struct
 
-from codeq_cluster.errors import CodeqError, NoLeader, NotLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.errors import (
+    CodeqError,
+    NoLeader,
+    NotLeader,
+    OperationTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+)
 from codeq_cluster.wire.frames import decode_body
 from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 
@@ -102,6 +109,8 @@ def failure_body(number: int, error: CodeqError) -> bytes:
         case Overloaded():
             what = str(error).removesuffix(" is full")
             return cbor2.dumps([_FAILURE, number, "overloaded", what, error.retry_after_s])
+        case OperationTooLarge():
+            return cbor2.dumps([_FAILURE, number, "too-large", str(error), 0])
         case _:
             return cbor2.dumps([_FAILURE, number, "outcome-unknown", str(error), 0])
 
@@ -170,6 +179,8 @@ def _error(code: object, text: object, retry_after_s: object) -> CodeqError | No
             return NoLeader(text or "")
         case "outcome-unknown":
             return OutcomeUnknown(text or "")
+        case "too-large":
+            return OperationTooLarge(text or "")
         case "overloaded" if retry_after_s >= 1:
             return Overloaded(text or "", retry_after_s=retry_after_s)
         case _:

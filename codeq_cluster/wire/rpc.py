@@ -16,6 +16,7 @@ from codeq_cluster.errors import (
     LinkLost,
     NoLeader,
     NotLeader,
+    OperationTooLarge,
     OutcomeUnknown,
     Overloaded,
     PeerUnreachable,
@@ -161,7 +162,7 @@ class Handlers:
             async with asyncio.timeout(request.timeout_s) as deadline:
                 value = await self._serve(peer, request.method, request.body, request.timeout_s)
             answer = answer_body(request.number, value)
-        except (NotLeader, NoLeader, OutcomeUnknown, Overloaded) as error:
+        except (NotLeader, NoLeader, OperationTooLarge, OutcomeUnknown, Overloaded) as error:
             answer = failure_body(request.number, error)
         except Exception as error:
             if not (isinstance(error, TimeoutError) and deadline.expired()):

@@ -21,7 +21,7 @@ def test_every_opening_is_a_new_incarnation(tmp_path: Path) -> None:
     """Peers tell a restarted node from its earlier self."""
     for incarnation in (1, 2, 3):
         with opened(tmp_path / "d") as directory:
-            assert incarnation == directory.incarnation
+            assert incarnation == directory.incarnation & 0xFFFFFFFF
 
 
 def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
     (tmp_path / "d" / "node.tmp").write_text("{")
 
     with opened(tmp_path / "d") as directory:
-        assert 1 == directory.incarnation
+        assert 1 == directory.incarnation & 0xFFFFFFFF
 
 
 def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_directory_opens_once(tmp_path: Path) -> None:
     assert "is in use by another process" in second.stderr.splitlines()[-1]
     assert (0, "") == (third.returncode, third.stderr)
     with opened(tmp_path / "d") as directory:
-        assert 3 == directory.incarnation
+        assert 3 == directory.incarnation & 0xFFFFFFFF
 
 
 def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
@@ -149,3 +149,22 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
         directory.close()
         with pytest.raises(DataDirectoryRefused):
             opened(tmp_path / "d")
+
+
+def test_a_peer_is_recognised_by_its_data(tmp_path: Path) -> None:
+    """It may start as often as it likes; under its old name with other data it is a stranger."""
+    with opened(tmp_path / "n1") as mine:
+        with opened(tmp_path / "n2") as theirs:
+            first = theirs.incarnation
+        with opened(tmp_path / "n2") as theirs:
+            second = theirs.incarnation
+        with opened(tmp_path / "wiped") as wiped:
+            anew = wiped.incarnation
+
+        assert [True, True, False] == [
+            mine.recognises("n2", incarnation) for incarnation in (first, second, anew)
+        ]
+    with opened(tmp_path / "n1") as mine:
+        assert not mine.recognises("n2", anew)
+        assert mine.recognises("n2", second)
+    assert second > first

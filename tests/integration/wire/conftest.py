@@ -65,6 +65,7 @@ class Node:
     secret: bytes | str = SECRET
     incarnation: int = 1
     serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
+    recognises: Callable[[str, int], bool] = lambda peer, incarnation: True
     received: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
     events: list[tuple[str, ...]] = field(default_factory=list)
     mesh: Mesh | None = None
@@ -86,6 +87,7 @@ class Node:
                 ("down", peer, "refused" if refused else "lost")
             ),
             serve=self.serve,
+            recognises=self.recognises,
         )
         await self.mesh.start()
         return self.mesh

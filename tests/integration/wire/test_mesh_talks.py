@@ -263,9 +263,10 @@ async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes)
     await joined(one, two)
 
 
-async def test_a_node_whose_data_was_made_anew_is_let_in(nodes: Nodes) -> None:
-    """Its incarnation starts over; no connection of the old count lives, so it may come back."""
+async def test_a_node_whose_data_was_made_anew_is_kept_out(nodes: Nodes) -> None:
+    """It proved the secret, but it has forgotten its votes: it must not count for a majority."""
     one, two = nodes.make("n1", "n2")
+    one.recognises = lambda _, incarnation: incarnation >= 9
     two.incarnation = 9
     await one.start()
     await two.start()
@@ -273,8 +274,9 @@ async def test_a_node_whose_data_was_made_anew_is_let_in(nodes: Nodes) -> None:
     await two.stop()
     two.incarnation = 1
     await two.start()
+    await eventually(lambda: one.running.counters.refused_handshakes["stale"] > 0)
 
-    await joined(one, two)
+    assert not two.running.connected("n1")
 
 
 async def test_a_call_ends_when_the_peer_does(nodes: Nodes) -> None:

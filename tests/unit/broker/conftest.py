@@ -65,7 +65,12 @@ class Shard:
 
 
 def make_shard(
-    store: MemoryShard, clock: TestClock, *, operations_max: int = 1000, bytes_max: int = 2**24
+    store: MemoryShard,
+    clock: TestClock,
+    *,
+    operations_max: int = 1000,
+    bytes_max: int = 2**24,
+    entry_bytes_max: int = 3 * 2**20,
 ) -> Shard:
     """Make an engine over a store that may have a history."""
     seen = Seen()
@@ -76,7 +81,10 @@ def make_shard(
         store=store.state,
         rules=Rules(),
         limits=EngineLimits(
-            operations_max=operations_max, bytes_max=bytes_max, lease_grace_ms=GRACE_MS
+            operations_max=operations_max,
+            bytes_max=bytes_max,
+            lease_grace_ms=GRACE_MS,
+            entry_bytes_max=entry_bytes_max,
         ),
         clock=clock,
         fraction=random.Random(7).random,
