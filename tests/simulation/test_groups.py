@@ -78,6 +78,20 @@ def test_a_silent_leader_is_replaced_within_two_election_timeouts() -> None:
     assert seconds < 2.5 * RaftSettings().election_ms / 1000
 
 
+def test_a_node_cut_off_knows_no_leader() -> None:
+    """It says so to its source, and learns of the leader again when it is back."""
+    cluster = settled()
+
+    cluster.cut("C", "AB")
+    cluster.run(3.0)
+    alone = cluster.nodes["C"].group.status().leader, cluster.nodes["C"].source.leader
+    cluster.heal()
+    cluster.run(0.2)
+
+    assert (None, None) == alone
+    assert "A" == cluster.nodes["C"].source.leader
+
+
 def test_a_leader_whose_peers_are_gone_steps_down_at_once() -> None:
     """Refused links to a majority leave no doubt, so it need not wait for its fallback time."""
     cluster = settled()

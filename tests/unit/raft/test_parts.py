@@ -12,6 +12,7 @@ from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
 from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
 from codeq_cluster.settings import RaftSettings
@@ -89,6 +90,31 @@ def test_grants_of_another_term_do_not_count() -> None:
 def test_a_single_voter_needs_nobody() -> None:
     """A majority of one."""
     assert elections(voters=1).ask(1, 0.0)
+
+
+def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None:
+    """One that is up but cannot lead must not interrupt the others every few seconds."""
+    handover = Handover()
+    now, waits = 0.0, []
+
+    for _ in range(3):
+        started = now
+        while not handover.preferred_due(caught_up=True, now=now):
+            now += 0.5
+        waits.append(now - started)
+        handover.end()
+
+    assert [5.0, 10.0, 20.0] == waits
+
+
+def test_a_peer_that_falls_behind_starts_over() -> None:
+    """It has to be caught up all the time."""
+    handover = Handover()
+
+    assert not handover.preferred_due(caught_up=True, now=0.0)
+    assert not handover.preferred_due(caught_up=False, now=4.0)
+    assert not handover.preferred_due(caught_up=True, now=6.0)
+    assert handover.preferred_due(caught_up=True, now=11.0)
 
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
