@@ -103,10 +103,10 @@ def draw_options(random: Random) -> Options:
         propose=random.choice((0.2, 0.5, 0.9)),
         barrier=0.3,
         crash=sometimes(0.004),
-        partition=sometimes(0.005),
+        partition=sometimes(0.008),
         reconnect=sometimes(0.01),
         stall=sometimes(0.006),
-        transfer=sometimes(0.002),
+        transfer=sometimes(0.006),
         slow_disk=random.random() < 0.3,
         small=random.random() < 0.6,
         in_flight=random.choice((1, 4, 8, 64)),
@@ -231,7 +231,9 @@ class _Run:
     def _clients(self) -> None:
         random, options = self._random, self._options
         if random.random() < options.propose:
-            for _ in range(random.choice((1, 1, 3, 8))):
+            # Seldom a burst that fills every window.
+            burst = 80 if random.random() < 0.01 else random.choice((1, 1, 3, 8))
+            for _ in range(burst):
                 # Any node that believes it leads is asked, a deposed one too.
                 believers = [n for n in self._cluster.nodes.values() if n.source.term is not None]
                 if not believers:
