@@ -89,6 +89,7 @@ class LimitSettings:
     Attributes:
         max_body_bytes: A request's body; larger products belong into artifacts.
         max_result_bytes: A result's JSON text.
+        max_error_bytes: A result's error text; it is kept with the task and with the result.
         batch_max: Items of one batch request.
         payload_depth_max: Nesting of a payload; deeper JSON breaks readers, not us.
         request_timeout_ms: From a request's last byte to its answer, waits not counted.
@@ -100,6 +101,7 @@ class LimitSettings:
 
     max_body_bytes: int = 2**20
     max_result_bytes: int = 2**20
+    max_error_bytes: int = 64 * 2**10
     batch_max: int = 100
     payload_depth_max: int = 200
     idempotency_key_bytes_max: int = 256

@@ -277,6 +277,8 @@ def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResul
         raise bad_request("invalid status", "invalid-status")
     if len(text.encode()) > limits.max_result_bytes:
         raise ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
+    if len(error.encode()) > limits.max_error_bytes:
+        raise ApiError(413, f"error exceeds {limits.max_error_bytes} bytes", "error-too-large")
     return NewResult(
         task_id="",
         status=body.status,

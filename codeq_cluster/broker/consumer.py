@@ -73,10 +73,11 @@ class Consumer:
         )
         if wait_s <= 0:
             return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
-        with self._waiters.for_work(tenant, queues) as ticket:
-            ask_leaders = True
-            woken = False
-            try:
+        ticket = self._waiters.for_work(tenant, queues)
+        ask_leaders = True
+        woken = False
+        try:
+            with ticket:
                 while True:
                     woken = ticket.event.is_set()
                     ticket.event.clear()
@@ -87,11 +88,10 @@ class Consumer:
                     remaining_s = waits_until - loop.time()
                     if claimed.tasks or remaining_s <= 0 or not await ticket.wait(remaining_s):
                         return claimed
-            finally:
-                if woken or ticket.event.is_set():
-                    # Woken for work it does not take: the next in line gets the call.
-                    ticket.event.clear()
-                    self._pass_on(tenant, queues)
+        finally:
+            if woken or ticket.event.is_set():
+                # Woken for work it does not take: the next in line gets the call.
+                self._pass_on(tenant, queues)
 
     async def heartbeat(
         self,

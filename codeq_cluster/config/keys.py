@@ -259,6 +259,7 @@ _LIMITS = _section(
     (
         ("max_body_bytes", 1024, 64 * _MIB, "of a request; below `raft.entryBytesMax`"),
         ("max_result_bytes", 1024, 64 * _MIB, "of a result's JSON text"),
+        ("max_error_bytes", 1024, 2**20, "of a result's error text"),
         ("batch_max", 1, 10_000, "items of one batch request"),
         ("payload_depth_max", 1, 900, "nesting of a payload"),
         ("idempotency_key_bytes_max", 1, 4096, "of an idempotency key"),

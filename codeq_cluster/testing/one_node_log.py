@@ -47,8 +47,15 @@ class OneNodeLog:
 
     def take(self) -> None:
         """Take every entry there is; nothing is applied."""
-        while self.leading and (payload := self.source.take()) is not None:
+        while self.take_one():
+            pass
+
+    def take_one(self) -> bool:
+        """Take one entry, if there is one."""
+        payload = self.source.take() if self.leading else None
+        if payload is not None:
             self.taken.append((self.term, payload))
+        return payload is not None
 
     def commit(self, *, term: int | None = None) -> None:
         """Apply what was taken, under the term it was taken in or another, and confirm barriers."""
@@ -56,13 +63,13 @@ class OneNodeLog:
             taken_in, payload = self.taken.popleft()
             self._apply(term or taken_in, payload)
         if self.leading and not self.held:
-            self._confirm()
+            self.confirm()
 
     def barrier(self, done: Callable[[bool], None]) -> None:
         """Confirm at once, or when released if held."""
         self.barriers.append(done)
         if not self.held:
-            self._confirm()
+            self.confirm()
 
     def release(self) -> None:
         """Go on as if never held."""
@@ -70,7 +77,8 @@ class OneNodeLog:
         self.take()
         self.commit()
 
-    def _confirm(self) -> None:
+    def confirm(self) -> None:
+        """Confirm leadership to everybody who asked for it."""
         waiting, self.barriers = self.barriers, []
         for done in waiting:
             done(self.leading)

@@ -10,7 +10,7 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.core.operations import Heartbeat, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
 from codeq_cluster.core.task import State
-from codeq_cluster.errors import NotLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.errors import NotLeader, OperationTooLarge, OutcomeUnknown, Overloaded
 from codeq_cluster.testing.memory_store import MemoryShard
 
 from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard
@@ -302,3 +302,85 @@ async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
     assert second.task.created_ms >= first.task.created_ms
     assert second.task.seq > first.task.seq
     new.engine.stop()
+
+
+async def test_a_caller_waits_for_the_batch_its_rows_are_in(shard: Shard) -> None:
+    """A decision that fills a batch is not answered by the empty batch after it."""
+    shard.log.held = True
+    large = asyncio.ensure_future(shard.engine.operate([create("t1", payload="x" * 1_100_000)]))
+    other = asyncio.ensure_future(shard.engine.operate([create("t2")]))
+    await _settle()
+    shard.log.take()
+    shard.log.confirm()
+    await _settle()
+
+    assert not large.done()
+    assert not other.done()
+
+    shard.log.release()
+
+    assert all(isinstance(outcome, Created) for [outcome] in (await large, await other))
+
+
+async def test_a_replay_waits_for_the_task_it_replays(shard: Shard) -> None:
+    """A quorum's word about what is committed says nothing of what is still on its way."""
+    shard.log.held = True
+    first = asyncio.ensure_future(shard.engine.operate([create("t1", idempotency_key="k")]))
+    await _settle()
+    shard.log.take()
+    replay = asyncio.ensure_future(shard.engine.operate([create("t2", idempotency_key="k")]))
+    await _settle()
+    shard.log.take()
+    shard.log.confirm()
+    await _settle()
+
+    assert not replay.done()
+
+    shard.log.depose("n2")
+
+    with pytest.raises(OutcomeUnknown):
+        await first
+    with pytest.raises(NotLeader):
+        await replay
+
+
+async def test_a_batch_half_taken_is_unknown_when_the_reign_ends(shard: Shard) -> None:
+    """Nobody may call "not done" what is partly on its way."""
+    shard.log.held = True
+    asked = asyncio.ensure_future(
+        shard.engine.operate([create(f"t{n}", payload="x" * 700_000) for n in range(2)])
+    )
+    await _settle()
+    shard.log.take_one()
+    shard.log.depose()
+
+    with pytest.raises(OutcomeUnknown):
+        await asked
+
+
+async def test_time_acts_in_parts_that_fit_an_entry() -> None:
+    """Many tasks due at once are dealt with in as many entries as it takes."""
+    shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=20_000)
+    shard.log.lead()
+    for number in range(100):
+        await shard.engine.operate([create(f"t{number}", delay_ms=5, trace_state="s" * 500)])
+    shard.clock.pass_ms(5)
+    for _ in range(20):
+        if shard.engine.replica.counters[("render", "acme")].delayed:
+            await _until_timer(shard)
+
+    assert shard.engine.replica.counters[("render", "acme")].ready == 100
+    shard.engine.stop()
+
+
+async def test_what_fits_no_entry_is_refused_and_does_nothing() -> None:
+    """One operation larger than the log can carry is an answer, never the end of the leader."""
+    shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=20_000)
+    shard.log.lead()
+
+    with pytest.raises(OperationTooLarge):
+        await shard.engine.operate([create("t1", payload="x" * 30_000)])
+
+    [created] = await shard.engine.operate([create("t1")])
+    assert isinstance(created, Created)
+    shard.engine.stop()

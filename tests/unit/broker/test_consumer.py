@@ -1,0 +1,193 @@
+"""Claims that wait: who is woken, who gets the task, and what a vanished client leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.consumer import Consumer
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.producer import Producer
+from codeq_cluster.broker.requests import NewResult, NewTask
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
+from codeq_cluster.errors import NoLeader
+from codeq_cluster.testing.memory_store import MemoryShard
+
+from .conftest import Shard, TestClock, make_shard
+
+pytestmark = pytest.mark.asyncio
+
+
+class _NoPeers:
+    """The link of a cluster of one: there is nobody to call."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        raise AssertionError((peer, method, body, timeout_s, topic))
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """Nothing waits."""
+
+
+@dataclass
+class Desk:
+    """A broker on one node with one shard."""
+
+    shard: Shard
+    producer: Producer
+    consumer: Consumer
+    background: Background
+
+    async def create(self, *commands: str) -> None:
+        """Create a task of each command."""
+        items = [NewTask(command=command, payload="{}") for command in commands]
+        await self.producer.create("acme", items, timeout_s=5)
+
+    async def claim(
+        self, *commands: str, wait_s: float = 0, worker: str = "ann", timeout_s: float = 5
+    ) -> Claimed:
+        """Claim one task."""
+        return await self.consumer.claim(
+            "acme",
+            worker,
+            commands=commands,
+            count=1,
+            lease_ms=60_000,
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Return (ready, leased) of the queue `render`."""
+        counters = self.shard.engine.replica.counters.get(("render", "acme"))
+        return (counters.ready, counters.leased) if counters else (0, 0)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """Lend a broker that leads its one shard."""
+    shard = make_shard(MemoryShard(), TestClock())
+    waiters = Waiters(waiters_max=10)
+    shard.engine.on_rows(waiters.rows)
+    shards = Forwarder(
+        node_id="n1",
+        engines=[shard.engine],
+        calls=_NoPeers(),
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+    )
+    background = Background()
+    shard.log.lead()
+    return Desk(
+        shard,
+        Producer(shards, max_attempts_default=5),
+        Consumer(shards, waiters, background),
+        background,
+    )
+
+
+async def _settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def _ids(claims: Sequence[Claimed]) -> int:
+    return len({task.id for claimed in claims for task in claimed.tasks})
+
+
+async def test_a_waiting_claim_is_woken_by_a_create(desk: Desk) -> None:
+    """The longest waiting gets the first task; the others wait on."""
+    waiting = [asyncio.ensure_future(desk.claim("render", wait_s=30)) for _ in range(3)]
+    await _settle()
+    await desk.create("render")
+    await _settle()
+
+    assert [True, False, False] == [claim.done() for claim in waiting]
+
+    await desk.create("render", "render")
+
+    assert 3 == _ids(await asyncio.gather(*waiting))
+
+
+async def test_two_spellings_of_a_command_are_one_queue(desk: Desk) -> None:
+    """A claim that names both waits, is woken and gets its task."""
+    waiting = asyncio.ensure_future(desk.claim("render", "RENDER", wait_s=30))
+    await _settle()
+    await desk.create("Render")
+
+    assert 1 == len((await waiting).tasks)
+
+
+async def test_a_claim_for_everything_is_woken_by_any_queue(desk: Desk) -> None:
+    """No command named means every command of the tenant."""
+    waiting = asyncio.ensure_future(desk.claim(wait_s=30))
+    await _settle()
+    await desk.create("anything")
+
+    assert 1 == len((await waiting).tasks)
+
+
+async def test_a_claim_that_vanishes_while_waiting_takes_nothing(desk: Desk) -> None:
+    """Its place in the line is gone with it."""
+    waiting = asyncio.ensure_future(desk.claim("render", wait_s=30))
+    await _settle()
+    waiting.cancel()
+    await desk.create("render")
+    await _settle()
+
+    assert (1, 0) == desk.counters
+
+
+async def test_a_claim_that_vanishes_while_claiming_gives_back(desk: Desk) -> None:
+    """The task was leased for nobody: it is ready again and the delivery does not count."""
+    await desk.create("render")
+    desk.shard.log.held = True
+    claiming = asyncio.ensure_future(desk.claim("render"))
+    await _settle()
+    desk.shard.log.take()
+    claiming.cancel()
+    await _settle()
+    desk.shard.log.release()
+    await _settle()
+
+    assert (1, 0) == desk.counters
+    [task] = (await desk.claim("render")).tasks
+    assert 1 == task.attempts
+
+
+async def test_a_wake_up_that_fails_is_passed_on(desk: Desk) -> None:
+    """The woken claim meets its deadline; the next in line gets the task."""
+    first = asyncio.ensure_future(desk.claim("render", wait_s=30, timeout_s=0.05))
+    await _settle()
+    second = asyncio.ensure_future(desk.claim("render", wait_s=30, worker="bob"))
+    await _settle()
+    await desk.create("render")
+    desk.shard.log.depose()
+    with pytest.raises(NoLeader):
+        await first
+    desk.shard.log.lead()
+
+    [task] = (await second).tasks
+
+    assert "bob" == task.worker
+
+
+async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) -> None:
+    """The second saying is refused, whatever it says."""
+    await desk.create("render")
+    [task] = (await desk.claim("render")).tasks
+    said = NewResult(task_id=task.id, status="COMPLETED", body="1")
+
+    answers = await desk.consumer.submit("acme", "ann", [said, said], timeout_s=5)
+
+    assert isinstance(answers[0], Submitted)
+    assert Rejected(Rejection.NOT_IN_PROGRESS) == answers[1]
