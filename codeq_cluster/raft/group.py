@@ -81,7 +81,7 @@ class RaftGroup:
             node_id: This voter.
             nodes: Every voter, this one included.
             preferred: The voter that should lead when it can.
-            incarnation: Grows durably with each start of the node, from 1.
+            incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
             store: Where the journal lives.
             machine: What the committed entries are applied to.
             source: Where entries come from while this node leads.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 
 from codeq_cluster.raft.messages import Append, Message, parse
+
+_log = logging.getLogger(__name__)
 
 # A turn may have to wait for a slow flush; what does not fit is sent again anyway. Messages without
 # entries are bounded by their number alone: 4,096 x ~300 bytes.
@@ -30,6 +33,7 @@ class Inbox:
         self._seen: dict[str, tuple[int, int]] = {}
         self._queue: deque[tuple[str, Message, int]] = deque()
         self._bytes = 0
+        self._complained: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -40,7 +44,11 @@ class Inbox:
             return self._drop("stranger")
         try:
             message = parse(raw)
-        except ValueError:
+        except ValueError as error:
+            if peer not in self._complained:
+                # Once a peer: one that speaks another language does so all the time.
+                self._complained.add(peer)
+                _log.warning("malformed message", extra={"peer": peer, "error": str(error)[:200]})
             return self._drop("malformed")
         stamp = (message.incarnation, message.seq)
         # Any network becomes one that keeps order and may lose: a frame of a dead connection or of

@@ -19,7 +19,12 @@ _DIGEST_BYTES = 16
 # A batch of empty entries must not make a message of millions of list items.
 ENTRIES_MAX = 4096
 
+# An incarnation carries the data's identity in its upper half, so it may take all 64 bits.
+_INCARNATION_MAX = 2**64 - 1
+
 _Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+# The schema's own bounds end at 63 bits; `parse` checks the rest.
+_Incarnation = Annotated[int, Meta(ge=0)]
 _Digest = Annotated[bytes, Meta(max_length=_DIGEST_BYTES)]
 
 
@@ -39,7 +44,7 @@ class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_
         term: The sender's current term, unless the message says otherwise.
     """
 
-    incarnation: _Number = msgspec.field(name="i", default=0)
+    incarnation: _Incarnation = msgspec.field(name="i", default=0)
     seq: _Number = msgspec.field(name="s", default=0)
     term: _Number = msgspec.field(name="e")
 
@@ -82,7 +87,7 @@ class Answer(_Message, frozen=True, kw_only=True, tag=2):
     next: _Number = msgspec.field(name="n")
     success: bool = msgspec.field(name="ok")
     reset: bool = msgspec.field(name="x")
-    of_incarnation: _Number = msgspec.field(name="oi")
+    of_incarnation: _Incarnation = msgspec.field(name="oi")
     of_seq: _Number = msgspec.field(name="os")
     round: _Number = msgspec.field(name="r")
     applied: _Number = msgspec.field(name="a")
@@ -159,6 +164,8 @@ def parse(raw: Mapping[str, object]) -> Message:
     if kind is None:
         raise ValueError(f"there is no message of kind {tag!r:.20}")
     message: Message = msgspec.convert(raw, kind, builtin_types=_NATIVE)
+    if message.incarnation > _INCARNATION_MAX:
+        raise ValueError("an incarnation of more than 64 bits")
     if isinstance(message, Append):
         _check_entries(message)
     return message

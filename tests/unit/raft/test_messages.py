@@ -19,7 +19,8 @@ from codeq_cluster.raft.messages import (
     render,
 )
 
-STAMP = Stamp(3, 41)
+# The largest there is: every bit may be used.
+STAMP = Stamp(2**64 - 1, 41)
 APPEND = Append(
     term=4,
     prev=7,
@@ -40,7 +41,7 @@ MESSAGES = [
         next=8,
         success=True,
         reset=False,
-        of_incarnation=1,
+        of_incarnation=2**64 - 1,
         of_seq=2,
         round=9,
         applied=7,
@@ -63,7 +64,7 @@ def test_a_message_survives_the_wire(message: Message) -> None:
     again = parse(raw)
 
     assert raw == render(again, Stamp(again.incarnation, again.seq))
-    assert (type(message), 3, 41) == (type(again), again.incarnation, again.seq)
+    assert (type(message), 2**64 - 1, 41) == (type(again), again.incarnation, again.seq)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -86,6 +87,8 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
         {"t": True},
         {"t": [1]},
         {"e": -1},
+        {"i": 2**64},
+        {"i": -1},
         {"e": 2**60},
         {"e": True},
         {"e": 4.0},
