@@ -126,7 +126,6 @@ async def test_a_node_without_peers_says_so_in_time(
     assert elapsed_s < 10
 
 
-@pytest.mark.xfail(reason="a follower keeps the leader it heard last, however long ago that was")
 async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: LocalCluster) -> None:
     """Readiness ends with the silence of the leaders, so that no balancer sends requests here."""
     leaders = {await cuttable_cluster.leader_of(shard) for shard in range(cuttable_cluster.shards)}
