@@ -36,6 +36,7 @@ class RaftSettings:
         fallback_ms: A leader without a majority for this long steps down.
         append_bytes_max: Of entries in one append message.
         entry_bytes_max: Of one entry; must stay below `append_bytes_max`.
+        turn_ms: Between two turns of one group; longer gathers more in an entry and costs latency.
         entries_in_flight_max: Proposed and not applied, a shard.
         cache_bytes_max: Of recent log entries in memory, a shard.
         keep_entries: Of the log, behind the slowest peer.
@@ -44,6 +45,7 @@ class RaftSettings:
     heartbeat_ms: int = 100
     election_ms: int = 1000
     fallback_ms: int = 1500
+    turn_ms: int = 2
     append_bytes_max: int = 4 * 2**20
     entry_bytes_max: int = 3 * 2**20
     entries_in_flight_max: int = 4

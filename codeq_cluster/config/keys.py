@@ -139,6 +139,13 @@ _RAFT = (
         "raft.fallback_ms",
     ),
     Key(
+        "raft.turnMS",
+        "RAFT_TURN_MS",
+        whole(0, 100),
+        "between two turns of one group; longer gathers more in an entry and costs latency",
+        "raft.turn_ms",
+    ),
+    Key(
         "raft.appendBytesMax",
         "RAFT_APPEND_BYTES_MAX",
         whole(64 * 1024, 256 * _MIB),

@@ -145,6 +145,8 @@ class RaftGroup:
         self._told_commit = 0
         self._leader_changes = 0
         self._running = False
+        self._turn_s = settings.turn_ms / 1000
+        self._turned_at = float("-inf")
         self._flushing = False
         self._wanted = False
         self._soon: Handle | None = None
@@ -302,7 +304,12 @@ class RaftGroup:
         if self._flushing:
             self._wanted = True
         elif self._soon is None:
-            self._soon = self._timers.call_soon(self._turn)
+            # What arrives soon after a turn shares the next one: entries grow, turns get fewer.
+            left_s = self._turned_at + self._turn_s - self._timers.now()
+            if left_s <= 0:
+                self._soon = self._timers.call_soon(self._turn)
+            else:
+                self._soon = self._timers.call_later(left_s, self._turn)
 
     def _turn(self) -> None:
         self._soon = None
@@ -318,6 +325,7 @@ class RaftGroup:
 
     def _take_turn(self) -> None:
         library.use_clock(self._timers.now)
+        self._turned_at = self._timers.now()
         self._wanted = False
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
