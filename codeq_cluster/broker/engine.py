@@ -256,10 +256,13 @@ class Engine:
         self._store.commit(rows, index=index, digest=digest)
         if entry is None:
             return
-        self._replica.follow(rows)
         reign = self._reign
-        if reign is not None:
+        if reign is None:
+            self._replica.follow(rows)
+        else:
             assert reign.term == term, "an entry of another reign is applied in this one"
+            # The reign's own view knows the rows already; the replica is made anew after it.
+            self._replica.count(rows)
             self._release(reign, entry.ordinal)
         for call in self._on_rows:
             call(rows)
@@ -438,6 +441,7 @@ class Engine:
             self._timer = None
         if reign is None:
             return
+        self._replica = self._new_view()
         log.info("no longer leading", extra={"shard": self.shard, "term": reign.term})
         for batch in (*reign.sent, *reign.open):
             self._forget(batch)

@@ -194,6 +194,12 @@ class ShardView:
             else:
                 window.add(key)
 
+    def count(self, rows: Rows) -> None:
+        """Bring the counters alone up to date; what else the view says is out of date after it."""
+        for key, value in rows.items():
+            if key.startswith(keyspace.STATS_PREFIX):
+                self._count(keyspace.stats_parts(key), value)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _load(self) -> None:

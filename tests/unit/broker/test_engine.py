@@ -384,3 +384,15 @@ async def test_what_fits_no_entry_is_refused_and_does_nothing() -> None:
     [created] = await shard.engine.operate([create("t1")])
     assert isinstance(created, Created)
     shard.engine.stop()
+
+
+async def test_a_node_that_no_longer_leads_knows_what_is_ready(shard: Shard) -> None:
+    """Its replica is made anew from what is committed, and follows the entries applied after."""
+    await shard.engine.operate([create("t1"), create("t2"), claim("r1")])
+    shard.log.depose("n2")
+
+    assert shard.engine.head("acme", ("render",)) is not None
+    assert (1, 1) == (
+        shard.engine.replica.counters[("render", "acme")].ready,
+        shard.engine.replica.counters[("render", "acme")].leased,
+    )

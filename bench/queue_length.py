@@ -1,0 +1,169 @@
+"""Queue length: what a claim costs with a thousand ready tasks and with a million.
+
+    python -m bench.queue_length [--tasks 1000000]
+
+One shard's engine on a real RocksDB, without network: creates the tasks in batches of 100, claims
+and finishes some, closes everything, opens it again and claims once more. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.machine import describe
+from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.operations import Claim, Create, Submit
+from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.testing.one_node_log import OneNodeLog
+
+PAYLOAD = json.dumps({"text": "x" * 288})  # 300 bytes.
+BATCH = 100
+CLAIMS = 2000
+
+
+class _SystemClock:
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+class _Deaf:
+    def changed(self, change: TaskChange) -> None:
+        del change
+
+
+class _Shard:
+    """An engine that leads its shard on a directory."""
+
+    def __init__(self, path: Path) -> None:
+        settings = StoreSettings(block_cache_bytes=64 * 2**20)
+        self.store = RocksShard(path, settings=settings, cache=new_cache(settings))
+        self.engine = Engine(
+            node_id="n1",
+            shard=0,
+            shards=1,
+            store=self.store.state,
+            rules=Rules(),
+            limits=EngineLimits(
+                operations_max=20_000,
+                bytes_max=64 * 2**20,
+                lease_grace_ms=0,
+                entry_bytes_max=3 * 2**20,
+            ),
+            clock=_SystemClock(),
+            fraction=random.random,
+            observer=_Deaf(),
+        )
+        log = OneNodeLog(self.engine, self.engine)
+        self.engine.attach(log)
+        log.lead()
+
+    async def fill(self, first: int, count: int) -> None:
+        """Create tasks, their ids counting from `first`."""
+        for start in range(first, first + count, BATCH):
+            await self.engine.operate(
+                [
+                    Create(id=f"t{number:08}", tenant="bench", command="work", payload=PAYLOAD)
+                    for number in range(start, min(start + BATCH, first + count))
+                ]
+            )
+
+    async def cycle(self, request: str) -> float:
+        """Claim one task and finish it; return the seconds of the claim."""
+        started = time.perf_counter()
+        [claimed] = await self.engine.operate(
+            [
+                Claim(
+                    request=request,
+                    tenant="bench",
+                    worker="w",
+                    commands=("work",),
+                    count=1,
+                    lease_ms=60_000,
+                )
+            ]
+        )
+        took_s = time.perf_counter() - started
+        assert isinstance(claimed, Claimed)
+        [task] = claimed.tasks
+        await self.engine.operate(
+            [
+                Submit(
+                    request=f"{request}s",
+                    id=task.id,
+                    tenant="bench",
+                    worker="w",
+                    status="COMPLETED",
+                    body="{}",
+                )
+            ]
+        )
+        return took_s
+
+    def close(self) -> None:
+        """Close the engine and the store."""
+        self.engine.stop()
+        self.store.close()
+
+
+async def _claims(shard: _Shard, name: str) -> dict[str, float]:
+    times_us = sorted([await shard.cycle(f"{name}{n}") * 1e6 for n in range(CLAIMS)])
+    return {"p50_us": round(times_us[CLAIMS // 2], 1), "p99_us": round(times_us[-CLAIMS // 100], 1)}
+
+
+async def _measure(tasks: int) -> dict[str, object]:
+    with tempfile.TemporaryDirectory(prefix="codeq-bench-") as directory:
+        machine = describe(Path(directory))
+        path = Path(directory) / "shard"
+        shard = _Shard(path)
+        await shard.fill(0, 1000 + CLAIMS)
+        short = await _claims(shard, "short")
+        started = time.perf_counter()
+        await shard.fill(1000 + CLAIMS, tasks)
+        fill_s = time.perf_counter() - started
+        long = await _claims(shard, "long")
+        rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        shard.close()
+        started = time.perf_counter()
+        shard = _Shard(path)
+        first_us = await shard.cycle("again") * 1e6
+        reopen_s = time.perf_counter() - started
+        shard.close()
+    return {
+        "ready_tasks": tasks,
+        "claim_with_1k_ready": short,
+        "claim_with_all_ready": long,
+        "ratio_p50": round(long["p50_us"] / short["p50_us"], 2),
+        "creates_per_s": round(tasks / fill_s),
+        "rss_max_mib": rss_mib,
+        "reopen_to_first_claim_s": round(reopen_s, 2),
+        "first_claim_us": round(first_us),
+        "machine": machine,
+    }
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.queue_length", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    print(json.dumps(asyncio.run(_measure(arguments.tasks)), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
