@@ -19,6 +19,7 @@ _JWKS_ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
 _HS_ALGORITHMS = ("HS256",)
+_SUBJECT_BYTES_MAX = 1024  # It is kept with every lease and every attempt.
 _HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
 
 
@@ -186,9 +187,20 @@ def _decoded(
     except (jwt.PyJWTError, TypeError, ValueError) as error:
         # TypeError and ValueError: PyJWT lets odd claims and mismatched keys through to its parts.
         raise TokenRejected(f"{type(error).__name__}: {error}") from error
-    if not claims["sub"] or not isinstance(claims["sub"], str):
-        raise TokenRejected("blank subject")
+    _check_subject(claims["sub"])
     return claims_of(claims, keep_s=settings.cache_seconds)
+
+
+def _check_subject(subject: object) -> None:
+    """Refuse what could not be written down as a worker's name, or only at length."""
+    if not subject or not isinstance(subject, str):
+        raise TokenRejected("blank subject")
+    try:
+        size = len(subject.encode())
+    except UnicodeEncodeError as error:
+        raise TokenRejected("the subject is no text") from error
+    if size > _SUBJECT_BYTES_MAX:
+        raise TokenRejected(f"the subject is longer than {_SUBJECT_BYTES_MAX} bytes")
 
 
 def _static_claims(token: StaticToken) -> Claims:

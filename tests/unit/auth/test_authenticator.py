@@ -208,6 +208,8 @@ async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
         {"iss": "another"},
         {"aud": "another"},
         {"aud": None},
+        {"sub": "\ud800"},
+        {"sub": "s" * 1025},
     ],
 )
 async def test_a_jwt_that_fails_a_check_is_an_invalid_token(fields: dict[str, object]) -> None:
