@@ -49,7 +49,9 @@ class ApiError(Exception):
         self.headers = headers or {}
 
 
-class _Envelope(Struct):
+class Envelope(Struct):
+    """What every error is told in: `code` is stable, `retryable` says whether to send it again."""
+
     error: str
     code: str
     retryable: bool
@@ -61,7 +63,7 @@ _encode = msgspec.json.Encoder().encode
 
 def envelope(error: ApiError, request_id: str) -> bytes:
     """Render the body of an error answer."""
-    return _encode(_Envelope(error.text, error.code, error.retryable, request_id))
+    return _encode(Envelope(error.text, error.code, error.retryable, request_id))
 
 
 def bad_request(text: str, code: str) -> ApiError:

@@ -28,9 +28,9 @@ EARLY_S = 0.2
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
 _NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
-_COMMANDS_MAX = 1000  # Of one claim; each costs a look at its queue.
-_REASON_CHARS_MAX = 1024  # Kept in the task's history, one an attempt.
-_ARTIFACTS_MAX = 100
+COMMANDS_MAX = 1000  # Of one claim; each costs a look at its queue.
+REASON_CHARS_MAX = 1024  # Kept in the task's history, one an attempt.
+ARTIFACTS_MAX = 100
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
@@ -106,7 +106,7 @@ async def nack(call: Call) -> web.Response:
         call.identity.subject,
         call.task_id(not_found=_NOT_FOUND),
         delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
-        reason=(body.reason or "")[:_REASON_CHARS_MAX],
+        reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=_lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
     )
@@ -198,12 +198,12 @@ def _commands(call: Call, asked: list[str] | None) -> tuple[str, ...]:
         if everything:
             return ()
         # An empty tuple would mean every command, so a token without one usable name gets none.
-        commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:_COMMANDS_MAX]
+        commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:COMMANDS_MAX]
         if not commands:
             raise _NOT_ALLOWED
         return commands
-    if len(asked) > _COMMANDS_MAX:
-        raise bad_request(f"invalid 'commands' (at most {_COMMANDS_MAX})", "out-of-range")
+    if len(asked) > COMMANDS_MAX:
+        raise bad_request(f"invalid 'commands' (at most {COMMANDS_MAX})", "out-of-range")
     if not everything and not set(asked) <= set(allowed):
         raise _NOT_ALLOWED
     if not all(COMMAND.fullmatch(each) for each in asked):
@@ -291,8 +291,8 @@ def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResul
 
 def _artifacts(body: schemas.ResultBody) -> tuple[Artifact, ...]:
     items = body.artifacts or ()
-    if len(items) > _ARTIFACTS_MAX:
-        raise bad_request(f"invalid 'artifacts' (at most {_ARTIFACTS_MAX})", "out-of-range")
+    if len(items) > ARTIFACTS_MAX:
+        raise bad_request(f"invalid 'artifacts' (at most {ARTIFACTS_MAX})", "out-of-range")
     artifacts = []
     for item in items:
         artifact = schemas.ARTIFACT.decode(item, error=_INVALID_RESULT.text)
