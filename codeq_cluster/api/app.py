@@ -8,7 +8,7 @@ from functools import partial
 
 from aiohttp import web
 
-from codeq_cluster.api import ops, queues, raft, reads, tasks, workers
+from codeq_cluster.api import openapi, openapi_document, ops, queues, raft, reads, tasks, workers
 from codeq_cluster.api.call import Services
 from codeq_cluster.api.middleware import Handler, Route, wrapped
 from codeq_cluster.api.ports import Broker
@@ -62,6 +62,8 @@ ROUTES = (
     _operate("/healthz", ops.healthz),
     _operate("/readyz", ops.readyz),
     _operate("/metrics", ops.metrics),
+    _operate("/openapi.json", openapi.spec),
+    _operate("/docs", openapi.page),
 )
 
 
@@ -91,6 +93,7 @@ def make_app(
         waits=Waits(),
     )
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
+    app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
     app.on_shutdown.append(partial(_end_waits, services.waits))
     for route in ROUTES:
         app.router.add_route(route.method, route.path, wrapped(route, services))

@@ -1,0 +1,214 @@
+"""OpenAPI: the document says what the routes and the bodies' types say, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from codeq_cluster.api import call, openapi, queues, raft, reads, schemas, tasks, workers
+from codeq_cluster.api.app import ROUTES
+from codeq_cluster.api.openapi_document import encoded, operation_id
+from codeq_cluster.api.openapi_operations import fields, operations
+from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
+from tests.unit.api.described import JSON, Described
+
+SETTINGS = NodeSettings(
+    node_id="n1",
+    cluster_id="c",
+    cluster_secret="a secret that is long enough for a cluster",
+    peers=(PeerAddress(id="n1", link="127.0.0.1:7000", http="http://127.0.0.1"),),
+    data_dir=Path("data"),
+    limits=LimitSettings(batch_max=7),
+)
+DOCUMENT = json.loads(encoded(ROUTES, SETTINGS))
+DESCRIBED = Described(DOCUMENT)
+BODIES = {body.__name__: body for body in fields(SETTINGS)}
+HANDLERS = (call, tasks, workers, reads, raft, queues)
+REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    """Programs that read OpenAPI can read this one."""
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+
+    assert DOCUMENT["openapi"] == "3.1.0"
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    """The route table is what the document is made from."""
+    described = {(method, path) for path, method, _ in DESCRIBED.operations()}
+
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
+    """A new route without them fails here."""
+    assert set(operations(SETTINGS)) == {route.handler for route in ROUTES}
+
+
+def test_operations_have_names_and_tags_of_their_own() -> None:
+    """Generated clients call their functions so."""
+    tags = {tag["name"] for tag in DOCUMENT["tags"]}
+    found = [operation for _, _, operation in DESCRIBED.operations()]
+
+    assert len({each["operationId"] for each in found}) == len(found) == len(ROUTES)
+    assert {tag for each in found for tag in each["tags"]} == tags
+    assert all(each["summary"] for each in found)
+
+
+def test_every_reference_resolves() -> None:
+    """And every shape is referred to from somewhere."""
+    referred = set(_references(DOCUMENT))
+    shapes = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+
+    assert referred == shapes
+
+
+def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
+    """The type that validates a request is the type that is shown."""
+    for name, body in BODIES.items():
+        properties = DOCUMENT["components"]["schemas"][name]["properties"]
+
+        assert set(properties) == {each.encode_name for each in msgspec.structs.fields(body)}
+        assert all("description" in each for each in properties.values())
+
+
+def test_every_type_of_body_is_shown() -> None:
+    """No body is left out."""
+    declared = {
+        name
+        for name, value in vars(schemas).items()
+        if name.endswith("Body") and isinstance(value, type)
+    }
+
+    assert set(BODIES) == declared
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.unreadable], ids=str)
+def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Any) -> None:
+    """The example can be sent as it stands, and so can each item in it."""
+    body = DOCUMENT["paths"][route.path]["post"]["requestBody"]["content"][JSON]
+    shape = BODIES[body["schema"]["$ref"].rpartition("/")[2]]
+    decoded = schemas.Schema(shape).decode(json.dumps(body["example"]), error="refused")
+    for items, item in (("tasks", schemas.TASK), ("results", schemas.RESULT)):
+        for each in getattr(decoded, items, None) or ():
+            item.decode(each, error="refused")
+
+    assert set(body["example"]) <= {each.encode_name for each in msgspec.structs.fields(shape)}
+
+
+def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_document() -> None:
+    """Unknown fields are ignored, and a program that checks by the document must let them by."""
+    closed = [
+        name for name in BODIES if "additionalProperties" in DOCUMENT["components"]["schemas"][name]
+    ]
+
+    assert closed == []
+
+
+def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
+    """Errors too, each under its code."""
+    seen = 0
+    for _, _, operation in DESCRIBED.operations():
+        for response in operation["responses"].values():
+            for content in response.get("content", {}).values():
+                examples = [each["value"] for each in content.get("examples", {}).values()]
+                examples += [content["example"]] if "example" in content else []
+                seen += len(examples)
+
+                assert [DESCRIBED.faults(content["schema"], each) for each in examples] == [
+                    [] for _ in examples
+                ]
+    assert seen > 100
+
+
+def test_every_refusal_that_a_handler_makes_is_documented_and_no_other() -> None:
+    """Codes are read from the handlers' source."""
+    made = {code for module in HANDLERS for code in _codes(Path(str(module.__file__)))}
+    documented = {
+        code
+        for path, method, operation in DESCRIBED.operations()
+        for status in operation["responses"]
+        if int(status) >= 400 and path != "/readyz"
+        for code in _enumerated(method, path, int(status))
+    }
+    rejections = {each.value for each in Rejection}
+    usual = {
+        "unauthorized",
+        "auth-unavailable",
+        "invalid-body",
+        "request-timeout",
+        "body-too-large",
+        "no-leader",
+        "overloaded",
+        "outcome-unknown",
+        "internal",
+    }
+
+    assert documented - {"forbidden"} == made | rejections | usual
+
+
+def test_the_access_of_a_route_shows_in_its_security() -> None:
+    """Open routes need none; a worker's route names its scope."""
+    for route in ROUTES:
+        operation = DOCUMENT["paths"][route.path][route.method.lower()]
+        scopes = [route.scope] if route.scope else []
+        expected = [] if route.access == "open" else [{"bearer": scopes}]
+
+        assert operation["security"] == expected, operation_id(route.handler)
+        assert ("401" in operation["responses"]) == bool(expected)
+
+
+def test_the_document_names_the_limits_of_its_node() -> None:
+    """They are configured, so two nodes may differ."""
+    schema = DOCUMENT["components"]["schemas"]["TasksBody"]["properties"]["tasks"]
+    refused = DESCRIBED.answer("POST", "/v1/codeq/tasks/batch", 400)["content"][JSON]["examples"]
+
+    assert schema["maxItems"] == 7
+    assert refused["batch-too-large"]["summary"] == "batch size exceeds maximum of 7"
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    """No address of another host is in it, and the policy allows none."""
+    page = Path(str(openapi.__file__)).with_name("web") / "docs.html"
+    text = page.read_text()
+
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "//cdn" not in text
+    assert " src=" not in text
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _enumerated(method: str, path: str, status: int) -> list[str]:
+    answer = DESCRIBED.answer(method, path, status)
+    codes: list[str] = answer["content"][JSON]["schema"]["properties"]["code"]["enum"]
+    return codes
+
+
+def _codes(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            at = REFUSALS.get(node.func.id)
+            if at is not None:
+                code = node.args[at]
+                assert isinstance(code, ast.Constant), ast.unparse(node)
+                yield code.value
