@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from itertools import compress, groupby
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import Head, Shards
@@ -200,28 +201,39 @@ class Consumer:
         return claimed
 
     async def _take_from(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
-        tasks: list[Task] = []
-        payloads: list[str] = []
-        failure: CodeqError | None = None
+        """Claim from shards in the order of their heads, from those of one priority at once."""
+        taken: list[tuple[Task, str]] = []
+        failures: list[CodeqError] = []
+
+        async def take(shard: int, count: int) -> bool:
+            """Claim on one shard; tell whether it may have more."""
+            try:
+                part = await self._claim_on(shard, wanted, count, deadline=deadline)
+            except CodeqError as error:
+                failures.append(error)  # Another shard may have work and a leader.
+                return False
+            taken.extend(zip(part.tasks, part.payloads, strict=True))
+            return len(part.tasks) == count
+
+        by_priority = groupby(sorted(heads, key=_order), key=lambda head: head.priority)
         try:
-            for head in sorted(heads, key=lambda head: (-head.priority, head.seq)):
-                try:
-                    part = await self._claim_on(
-                        head.shard, wanted, wanted.count - len(tasks), deadline=deadline
-                    )
-                except CodeqError as error:
-                    failure = error  # Another shard may have work and a leader.
-                    continue
-                tasks += part.tasks
-                payloads += part.payloads
-                if len(tasks) == wanted.count:
-                    break
+            for _, group in by_priority:
+                shards = [head.shard for head in group]
+                while shards and (missing := wanted.count - len(taken)):
+                    asked, shards = shards[:missing], shards[missing:]
+                    shares = _shares(missing, len(asked))
+                    if len(asked) == 1:
+                        more = [await take(asked[0], shares[0])]
+                    else:
+                        more = await asyncio.gather(*map(take, asked, shares))
+                    shards += compress(asked, more)
         except asyncio.CancelledError:
-            self._give_back(wanted, tasks)
+            self._give_back(wanted, [task for task, _ in taken])
             raise
-        if failure is not None and not tasks:
-            raise failure
-        return Claimed(tuple(tasks), tuple(payloads))
+        if failures and not taken:
+            raise failures[0]
+        taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
+        return Claimed(tuple(task for task, _ in taken), tuple(payload for _, payload in taken))
 
     async def _claim_on(self, shard: int, wanted: Claim, count: int, *, deadline: float) -> Claimed:
         """Claim on one shard; a caller that goes away meanwhile leaves nothing leased."""
@@ -302,3 +314,13 @@ def _submit(tenant: str, worker: str, item: NewResult) -> Submit:
         artifacts=item.artifacts,
         token=item.token,
     )
+
+
+def _order(head: Head) -> tuple[int, int]:
+    return -head.priority, head.seq
+
+
+def _shares(count: int, parts: int) -> list[int]:
+    """Divide `count` among `parts`, the first ones getting what does not divide."""
+    each, rest = divmod(count, parts)
+    return [each + (part < rest) for part in range(parts)]

@@ -191,3 +191,17 @@ async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) ->
 
     assert isinstance(answers[0], Submitted)
     assert Rejected(Rejection.NOT_IN_PROGRESS) == answers[1]
+
+
+async def test_a_batch_claim_is_ordered_by_priority(desk: Desk) -> None:
+    """However the tasks were gathered, the answer starts with what matters most."""
+    items = [
+        NewTask(command="render", payload="{}", priority=priority) for priority in (1, 9, 5, 9, 0)
+    ]
+    await desk.producer.create("acme", items, timeout_s=5)
+
+    claimed = await desk.consumer.claim(
+        "acme", "ann", commands=("render",), count=4, lease_ms=60_000, wait_s=0, timeout_s=5
+    )
+
+    assert [9, 9, 5, 1] == [task.priority for task in claimed.tasks]
