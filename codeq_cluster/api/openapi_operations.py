@@ -172,7 +172,11 @@ _RAFT = {
         }
     ],
 }
-_NEW_TASK = {"command": "resize-image", "payload": {"image": "cat.png", "width": 640}}
+_KEYED_TASK = {
+    "command": "resize-image",
+    "payload": {"image": "cat.png", "width": 640},
+    "idempotencyKey": "cat-640",
+}
 _NEW_RESULT = {
     "status": "COMPLETED",
     "result": _RESULT["result"],
@@ -222,7 +226,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "command": _said("The queue; case is kept.", pattern=f"^{tasks.COMMAND.pattern}$"),
                 "payload": _said(
                     "Any JSON but null, kept as the text that was sent, nested at most "
-                    f"{limits.payload_depth_max} deep."
+                    f"{limits.payload_depth_max} deep.",
+                    **{"not": {"type": "null"}},
                 ),
                 "priority": _said(
                     f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}."
@@ -350,7 +355,7 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
     return {
         tasks.create: Operation(
             body=schemas.TaskBody,
-            example=_NEW_TASK | {"priority": 5, "idempotencyKey": "cat-640"},
+            example=_KEYED_TASK | {"priority": 5},
             parameters=_TRACE,
             answers=(
                 Answer(
@@ -370,17 +375,19 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                 bad_request("invalid webhook url", "invalid-webhook-url"),
                 _beyond("delaySeconds", limits.delay_seconds_max),
                 bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds"),
+                _beyond("ttlSeconds", limits.delay_seconds_max),
+                _beyond("maxAttempts", limits.max_attempts_max),
                 bad_request(
                     f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
                     "invalid-idempotency-key",
                 ),
-                _rejected(Rejection.IDEMPOTENCY_CONFLICT),
+                _CONFLICT,
                 _TOO_LARGE,
             ),
         ),
         tasks.create_batch: Operation(
             body=schemas.TasksBody,
-            example={"tasks": [_NEW_TASK, {"command": "no spaces", "payload": 1}]},
+            example={"tasks": [_KEYED_TASK, _KEYED_TASK | {"payload": {"image": "dog.png"}}]},
             parameters=_TRACE,
             answers=(
                 Answer(
@@ -389,7 +396,7 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                     example={
                         "results": [
                             {"task": _TASK},
-                            {"error": _INVALID_COMMAND.text, "code": _INVALID_COMMAND.code},
+                            {"error": _CONFLICT.text, "code": _CONFLICT.code},
                         ]
                     },
                 ),
@@ -417,6 +424,7 @@ def _claiming(settings: NodeSettings) -> dict[Handler, Operation]:
     example = {"commands": ["resize-image"], "leaseSeconds": 300, "waitSeconds": 10}
     errors = (
         _beyond("leaseSeconds", limits.lease_seconds_max),
+        bad_request(f"invalid 'commands' (at most {workers.COMMANDS_MAX})", _BEYOND),
         _INVALID_COMMAND,
         ApiError(403, "event type not allowed", "event-type-not-allowed"),
     )
@@ -434,7 +442,7 @@ def _claiming(settings: NodeSettings) -> dict[Handler, Operation]:
         workers.claim_batch: Operation(
             body=schemas.ClaimBody,
             required=("count",),
-            example={"count": 10} | example,
+            example={"count": min(10, limits.batch_max)} | example,
             answers=(
                 Answer(
                     text="The tasks, now the caller's; at least one.",
@@ -675,5 +683,6 @@ def _batch_too_large(batch_max: int) -> ApiError:
 
 
 _BEYOND = "out-of-range"
+_CONFLICT = _rejected(Rejection.IDEMPOTENCY_CONFLICT)
 _INVALID_COMMAND = bad_request("invalid command", "invalid-command")
 _TASK_NOT_FOUND = _rejected(Rejection.NOT_FOUND, "task not found")
