@@ -10,7 +10,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from codeq_cluster.api.app import make_app
@@ -27,7 +26,7 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import SafetyViolated, StorageFailed
 from codeq_cluster.node_metrics import register_gauges
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.running import GroupLink, LoopTimers, ThreadFlusher
+from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.rocks import RocksShard, new_cache
@@ -111,9 +110,9 @@ class Node:
         # The stores, one a shard, sharing one block cache.
         self._open_shards(directory)
 
-        # The threads in which the groups wait for the disk.
-        threads = ThreadPoolExecutor(settings.shards, thread_name_prefix="flush")
-        stack.callback(threads.shutdown)
+        # The thread in which the groups wait for the disk.
+        disk = DiskThread(loop)
+        stack.callback(disk.stop)
 
         # The broker's engines, one a shard.
         waiters = Waiters(waiters_max=settings.limits.waiters_max)
@@ -145,7 +144,9 @@ class Node:
                 source=engine,
                 link=GroupLink(mesh, shard),
                 timers=timers,
-                flusher=ThreadFlusher(loop, threads, partial(self.metrics.log_synced, shard)),
+                flusher=ThreadFlusher(
+                    disk, now=timers.now, took=partial(self.metrics.log_synced, shard)
+                ),
                 random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),
