@@ -45,6 +45,9 @@ class _Deaf:
     def changed(self, change: TaskChange) -> None:
         del change
 
+    def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
+        del shard, mutations, commit_s
+
 
 class _Shard:
     """An engine that leads its shard on a directory."""

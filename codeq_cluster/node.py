@@ -127,6 +127,7 @@ class Node:
             snapshot=Snapshot,
             head=Head,
             depth=Depth,
+            took=self.metrics.forwarded,
         )
         self._serve = forwarder.serve
 

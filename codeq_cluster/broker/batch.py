@@ -37,6 +37,7 @@ class Batch:
         tasks: The newest state of every task changed; None when it is gone.
         operations: Decided for those who wait here.
         rows_bytes: About what the entry weighs, at most.
+        taken_at: When it was handed over, seconds of the loop's clock.
     """
 
     ordinal: int
@@ -46,6 +47,7 @@ class Batch:
     waiting: list[Waiting] = field(default_factory=list)
     operations: int = 0
     rows_bytes: int = 0
+    taken_at: float = 0.0
 
     def add_rows(
         self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange], *, rows_bytes: int

@@ -279,6 +279,7 @@ class Engine:
                 continue
             reign.sent.append(batch)
             reign.taken = batch.ordinal
+            batch.taken_at = asyncio.get_running_loop().time()
             self._arm_timer(reign)
             view = reign.view
             return entries.encode(
@@ -413,6 +414,11 @@ class Engine:
         reign.view.applied(ordinal, batch.rows, batch.tasks)
         self._forget(batch)
         batch.release()
+        self._observer.committed(
+            shard=self.shard,
+            mutations=len(batch.rows),
+            commit_s=asyncio.get_running_loop().time() - batch.taken_at,
+        )
         for change in batch.changes:
             self._observer.changed(change)
 

@@ -70,6 +70,9 @@ class Observer(Protocol):
     def changed(self, change: TaskChange) -> None:
         """One task changed."""
 
+    def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
+        """One entry of this leader was applied, so long after it was handed over."""
+
 
 class Head(Struct, frozen=True, array_like=True):
     """The first ready task of one shard; the larger priority, then the smaller seq, goes first."""

@@ -97,6 +97,7 @@ class Forwarder:
         node_id: This node.
         engines: One a shard, in the order of shards.
         calls: The link.
+        took: Told (method, seconds) of every call another node has answered.
         snapshot: Type of what `Engine.read` returns, likewise `head` and `depth`.
     """
 
@@ -109,10 +110,12 @@ class Forwarder:
         snapshot: type,
         head: type,
         depth: type,
+        took: Callable[[str, float], None],
     ) -> None:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
+        self._took = took
         # A leader that stopped answering without its connection breaking (a paused process, a
         # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
         self._leaders = Leaders(
@@ -278,9 +281,12 @@ class Forwarder:
         if leader == self._node_id:
             async with asyncio.timeout(left_s):
                 return await question.here()
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         said = await self._calls.call(
             leader, question.method, question.body(), timeout_s=left_s, topic=shard
         )
+        self._took(question.method, loop.time() - asked_at)
         return msgspec.convert(said, question.answer, builtin_types=(bytes,))
 
     async def _heads_of(

@@ -8,10 +8,14 @@ from codeq_cluster.telemetry.metrics import Metrics
 
 
 class TaskObserver:
-    """Counts each change once, on the node that led it."""
+    """Counts each entry and each change once, on the node that led it."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+
+    def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
+        """Record one entry of this leader."""
+        self._metrics.entry_applied(shard, mutations=mutations, commit_s=commit_s)
 
     def changed(self, change: TaskChange) -> None:
         """Count what happened to one task."""

@@ -47,10 +47,15 @@ class Seen:
     """An observer that keeps what it hears."""
 
     changes: list[TaskChange] = field(default_factory=list)
+    entries: list[tuple[int, int]] = field(default_factory=list)
 
     def changed(self, change: TaskChange) -> None:
         """Keep it."""
         self.changes.append(change)
+
+    def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
+        """Keep it."""
+        self.entries.append((shard, mutations))
 
 
 @dataclass

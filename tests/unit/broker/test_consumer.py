@@ -84,6 +84,7 @@ def desk() -> Desk:
         snapshot=Snapshot,
         head=Head,
         depth=Depth,
+        took=lambda method, seconds: None,
     )
     background = Background()
     shard.log.lead()

@@ -83,6 +83,7 @@ async def test_one_turn_commits_everything_decided_since_the_last(shard: Shard) 
     await asyncio.gather(*answers)
 
     assert before + 1 == shard.engine.applied_index
+    assert 1 == len(shard.seen.entries)
 
 
 async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
