@@ -429,7 +429,7 @@ async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
 
 async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) -> None:
     """The same again is the same task; something else under the key is a conflict."""
-    body = {"command": "once", "payload": {"n": 1}, "idempotencyKey": "k"}
+    body = {"command": "once", "payload": {"n": 1}, "idempotencyKey": "said-again"}
     first = await node.post("tasks", body)
     again = await node.post("tasks", body)
     other = await node.post("tasks", {**body, "payload": {"n": 2}})
