@@ -13,10 +13,13 @@ from random import Random
 # Nobody leads a cluster that starts; the preferred node goes first, so the others need not follow.
 _START_PREFERRED = (0.05, 0.1)
 _START_OTHERS = (0.3, 0.6)
-# The leader's process is gone: whoever notices waits just long enough not to collide.
-_PROMPT_PREFERRED = (0.0, 0.01)
-_PROMPT_OTHERS = (0.01, 0.05)
-_PROMPT_AGAIN = (0.1, 0.2)
+# The leader's process is gone. Everybody notices at once, so they go one after another, in the
+# order of the nodes from the preferred one on: a step is longer than a round of votes takes.
+_PROMPT_FIRST = (0.0, 0.02)
+_PROMPT_STEP = 0.08
+_PROMPT_STEPS_MAX = 6
+_PROMPT_AGAIN = (0.1, 0.25)
+_PROMPT_TRIES = 4
 # An election nobody won is tried again soon, then less soon.
 _AGAIN = ((0.5, 0.8), (0.75, 1.5), (1.0, 2.0))
 _SILENCE_PREFERRED = (1.0, 1.2)
@@ -31,11 +34,22 @@ class Elections:
     """
 
     def __init__(
-        self, *, node_id: str, voters: int, preferred: bool, election_ms: int, random: Random
+        self, *, node_id: str, voters: int, rank: int, election_ms: int, random: Random
     ) -> None:
+        """Prepare; nothing is armed before `start`.
+
+        Args:
+            node_id: This voter.
+            voters: How many there are.
+            rank: Place of this node in the order of the voters, counted from the preferred one.
+            election_ms: The election timeout.
+            random: Spreads everything.
+        """
         self._node_id = node_id
         self._majority = voters // 2 + 1
-        self._preferred = preferred
+        self._preferred = rank == 0
+        wait = _PROMPT_STEP * min(rank, _PROMPT_STEPS_MAX)
+        self._prompt = (_PROMPT_FIRST[0] + wait, _PROMPT_FIRST[1] + wait)
         self._election_s = election_ms / 1000
         self._random = random
         self._heard = float("-inf")
@@ -80,8 +94,7 @@ class Elections:
         """
         self._down.add(peer)
         if refused and peer == self._leader:
-            fractions = _PROMPT_PREFERRED if self._preferred else _PROMPT_OTHERS
-            self.deadline = min(self.deadline, now + self._election_s * self._draw(fractions))
+            self.deadline = min(self.deadline, now + self._election_s * self._draw(self._prompt))
 
     def unseated(self, now: float) -> None:
         """Arm the timer of a node that has lost its leader or its own leadership otherwise."""
@@ -102,10 +115,7 @@ class Elections:
         if term != self._asked_term:
             self._asked_term = term
             self._granted = {self._node_id}
-        if self._leader in self._down:
-            self._arm(now, _PROMPT_AGAIN)
-        else:
-            self._arm(now, _AGAIN[min(self._tries, len(_AGAIN) - 1)])
+        self._arm_again(now)
         self._tries += 1
         return self.won(term)
 
@@ -124,7 +134,13 @@ class Elections:
         """Close the pre-vote round: the election itself has begun, and has time to be decided."""
         self._asked_term = 0
         self._granted.clear()
-        self._arm(now, _AGAIN[min(self._tries, len(_AGAIN) - 1)])
+        self._arm_again(now)
+
+    def _arm_again(self, now: float) -> None:
+        if self._leader in self._down and self._tries < _PROMPT_TRIES:
+            self._arm(now, _PROMPT_AGAIN)
+        else:
+            self._arm(now, _AGAIN[min(self._tries, len(_AGAIN) - 1)])
 
     def _arm(self, now: float, fractions: tuple[float, float]) -> None:
         self.deadline = now + self._election_s * self._draw(fractions)

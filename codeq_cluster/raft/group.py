@@ -127,7 +127,7 @@ class RaftGroup:
         self._elections = Elections(
             node_id=node_id,
             voters=len(nodes),
-            preferred=node_id == preferred,
+            rank=(nodes.index(node_id) - nodes.index(preferred)) % len(nodes),
             election_ms=settings.election_ms,
             random=random,
         )

@@ -18,10 +18,8 @@ from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
 from codeq_cluster.settings import RaftSettings
 
 
-def elections(*, preferred: bool = False, voters: int = 3) -> Elections:
-    return Elections(
-        node_id="A", voters=voters, preferred=preferred, election_ms=1000, random=Random(1)
-    )
+def elections(*, rank: int = 1, voters: int = 3, seed: int = 1) -> Elections:
+    return Elections(node_id="A", voters=voters, rank=rank, election_ms=1000, random=Random(seed))
 
 
 def append(size: int, seq: int) -> dict[str, object]:
@@ -55,7 +53,7 @@ def test_a_follower_waits_one_to_two_election_timeouts() -> None:
 
 def test_the_preferred_node_stands_first() -> None:
     """Its latest instant is the others' earliest."""
-    others, preferred = elections(), elections(preferred=True)
+    others, preferred = elections(), elections(rank=0)
     others.heard("B", 0.0)
     preferred.heard("B", 0.0)
 
@@ -72,7 +70,38 @@ def test_a_refused_link_to_the_leader_brings_the_deadline_forward() -> None:
     timer.link_down("B", refused=True, now=0.1)
 
     assert patient > 1.0
-    assert timer.deadline <= 0.15
+    assert timer.deadline <= 0.25
+
+
+def test_followers_of_a_dead_leader_go_one_after_another() -> None:
+    """However they draw, the next one leaves the one before it time for a round of votes."""
+    for seed in range(50):
+        deadlines = []
+        for rank in range(3):
+            timer = elections(rank=rank, seed=seed * 3 + rank)
+            timer.heard("B", 0.0)
+            timer.link_down("B", refused=True, now=0.1)
+            deadlines.append(timer.deadline)
+
+        assert deadlines[1] - deadlines[0] >= 0.05
+        assert deadlines[2] - deadlines[1] >= 0.05
+
+
+def test_a_split_vote_after_a_crash_is_tried_again_soon() -> None:
+    """The leader is known to be dead, so there is nothing to be patient for; but not for ever."""
+    timer = elections()
+    timer.heard("B", 0.0)
+    timer.link_down("B", refused=True, now=0.0)
+    waits = []
+    now = 0.0
+    for term in range(2, 8):
+        now = timer.deadline
+        timer.ask(term, now)
+        timer.stood(now)
+        waits.append(timer.deadline - now)
+
+    assert max(waits[:3]) <= 0.25
+    assert waits[-1] >= 0.5
     assert not timer.leader_alive(0.1)
 
 
