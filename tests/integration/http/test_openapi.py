@@ -68,7 +68,7 @@ async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
     """From create to result, singly and in batches, with every field that came named."""
     api = await checked(node)
     task = {"command": "described", "payload": {"n": 1}}
-    full = task | {"priority": 3, "webhook": "https://example.com/told", "idempotencyKey": "described"}
+    full = task | {"priority": 3, "webhook": "https://example.com/told", "idempotencyKey": "told"}
 
     made = await api.send("POST", f"{BASE}/tasks", full)
     replayed = await api.send("POST", f"{BASE}/tasks", full)
