@@ -27,11 +27,7 @@ def register_gauges(
     _register_depths(metrics, engines)
     _register_raft(metrics, groups)
     _register_store(metrics, stores)
-    for name, value in (
-        ("codeq_link_peers_connected", lambda: float(mesh.counters.connected)),
-        ("codeq_link_dropped_messages", lambda: float(mesh.counters.dropped_messages)),
-    ):
-        metrics.read_at_scrape(name, "The node-to-node link.", (), _single(value))
+    _register_link(metrics, mesh)
     metrics.read_at_scrape(
         "codeq_entries_fenced_total",
         "Entries made no-ops because they were decided in another term.",
@@ -41,8 +37,34 @@ def register_gauges(
     )
 
 
-def _single(value: Callable[[], float]) -> Callable[[], Iterable[Sample]]:
-    return lambda: [((), value())]
+def _register_link(metrics: Metrics, mesh: Mesh) -> None:
+    metrics.read_at_scrape(
+        "codeq_link_peers_connected",
+        "Peers this node can send to.",
+        (),
+        lambda: [((), float(mesh.counters.connected))],
+    )
+    metrics.read_at_scrape(
+        "codeq_link_dropped_messages_total",
+        "Messages not queued: no connection, or its queue was full.",
+        (),
+        lambda: [((), float(mesh.counters.dropped_messages))],
+        counter=True,
+    )
+    metrics.read_at_scrape(
+        "codeq_link_refused_handshakes_total",
+        "Connections that did not become a peer's, by reason.",
+        ("reason",),
+        lambda: [((why,), float(n)) for why, n in mesh.counters.refused_handshakes.items()],
+        counter=True,
+    )
+    metrics.read_at_scrape(
+        "codeq_link_bad_frames_total",
+        "Connections closed for what came on them, by reason.",
+        ("reason",),
+        lambda: [((why,), float(n)) for why, n in mesh.counters.bad_frames.items()],
+        counter=True,
+    )
 
 
 def _register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
