@@ -64,7 +64,6 @@ class Node:
         self._shards: list[RocksShard] = []
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
-        self._mesh: Mesh | None = None
         self._http: HttpServer | None = None
 
     @property
@@ -254,7 +253,7 @@ class Node:
         async def serve(peer: str, method: str, body: object, timeout_s: float) -> object:
             return await self._serve(peer, method, body, timeout_s)
 
-        self._mesh = Mesh(
+        return Mesh(
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
             secret=settings.cluster_secret,
@@ -269,7 +268,6 @@ class Node:
             on_down=on_down,
             serve=serve,
         )
-        return self._mesh
 
     async def _hand_over(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""

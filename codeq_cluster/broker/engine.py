@@ -249,13 +249,13 @@ class Engine:
             # Decided under another term than the log gave it: fenced, on every replica alike.
             self.fenced += 1
             entry = None
-        rows = {} if entry is None else entry.mutations
-        if entry is not None:
-            rows[_CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
-            rows[_SEQ_KEY] = entry.seq.to_bytes(8, "big")
-        self._store.commit(rows, index=index, digest=digest)
         if entry is None:
+            self._store.commit({}, index=index, digest=digest)
             return
+        rows = entry.mutations
+        rows[_CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
+        rows[_SEQ_KEY] = entry.seq.to_bytes(8, "big")
+        self._store.commit(rows, index=index, digest=digest)
         reign = self._reign
         if reign is None:
             self._replica.follow(rows)

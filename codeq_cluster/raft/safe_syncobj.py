@@ -237,10 +237,6 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
-    def forget_leader(self) -> None:
-        """Know no leader any more; who leads says so with its next message."""
-        self._SyncObj__raftLeader = None
-
     def tick(self, *, stand: bool) -> None:
         """Let the library do what is due: stand, count the majority, apply, take, send.
 
