@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from bench.machine import describe
+from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import Engine, EngineLimits
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create, Submit
@@ -70,6 +71,7 @@ class _Shard:
             clock=_SystemClock(),
             fraction=random.random,
             observer=_Deaf(),
+            catalogue=Catalogue(),
         )
         log = OneNodeLog(self.engine, self.engine)
         self.engine.attach(log)

@@ -55,8 +55,68 @@ class Overloaded(CodeqError):
         self.retry_after_s = retry_after_s
 
 
+class LimitExceeded(CodeqError):
+    """A tenant has used up what it may have for now; nothing was done.
+
+    Attributes:
+        text: What is told; the reference's words where it has them.
+        code: Stable.
+        scope: What the limit is on.
+        operation: What was asked.
+        retry_after_s: When to try again, whole seconds, at least 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str,
+        operation: str,
+        retry_after_s: int,
+        text: str = "rate limit exceeded",
+        code: str = "rate-limited",
+    ) -> None:
+        super().__init__(f"{text}: {scope}/{operation}")
+        self.text = text
+        self.code = code
+        self.scope = scope
+        self.operation = operation
+        self.retry_after_s = max(1, retry_after_s)
+
+
+class TooMany(CodeqError):
+    """A tenant has as many of something as it may keep; nothing was done.
+
+    Attributes:
+        text: What is told.
+    """
+
+    def __init__(self, what: str, most: int) -> None:
+        self.text = f"too many {what} (at most {most})"
+        super().__init__(self.text)
+
+
 class OperationTooLarge(CodeqError):
     """What the operation would write does not fit an entry of the log; nothing was done."""
+
+
+class ArtifactMissing(CodeqError):
+    """There is no such artifact, or no longer."""
+
+
+class ArtifactTooLarge(CodeqError):
+    """An artifact has more bytes than the limit; nothing of it is stored."""
+
+
+class ArtifactStoreFailed(CodeqError):
+    """The artifact store refused or did not answer; nothing of an upload is stored."""
+
+
+class BackupFailed(CodeqError):
+    """A backup cannot be written, read or found; no backup that stands is touched."""
+
+
+class BackupDamaged(BackupFailed):
+    """What a backup holds is not what was written to it."""
 
 
 class LinkLost(CodeqError):

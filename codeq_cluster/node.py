@@ -14,30 +14,60 @@ from functools import partial
 
 from codeq_cluster.api.app import make_app
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.artifacts import open_store
 from codeq_cluster.auth import Authenticator
+from codeq_cluster.backup.opening import open_place
+from codeq_cluster.backup.running import Backups
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.callbacks import KIND as TASK_RESULT
+from codeq_cluster.broker.callbacks import Callbacks
+from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import Engine, EngineLimits
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.errands import Errands
+from codeq_cluster.broker.notices import KIND as QUEUE_READY
+from codeq_cluster.broker.notices import Notices
+from codeq_cluster.broker.ports import Depth, Head, Snapshot, StateStore
+from codeq_cluster.broker.postbox import Postbox
+from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import PeerStatus, ShardStatus
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.sweeps import Sweeps
+from codeq_cluster.broker.view import ShardView
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.cluster.quotas import BORROW, Quotas, RateLimits
+from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
+from codeq_cluster.cluster.transfers import TRANSFER, Transfers
+from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.items import Delivery, Item, Sweep
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import SafetyViolated, StorageFailed
-from codeq_cluster.node_metrics import register_gauges
+from codeq_cluster.node_artifacts import ArtifactFiles
+from codeq_cluster.node_backups import BackupShard
+from codeq_cluster.node_metrics import register_gauges, register_tls
+from codeq_cluster.outbound import Sender, Targets
+from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.journal import stored_term
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
-from codeq_cluster.settings import NodeSettings
+from codeq_cluster.replica import ShardReplica
+from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
+from codeq_cluster.storage.exchange import incoming_path
 from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.snapshots import Snapshots
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tasks import TaskObserver
-from codeq_cluster.wire import Mesh
+from codeq_cluster.telemetry.tracing import Tracing, start_tracing
+from codeq_cluster.wire import Mesh, http_certificates, link_certificates
 
 log = logging.getLogger(__name__)
 
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold, or the disk has failed.
 _COLLECT_AFTER = (20_000, 20, 50)
+_NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
 HANDOVER_S = 1.0  # A planned stop waits this long for other nodes to take the leaderships over.
 
 
@@ -65,6 +95,7 @@ class Node:
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
         self._http: HttpServer | None = None
+        self._tracing: Tracing | None = None
 
     @property
     def port(self) -> int:
@@ -97,6 +128,18 @@ class Node:
         loop = asyncio.get_running_loop()
         stack = self._stack
 
+        # The certificates: a node that cannot prove itself does not begin.
+        self._http_tls = http_certificates(settings.tls)
+        self._link_tls = link_certificates(settings.link_tls, node_id=settings.node_id)
+        watching = Background()
+        stack.push_async_callback(watching.stop)
+        certificates = [known for known in (self._http_tls, self._link_tls) if known is not None]
+        for known in certificates:
+            watching.spawn(known.watch())
+
+        # Spans, when there is a collector for them.
+        self._start_tracing()
+
         # The data directory: locked, checked, one more incarnation.
         directory = open_directory(
             settings.data_dir,
@@ -113,9 +156,21 @@ class Node:
         disk = DiskThread(loop)
         stack.callback(disk.stop)
 
-        # The broker's engines, one a shard.
-        waiters = Waiters(waiters_max=settings.limits.waiters_max)
-        self._make_engines(waiters)
+        # The broker's engines, one a shard, and what they know of one another.
+        catalogue = Catalogue()
+        waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
+        self._make_engines(waiters, catalogue)
+        catalogue.attach(
+            [store.state for store in self._shards],
+            [partial(_replica, engine) for engine in self._engines],
+        )
+        catalogue.on_open(
+            lambda tenant, queue: waiters.work(
+                tenant,
+                queue,
+                catalogue.claimable(tenant, queue, catalogue.ready(tenant, queue)),
+            )
+        )
 
         # The link; it begins to carry messages when it is started below.
         mesh = self._make_mesh(directory)
@@ -123,14 +178,18 @@ class Node:
             node_id=settings.node_id,
             engines=self._engines,
             calls=mesh,
+            tracing=self._tracing,
             snapshot=Snapshot,
             head=Head,
             depth=Depth,
+            question=Question,
+            answer=Answer,
             took=self.metrics.forwarded,
         )
-        self._serve = forwarder.serve
+        transfers = self._serve_peers(mesh, forwarder)
 
-        # The Raft groups drive the engines.
+        # The Raft groups drive the engines; what they fetch ends before they do.
+        fetching = Background()
         timers = LoopTimers(loop)
         for shard, engine in enumerate(self._engines):
             group = RaftGroup(
@@ -150,25 +209,36 @@ class Node:
                 random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),
+                on_behind=partial(self._on_behind, shard),
             )
             engine.attach(group)
             self._groups.append(group)
             group.start()
             stack.callback(group.stop)
             stack.callback(engine.stop)
+        stack.push_async_callback(fetching.stop)
+        self._exchange_snapshots(mesh, directory, fetching)
+        for engine in self._engines:
+            engine.on_reload(catalogue.reload)
+            engine.on_reload(waiters.all)
         await mesh.start()
         stack.push_async_callback(mesh.stop)
 
+        # Where artifacts are kept.
+        files = self._open_artifacts()
+
+        # What leaves the broker: the leaders' errands, and notices.
+        background = await self._start_senders(files, catalogue)
+
         # What callers talk to.
-        background = Background()
-        stack.push_async_callback(background.stop)
         broker = Broker(
             shards=forwarder,
             waiters=waiters,
             background=background,
-            max_attempts_default=settings.lifecycle.max_attempts_default,
             status=self.status,
             missing=self.missing,
+            files=files,
+            artifact_base=settings.artifacts.public_url.rstrip("/"),
         )
         register_gauges(
             self.metrics,
@@ -181,17 +251,41 @@ class Node:
         await authenticator.start()
         stack.push_async_callback(authenticator.stop)
 
+        targets = Targets(
+            allow_private=settings.webhooks.allow_private,
+            lookup=Names(threads_max=_NAMES_AT_ONCE).addresses,
+        )
+
         # Last, the door.
         self._http = HttpServer(
-            make_app(broker, authenticator, settings, self.metrics),
+            make_app(
+                broker,
+                authenticator,
+                settings,
+                self.metrics,
+                quotas=self._quotas,
+                tracing=self._tracing,
+                targets=targets,
+                cluster=transfers,
+                artifacts=None if files is None else files.kept,
+                backups=self._open_backups(directory, forwarder, catalogue, background),
+            ),
             host=settings.host,
             port=settings.port,
             limits=settings.limits,
             metrics=self.metrics,
+            certificates=self._http_tls,
         )
+        register_tls(self.metrics, certificates=certificates, http=self._http)
         await self._http.start()
         stack.push_async_callback(self._http.stop)
         log.info("serving", extra={"node": settings.node_id, "port": self._http.port})
+
+    def _start_tracing(self) -> None:
+        settings = self.settings
+        self._tracing = start_tracing(settings.tracing, node_id=settings.node_id)
+        if self._tracing is not None:
+            self._stack.push_async_callback(self._tracing.stop)
 
     def _open_shards(self, directory: DataDirectory) -> None:
         cache = new_cache(self.settings.store)
@@ -202,7 +296,7 @@ class Node:
             self._stack.callback(store.close)
             self._shards.append(store)
 
-    def _make_engines(self, waiters: Waiters) -> None:
+    def _make_engines(self, waiters: Waiters, catalogue: Catalogue) -> None:
         settings = self.settings
         lifecycle = settings.lifecycle
         rules = Rules(
@@ -211,6 +305,16 @@ class Node:
             backoff_max_ms=lifecycle.backoff_max_seconds * 1000,
             retention_ms=lifecycle.retention_seconds * 1000,
             dlq_retention_ms=lifecycle.dlq_retention_seconds * 1000,
+            audit_retention_ms=lifecycle.audit_retention_seconds * 1000,
+            max_attempts_default=lifecycle.max_attempts_default,
+            delivery_attempts_max=settings.webhooks.max_attempts,
+            delivery_age_max_ms=settings.webhooks.max_age_seconds * 1000,
+            delivery_base_ms=settings.webhooks.base_backoff_seconds * 1000,
+            delivery_max_ms=settings.webhooks.max_backoff_seconds * 1000,
+            # The answer to an announcement may take as long as a request, then the upload begins.
+            sweep_delay_ms=settings.limits.request_timeout_ms + settings.artifacts.timeout_ms,
+            budget=_budget(settings.budgets),
+            budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
         )
         limits = EngineLimits(
             operations_max=settings.limits.operations_queued_max,
@@ -230,10 +334,161 @@ class Node:
                 clock=SystemClock(),
                 fraction=random.SystemRandom().random,
                 observer=observer,
+                tracing=self._tracing,
+                catalogue=catalogue,
             )
+            # The catalogue first: whoever is woken goes by what it says.
+            engine.on_rows(catalogue.rows)
             engine.on_rows(waiters.rows)
             engine.on_leader(partial(self.metrics.leader_changed, shard))
             self._engines.append(engine)
+
+    def _open_artifacts(self) -> ArtifactFiles | None:
+        store = open_store(self.settings.artifacts)
+        if store is None:
+            return None
+        self._stack.push_async_callback(store.close)
+        return ArtifactFiles(
+            store,
+            bytes_max=self.settings.limits.max_artifact_bytes,
+            timeout_s=self.settings.artifacts.timeout_ms / 1000,
+        )
+
+    def _open_backups(
+        self,
+        directory: DataDirectory,
+        forwarder: Forwarder,
+        catalogue: Catalogue,
+        background: Background,
+    ) -> Backups | None:
+        settings = self.settings
+        place = open_place(settings.backup)
+        if place is None:
+            return None
+        return Backups(
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            place=place,
+            shards=[
+                BackupShard(shard, store, shards=forwarder, catalogue=catalogue)
+                for shard, store in enumerate(self._shards)
+            ],
+            scratch=directory.backup_path,
+            keep=settings.backup.keep,
+            bytes_per_s=settings.backup.bytes_per_second,
+            background=background,
+            now_ms=SystemClock().wall_ms,
+        )
+
+    async def _start_senders(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
+        # Whoever sends ends before the sender does, so that a planned stop is no failure of a
+        # target.
+        sender = Sender(self.settings.webhooks)
+        await sender.start()
+        self._stack.push_async_callback(sender.stop)
+        background = Background()
+        self._stack.push_async_callback(background.stop)
+        if files is not None:
+            background.spawn(files.check_soon())
+        self._start_errands(sender, files, background)
+        self._start_notices(sender, background, catalogue)
+        return background
+
+    def _start_errands(
+        self, sender: Sender, files: ArtifactFiles | None, background: Background
+    ) -> None:
+        sweeps = Sweeps(files, counted=self.metrics.artifacts_swept)
+        callbacks = Callbacks(
+            sender,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
+            counted=self.metrics.webhook_delivered,
+            tracing=self._tracing,
+        )
+
+        for engine, store in zip(self._engines, self._shards, strict=True):
+            errands = Errands(
+                engine,
+                store.state,
+                run=partial(_run_errand, callbacks, sweeps, store.state),
+                room=partial(_room, callbacks, sweeps),
+                age_max_ms=self.settings.webhooks.max_age_seconds * 1000,
+                background=background,
+            )
+            engine.on_rows(errands.rows)
+            engine.on_reload(errands.reload)
+            engine.on_leader(errands.look_soon)
+            errands.look_soon()
+            self._stack.callback(errands.stop)
+
+    def _start_notices(self, sender: Sender, background: Background, catalogue: Catalogue) -> None:
+        def counted(queue: str, outcome: str) -> None:
+            self.metrics.webhook_delivered(QUEUE_READY, queue, outcome)
+
+        postbox = Postbox(
+            sender,
+            background=background,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, QUEUE_READY),
+            counted=counted,
+        )
+        notices = Notices(catalogue, self._engines, postbox=postbox, counted=counted)
+        self._stack.callback(notices.stop)
+        for shard, engine in enumerate(self._engines):
+            engine.on_rows(notices.rows)
+            engine.on_reload(notices.reload)
+            engine.on_leader(partial(notices.led, shard))
+            notices.led(shard)
+        self.metrics.read_at_scrape(
+            "codeq_subscriptions_active",
+            "Subscriptions of the tenants at home here that name a command; `*` for all of them.",
+            ("command",),
+            lambda: [
+                ((queue,), float(count))
+                for queue, count in catalogue.subscriptions_by_queue(notices.leads_home).items()
+            ],
+        )
+
+    def _exchange_snapshots(
+        self, mesh: Mesh, directory: DataDirectory, fetching: Background
+    ) -> None:
+        """Lend peers this node's snapshots, and fetch theirs when a replica has fallen behind."""
+        stores = [
+            Snapshots(
+                directory.snapshots_path(shard),
+                shard=shard,
+                store=store,
+                incoming=incoming_path(directory.shard_path(shard)),
+                term_at=stored_term,
+            )
+            for shard, store in enumerate(self._shards)
+        ]
+        replicas = [
+            ShardReplica(store, group, engine)
+            for store, group, engine in zip(self._shards, self._groups, self._engines, strict=True)
+        ]
+        server = SnapshotServer(
+            node_id=self.settings.node_id,
+            stores=stores,
+            replicas=replicas,
+            took=self.metrics.snapshot_taken,
+        )
+        fetching.spawn(server.watch())
+        self._served |= {TAKE: server.serve, READ: server.serve}
+        fetcher = SnapshotFetcher(
+            stores=stores,
+            replicas=replicas,
+            calls=mesh,
+            bytes_per_s=self.settings.raft.snapshot_bytes_per_s,
+            took=self.metrics.snapshot_taken,
+            failed=_stop_at_once,
+        )
+
+        def fetch(shard: int) -> None:
+            fetching.spawn(fetcher.fetch(shard))
+
+        self._fetch = fetch
+
+    def _on_behind(self, shard: int) -> None:
+        self._fetch(shard)
 
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
@@ -251,7 +506,8 @@ class Node:
                 group.peer_down(peer, refused=refused)
 
         async def serve(peer: str, method: str, body: object, timeout_s: float) -> object:
-            return await self._serve(peer, method, body, timeout_s)
+            serve = self._served.get(method, self._serve)
+            return await serve(peer, method, body, timeout_s)
 
         return Mesh(
             node_id=settings.node_id,
@@ -263,11 +519,35 @@ class Node:
             settings=settings.link,
             incarnation=directory.incarnation,
             recognises=directory.recognises,
+            certificates=self._link_tls,
             on_raft=on_raft,
             on_up=on_up,
             on_down=on_down,
             serve=serve,
         )
+
+    def _serve_peers(self, mesh: Mesh, forwarder: Forwarder) -> Transfers:
+        """Make what answers the other nodes' calls."""
+        settings = self.settings
+        self._quotas = Quotas(
+            node_id=settings.node_id,
+            nodes=len(settings.peers),
+            replicas=self._engines,
+            calls=mesh,
+            limits=RateLimits(settings.rate_limit),
+            now_ns=time.monotonic_ns,
+            refused=self.metrics.rate_limited,
+            took=self.metrics.forwarded,
+        )
+        transfers = Transfers(
+            node_id=settings.node_id,
+            replicas=self._engines,
+            begin=lambda shard, peer: self._groups[shard].transfer(peer),
+            calls=mesh,
+        )
+        self._serve = forwarder.serve
+        self._served = {BORROW: self._quotas.serve, TRANSFER: transfers.serve}
+        return transfers
 
     async def _hand_over(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""
@@ -329,6 +609,35 @@ class Node:
                 for peer in status.peers
             ),
         )
+
+
+def _replica(engine: Engine) -> ShardView:
+    """Return what is applied of a shard; a new leader makes it anew."""
+    return engine.replica
+
+
+def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
+    return Budget(
+        waiting_max=bounds.ready_tasks,
+        leased_max=bounds.in_flight,
+        bytes_max=bounds.stored_bytes,
+    )
+
+
+async def _run_errand(
+    callbacks: Callbacks, sweeps: Sweeps, store: StateStore, item: Item
+) -> Operation | None:
+    if isinstance(item, Sweep):
+        return await sweeps.run(item)
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return await callbacks.run(store, item)
+
+
+def _room(callbacks: Callbacks, sweeps: Sweeps, item: Item) -> int:
+    if isinstance(item, Sweep):
+        return sweeps.room
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return callbacks.room(item)
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from codeq_cluster.api.server import HttpServer
 from codeq_cluster.broker.engine import Engine
 from codeq_cluster.core.task import Counters
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.telemetry import Metrics
-from codeq_cluster.wire import Mesh
+from codeq_cluster.wire import Certificates, Mesh
 
 Sample = tuple[Sequence[str], float]
 
@@ -33,6 +35,31 @@ def register_gauges(
         "Entries made no-ops because they were decided in another term.",
         ("shard",),
         lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
+        counter=True,
+    )
+
+
+def register_tls(
+    metrics: Metrics, *, certificates: Sequence[Certificates[Any]], http: HttpServer
+) -> None:
+    """Register what tells of the certificates in use, and of clients that speak no TLS."""
+    metrics.read_at_scrape(
+        "codeq_tls_certificate_expiry_seconds",
+        "Until the certificate presented ends; negative after that.",
+        ("use",),
+        lambda: [((known.use,), known.left_s) for known in certificates],
+    )
+    metrics.read_at_scrape(
+        "codeq_tls_certificate_stale",
+        "Whether the files hold something that could not be loaded.",
+        ("use",),
+        lambda: [((known.use,), float(known.stale)) for known in certificates],
+    )
+    metrics.read_at_scrape(
+        "codeq_http_failed_handshakes_total",
+        "Connections to the https port that sent no TLS or gave up within it.",
+        (),
+        lambda: [((), float(http.failed_handshakes))],
         counter=True,
     )
 

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class Durability(StrEnum):
@@ -26,6 +28,14 @@ class BackoffPolicy(StrEnum):
     EXP_FULL_JITTER = "exp_full_jitter"
 
 
+class ArtifactProvider(StrEnum):
+    """Where the artifacts that results bring along are kept."""
+
+    NONE = "none"
+    LOCAL = "local"
+    S3 = "s3"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
     """Consensus of one shard.
@@ -40,6 +50,9 @@ class RaftSettings:
         entries_in_flight_max: Proposed and not applied, a shard.
         cache_bytes_max: Of recent log entries in memory, a shard.
         keep_entries: Of the log, behind the slowest peer.
+        log_bytes_max: Of the log; a peer that lacks what is forgotten then gets a snapshot.
+        log_entries_max: The same in entries: each costs memory, however small.
+        snapshot_bytes_per_s: Pace at which a shard's state is fetched from a peer.
     """
 
     heartbeat_ms: int = 100
@@ -51,6 +64,9 @@ class RaftSettings:
     entries_in_flight_max: int = 4
     cache_bytes_max: int = 16 * 2**20
     keep_entries: int = 10_000
+    log_bytes_max: int = 64 * 2**20
+    log_entries_max: int = 1_000_000
+    snapshot_bytes_per_s: int = 32 * 2**20
     durability: Durability = Durability.FSYNC
 
 
@@ -92,18 +108,30 @@ class LimitSettings:
         max_body_bytes: A request's body; larger products belong into artifacts.
         max_result_bytes: A result's JSON text.
         max_error_bytes: A result's error text; it is kept with the task and with the result.
+        max_artifact_bytes: Of one artifact; it passes through a node's memory.
         batch_max: Items of one batch request.
         payload_depth_max: Nesting of a payload; deeper JSON breaks readers, not us.
+        idempotency_key_bytes_max: Of a key; it is a part of a key of the store.
+        max_attempts_max: Of a task; one that fails for ever must become a dead letter in time.
+        lease_seconds_max: Of a lease; a dead worker's task is held up for so long.
+        delay_seconds_max: Of `delaySeconds` and `ttlSeconds`; beyond it, a wrong unit is likelier.
+        claim_wait_seconds_max: Of a claim; each holds a connection, which proxies cut after 60 s.
+        result_wait_seconds_max: Of a result read; the same.
         request_timeout_ms: From a request's last byte to its answer, waits not counted.
         operations_queued_max: Waiting for a shard's next entry; beyond it writers get 503.
         operations_queued_bytes_max: The same in bytes of payload.
-        waiters_max: Claims and result waits waiting on one node.
-        connections_max: HTTP connections of one node.
+        waiters_max: Claims waiting on one node, and result reads; each costs a few KiB.
+        connections_max: HTTP connections of one node; each costs a descriptor and buffers.
+        header_timeout_ms: From a head's first byte to its last; longer is a stalled client.
+        body_timeout_ms: For a whole body, and for what a client must take of an answer.
+        idle_timeout_ms: Between two requests; longer than the 60 s of usual proxies, which
+            would otherwise send a request into a closing connection.
     """
 
     max_body_bytes: int = 2**20
     max_result_bytes: int = 2**20
     max_error_bytes: int = 64 * 2**10
+    max_artifact_bytes: int = 64 * 2**20
     batch_max: int = 100
     payload_depth_max: int = 200
     idempotency_key_bytes_max: int = 256
@@ -123,6 +151,132 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRateLimit:
+    """A tenant's own limit in place of the general one; no requests a minute lift it.
+
+    Attributes:
+        tenant: Empty for the default tenant.
+        scope: `producer`, `worker`, `admin` or `webhook`.
+    """
+
+    tenant: str
+    scope: str
+    requests_per_minute: int
+    burst_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimitSettings:
+    """How often each tenant may ask, over the whole cluster; 0 for no limit.
+
+    A limit is both a rate and a burst: how far a tenant that was quiet may run ahead of the rate.
+
+    Attributes:
+        producer_requests_per_minute: Creates; each task of a batch counts.
+        worker_requests_per_minute: Claims; a batch counts once, as it may find nothing.
+        admin_requests_per_minute: Clean-ups; each may delete much.
+        webhook_requests_per_minute: Calls this cluster makes; those beyond it wait.
+        tenants: Exceptions, each tenant and scope at most once.
+    """
+
+    producer_requests_per_minute: int = 0
+    producer_burst_size: int = 0
+    worker_requests_per_minute: int = 0
+    worker_burst_size: int = 0
+    admin_requests_per_minute: int = 0
+    admin_burst_size: int = 0
+    webhook_requests_per_minute: int = 0
+    webhook_burst_size: int = 0
+    tenants: tuple[TenantRateLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantBudget:
+    """What one tenant may take up, in place of the general bounds; 0 for no bound."""
+
+    tenant: str
+    ready_tasks: int = 0
+    in_flight: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings:
+    """How much each tenant may take up, over the whole cluster; 0 for no bound.
+
+    Attributes:
+        ready_tasks: Tasks that wait, ready or delayed; beyond it creates are refused.
+        in_flight: Tasks in progress; beyond it claims are refused.
+        stored_bytes: Payloads and results kept; beyond it creates are refused, results never.
+        tenants: Exceptions, each tenant at most once.
+    """
+
+    ready_tasks: int = 0
+    in_flight: int = 0
+    stored_bytes: int = 0
+    tenants: tuple[TenantBudget, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactSettings:
+    """Where artifacts are kept.
+
+    Attributes:
+        public_url: What the URLs of artifacts begin with; empty for paths alone.
+        directory: Of the provider `local`; the same for every node, on a shared disk if need be.
+        s3_endpoint: Base URL of the store; without it, AWS.
+        s3_prefix: Of the keys in the bucket, without slashes at its ends.
+        s3_access_key_id: Without it, the credentials that AWS's own tools would find.
+        s3_virtual_hosted: The endpoint's host names the bucket, its path does not.
+        timeout_ms: Of an upload, of a deletion, and of each step of a download.
+        uploads_max: Under way on one node; each has up to 32 MiB in memory.
+    """
+
+    provider: ArtifactProvider = ArtifactProvider.NONE
+    public_url: str = ""
+    directory: Path | None = None
+    s3_bucket: str = ""
+    s3_endpoint: str = ""
+    s3_region: str = "us-east-1"
+    s3_prefix: str = ""
+    s3_access_key_id: str = field(default="", repr=False)
+    s3_secret_access_key: str = field(default="", repr=False)
+    s3_allow_http: bool = False
+    s3_virtual_hosted: bool = False
+    timeout_ms: int = 30_000
+    uploads_max: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupSettings:
+    """Where this node keeps the backups it takes: a directory, a bucket, or nowhere.
+
+    Attributes:
+        directory: On another disk than the data, or the backups are lost with it.
+        s3_endpoint: Base URL of the store; without it, AWS.
+        s3_prefix: Of the keys in the bucket, without slashes at its ends.
+        s3_access_key_id: Without it, the credentials that AWS's own tools would find.
+        timeout_ms: Silence of the store that is put up with.
+        keep: Complete backups that stay; a week of daily ones.
+        bytes_per_second: Of rows that are read for a backup: a thread that deflates takes turns
+            with the node's own.
+    """
+
+    directory: Path | None = None
+    s3_bucket: str = ""
+    s3_endpoint: str = ""
+    s3_region: str = "us-east-1"
+    s3_prefix: str = ""
+    s3_access_key_id: str = field(default="", repr=False)
+    s3_secret_access_key: str = field(default="", repr=False)
+    s3_allow_http: bool = False
+    s3_virtual_hosted: bool = False
+    timeout_ms: int = 30_000
+    keep: int = 7
+    bytes_per_second: int = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleSettings:
     """What happens to a task by default."""
 
@@ -133,6 +287,7 @@ class LifecycleSettings:
     backoff_max_seconds: int = 900
     retention_seconds: int = 86400
     dlq_retention_seconds: int = 7 * 86400
+    audit_retention_seconds: int = 90 * 86400
     lease_grace_seconds: float = 2.0
 
 
@@ -163,6 +318,17 @@ class AuthProviderSettings:
     algorithms: tuple[str, ...] = ()
     cache_seconds: int = 300
 
+    @property
+    def keys_exposed(self) -> bool:
+        """Tell whether the keys come from another host without TLS: who is between can forge."""
+        url = urlsplit(self.jwks_url)
+        if url.scheme != "http" or url.hostname == "localhost":
+            return False
+        try:
+            return not ip_address(url.hostname or "").is_loopback
+        except ValueError:
+            return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticToken:
@@ -183,6 +349,7 @@ class AuthSettings:
         producer: Providers tried in order for producer routes.
         worker: Providers tried in order for worker routes.
         tenant_fallback: `deny`, `subject` or `default`, for a token that names no tenant.
+        allow_http_jwks: Published keys may come from another host over plain HTTP.
     """
 
     producer: tuple[AuthProviderSettings, ...] = ()
@@ -191,6 +358,75 @@ class AuthSettings:
     allow_producer_as_worker: bool = False
     clock_skew_seconds: int = 60
     cached_tokens_max: int = 10_000
+    allow_http_jwks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """Spans for a collector; off without an endpoint.
+
+    Attributes:
+        otlp_endpoint: Base URL of an OTLP/HTTP collector; `/v1/traces` is added to it.
+        sample_ratio: Of the traces that begin here; a caller's own decision is followed.
+        headers: `name=value,name=value`, sent with every export.
+    """
+
+    otlp_endpoint: str = ""
+    sample_ratio: float = 1.0
+    service_name: str = "codeq-cluster"
+    headers: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """Requests to targets that users name.
+
+    Attributes:
+        hmac_secret: Signs bodies; empty for no signature. The same on every node of a cluster.
+        hmac_previous_secret: Signs beside it while receivers change over; empty for none.
+        max_attempts: Of one delivery; then it is a dead delivery.
+        base_backoff_seconds: After the first attempt; doubles with each.
+        max_backoff_seconds: Longest wait between two attempts.
+        max_age_seconds: Of a pending delivery, tried or not: a dead host with many waiting is tried
+            about once a minute, so that attempts alone would never end them all.
+        allow_private: Loopback, link-local and private targets are sent to, for development.
+        timeout_seconds: From the look-up of a target's name to its answer.
+        per_host_concurrency: At once to one host and port, so that a slow one cannot take all.
+        concurrency: At once from this node; each costs a socket, and a thread while it resolves.
+    """
+
+    hmac_secret: str = field(default="", repr=False)
+    hmac_previous_secret: str = field(default="", repr=False)
+    max_attempts: int = 5
+    base_backoff_seconds: int = 2
+    max_backoff_seconds: int = 60
+    max_age_seconds: int = 86_400
+    allow_private: bool = False
+    timeout_seconds: float = 15.0
+    per_host_concurrency: int = 4
+    concurrency: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """What the HTTP front end presents; both files (PEM), or none for plain HTTP."""
+
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTlsSettings:
+    """What nodes prove themselves with on the link; all three files (PEM), or none.
+
+    Attributes:
+        cert_file: Its DNS names hold the node's id; good for both roles of TLS.
+        ca_file: Who may sign peers; a CA of the cluster's own, since it admits nodes.
+    """
+
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +438,7 @@ class NodeSettings:
         cluster_secret: Shared by the nodes; proves a peer's identity on the link.
         peers: Every node of the cluster, this one included, the same order everywhere.
         shards: Raft groups; fixed when the data is created.
+        access_log: Severity of the line a request leaves: `debug`, `info`, or `never`.
     """
 
     node_id: str
@@ -215,13 +452,22 @@ class NodeSettings:
     link_port: int = 18080
     shards: int = 4
     log_level: str = "info"
+    access_log: str = "debug"
     metrics_max_commands: int = 200
     raft: RaftSettings = RaftSettings()
     link: LinkSettings = LinkSettings()
     store: StoreSettings = StoreSettings()
     limits: LimitSettings = LimitSettings()
     lifecycle: LifecycleSettings = LifecycleSettings()
+    rate_limit: RateLimitSettings = RateLimitSettings()
+    budgets: BudgetSettings = BudgetSettings()
     auth: AuthSettings = AuthSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    backup: BackupSettings = BackupSettings()
+    tls: TlsSettings = TlsSettings()
+    link_tls: LinkTlsSettings = LinkTlsSettings()
+    tracing: TracingSettings = TracingSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
 
 def environment() -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the image, starts the compose cluster, takes tasks through every node, kills one, goes on
-# without it, brings it back and waits until it has caught up. Leaves nothing behind but the image,
-# whose layers make the next build short.
+# Reads every compose file, builds the image, starts the compose cluster, takes tasks through every
+# node, kills one, goes on without it, brings it back and waits until it has caught up. Leaves
+# nothing behind but the image, whose layers make the next build short.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +24,7 @@ N1_PORT=$p1
 N2_PORT=$p2
 N3_PORT=$p3
 CODEQ_IMAGE=codeq-cluster:verify
+CERTIFICATES=$work
 END
 set -a; . "$work/env"; set +a
 url1=http://127.0.0.1:$p1 url2=http://127.0.0.1:$p2 url3=http://127.0.0.1:$p3
@@ -58,6 +59,10 @@ healthy() {
   done
 }
 
+step "read every compose file"
+for file in deploy/compose/*.yml; do
+  "${compose[@]}" --env-file "$work/env" -p "$project" -f "$file" config --quiet
+done
 step "build"
 docker build --quiet --network host -t "$CODEQ_IMAGE" . >/dev/null
 step "start three nodes"

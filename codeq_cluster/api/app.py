@@ -8,35 +8,67 @@ from functools import partial
 
 from aiohttp import web
 
-from codeq_cluster.api import openapi, openapi_document, ops, queues, raft, reads, tasks, workers
+from codeq_cluster.api import (
+    audit,
+    dead_letters,
+    deliveries,
+    downloads,
+    openapi,
+    openapi_document,
+    ops,
+    queues,
+    raft,
+    reads,
+    subscriptions,
+    task_lists,
+    tasks,
+    topics,
+    uploads,
+    workers,
+)
+from codeq_cluster.api import backups as backup_routes
+from codeq_cluster.api import cluster as cluster_routes
+from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.call import Services
+from codeq_cluster.api.large_bodies import LargeBodies
 from codeq_cluster.api.middleware import Handler, Route, wrapped
-from codeq_cluster.api.ports import Broker
+from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
 from codeq_cluster.api.waits import Waits
+from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
 
 BASE = "/v1/codeq"
+ACCESS_LOG = web.AppKey("access_log", AccessLog)
 
 _BODY = "invalid body"
 _RESULT_BODY = "invalid request body"
+_SUBSCRIBE = "codeq:subscribe"
+_SUBMIT = "codeq:result"
 
 
 def _produce(path: str, handler: Handler, unreadable: str = "") -> Route:
     return Route("POST", BASE + path, handler, Access.PRODUCER, unreadable=unreadable)
 
 
-def _work(path: str, handler: Handler, scope: str, unreadable: str = _BODY) -> Route:
-    return Route("POST", BASE + path, handler, Access.WORKER, scope=scope, unreadable=unreadable)
+def _work(
+    path: str, handler: Handler, scope: str, unreadable: str = _BODY, method: str = "POST"
+) -> Route:
+    return Route(method, BASE + path, handler, Access.WORKER, scope=scope, unreadable=unreadable)
 
 
-def _read(path: str, handler: Handler) -> Route:
-    return Route("GET", BASE + path, handler, Access.ANY)
+def _submit(path: str, handler: Handler, unreadable: str) -> Route:
+    return Route("POST", BASE + path, handler, Access.WORKER, _SUBMIT, unreadable, large=True)
 
 
-def _administer(path: str, handler: Handler) -> Route:
-    return Route("GET", BASE + path, handler, Access.ADMIN)
+def _read(path: str, handler: Handler, method: str = "GET") -> Route:
+    return Route(method, BASE + path, handler, Access.ANY)
+
+
+def _administer(path: str, handler: Handler, method: str = "GET", unreadable: str = "") -> Route:
+    return Route(method, BASE + path, handler, Access.ADMIN, unreadable=unreadable)
 
 
 def _operate(path: str, handler: Handler) -> Route:
@@ -52,13 +84,44 @@ ROUTES = (
     _work("/tasks/{id}/heartbeat", workers.heartbeat, "codeq:heartbeat"),
     _work("/tasks/{id}/abandon", workers.abandon, "codeq:abandon"),
     _work("/tasks/{id}/nack", workers.nack, "codeq:nack"),
-    _work("/tasks/{id}/result", workers.submit, "codeq:result", _RESULT_BODY),
-    _work("/tasks/batch/results", workers.submit_batch, "codeq:result"),
+    _submit("/tasks/{id}/result", workers.submit, _RESULT_BODY),
+    _submit("/tasks/batch/results", workers.submit_batch, _BODY),
+    _work("/tasks/{id}/artifacts/{artifact}", uploads.upload, _SUBMIT, "", "PUT"),
     _read("/tasks/{id}", reads.task),
     _read("/tasks/{id}/result", reads.result),
+    _read("/tasks/{id}/explain", reads.explain),
+    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.download),
+    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.describe, "HEAD"),
     _read("/raft/status", raft.status),
+    _work("/workers/subscriptions", subscriptions.subscribe, _SUBSCRIBE),
+    _work("/workers/subscriptions", subscriptions.subscriptions, _SUBSCRIBE, "", "GET"),
+    _work("/workers/subscriptions/{id}/heartbeat", subscriptions.renew, _SUBSCRIBE),
+    _work("/workers/subscriptions/{id}", subscriptions.unsubscribe, _SUBSCRIBE, "", "DELETE"),
     _administer("/admin/queues", queues.queues),
     _administer("/admin/queues/{command}", queues.queue),
+    _administer("/admin/queues/{command}/pause", queues.pause, "POST"),
+    _administer("/admin/queues/{command}/resume", queues.resume, "POST"),
+    _administer("/admin/queues/{command}/dlq", dead_letters.dead_letters),
+    _administer("/admin/queues/{command}/dlq", dead_letters.delete, "DELETE", _BODY),
+    _administer("/admin/queues/{command}/dlq/requeue", dead_letters.requeue, "POST", _BODY),
+    _administer("/admin/queues/{command}/dlq/{id}", dead_letters.dead_letter),
+    _administer("/admin/queues/{command}/dlq/{id}", dead_letters.delete_one, "DELETE"),
+    _administer("/admin/queues/{command}/dlq/{id}/requeue", dead_letters.requeue_one, "POST"),
+    _administer("/admin/tasks", task_lists.tasks),
+    _administer("/admin/tasks/cleanup", task_lists.cleanup, "POST", _BODY),
+    _administer("/admin/topics", topics.topics),
+    _administer("/admin/topics/{name}", topics.topic),
+    _administer("/admin/topics/{name}", topics.put, "PUT", _RESULT_BODY),
+    _administer("/admin/topics/{name}", topics.delete, "DELETE"),
+    _administer("/admin/deliveries", deliveries.deliveries),
+    _administer("/admin/deliveries/replay", deliveries.replay, "POST", _BODY),
+    _administer("/admin/deliveries/{id}/replay", deliveries.replay_one, "POST"),
+    _administer("/admin/audit", audit.audit),
+    _administer("/admin/cluster", cluster_routes.cluster),
+    _administer("/admin/cluster/transfer", cluster_routes.transfer, "POST", _BODY),
+    _administer("/admin/backup", backup_routes.create, "POST"),
+    _administer("/admin/backup", backup_routes.backups),
+    _administer("/admin/backup/{id}", backup_routes.backup),
     _operate("/healthz", ops.healthz),
     _operate("/readyz", ops.readyz),
     _operate("/metrics", ops.metrics),
@@ -73,6 +136,12 @@ def make_app(
     settings: NodeSettings,
     metrics: Metrics,
     *,
+    targets: Targets,
+    quotas: Quotas,
+    cluster: Cluster,
+    artifacts: ArtifactStore | None = None,
+    backups: Backups | None = None,
+    tracing: Tracing | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> web.Application:
     """Build the application.
@@ -82,6 +151,12 @@ def make_app(
         authenticator: Started and stopped by the caller.
         settings: Of the node; the limits are enforced here.
         metrics: Of the node.
+        targets: Which URLs may be registered.
+        quotas: Which requests are within the rate limits.
+        cluster: Who leads what.
+        artifacts: Where artifacts are kept; None when nowhere.
+        backups: Those this node takes; None when it has no place for them.
+        tracing: Makes spans of requests; None for none.
         now_ms: Wall clock for ages that are shown, Unix milliseconds.
     """
     services = Services(
@@ -91,12 +166,23 @@ def make_app(
         metrics=metrics,
         now_ms=now_ms,
         waits=Waits(),
+        access_log=AccessLog(settings.access_log),
+        tracing=tracing,
+        quotas=quotas,
+        targets=targets,
+        cluster=cluster,
+        large_bodies=LargeBodies(settings),
+        artifacts=artifacts,
+        backups=backups,
     )
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
+    app[ACCESS_LOG] = services.access_log
     app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
     app.on_shutdown.append(partial(_end_waits, services.waits))
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, wrapped(route, services))
+        # An artifact's name may have slashes.
+        path = route.path.replace("{artifact}", "{artifact:.+}")
+        app.router.add_route(route.method, path, wrapped(route, services))
     return app
 
 

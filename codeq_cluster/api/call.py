@@ -8,14 +8,20 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.errors import ApiError, bad_request
-from codeq_cluster.api.ports import Broker
+from codeq_cluster.api.large_bodies import LargeBodies
+from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
 from codeq_cluster.api.waits import Waits
+from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator, Identity
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
 
 JSON = "application/json; charset=utf-8"
+COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -28,6 +34,9 @@ class Services:
 
     Attributes:
         now_ms: Wall clock for what is only shown, Unix milliseconds.
+        artifacts: Where artifacts are kept; None when nowhere.
+        backups: Those this node takes; None when it has no place for them.
+        tracing: Makes spans of requests; None for none.
     """
 
     broker: Broker
@@ -36,6 +45,14 @@ class Services:
     metrics: Metrics
     now_ms: Callable[[], int]
     waits: Waits
+    access_log: AccessLog
+    quotas: Quotas
+    targets: Targets
+    cluster: Cluster
+    large_bodies: LargeBodies
+    artifacts: ArtifactStore | None = None
+    backups: Backups | None = None
+    tracing: Tracing | None = None
 
 
 class Call:
@@ -44,17 +61,24 @@ class Call:
     Attributes:
         identity: The caller; a nobody on open routes.
         text: The body, empty on routes that take none.
+        request_id: The caller's own, or one made for it.
     """
 
-    __slots__ = ("identity", "request", "services", "text", "timeout_s")
+    __slots__ = ("identity", "request", "request_id", "services", "text", "timeout_s")
 
     def __init__(
-        self, request: web.Request, services: Services, identity: Identity, text: str
+        self,
+        request: web.Request,
+        services: Services,
+        identity: Identity,
+        text: str,
+        request_id: str,
     ) -> None:
         self.request = request
         self.services = services
         self.identity = identity
         self.text = text
+        self.request_id = request_id
         self.timeout_s = services.settings.limits.request_timeout_ms / 1000
 
     def task_id(self, *, not_found: ApiError) -> str:
@@ -67,6 +91,29 @@ class Call:
         if not is_task_id(task_id):
             raise not_found
         return task_id
+
+    def command(self) -> str:
+        """Return the command of the path.
+
+        Raises:
+            ApiError: 400 for what no command can be called.
+        """
+        command = self.request.match_info["command"]
+        if not COMMAND.fullmatch(command):
+            raise bad_request("invalid command", "invalid-command")
+        return command
+
+    def most(self, scope: Scope) -> int | None:
+        """Return the most that one request of the caller's tenant can cost, None for any."""
+        return self.services.quotas.most(scope, self.identity.tenant)
+
+    async def spend(self, scope: Scope, operation: str, cost: int = 1) -> None:
+        """Count the request against the rate limit of the caller's tenant.
+
+        Raises:
+            LimitExceeded: It is beyond the limit; answered 429.
+        """
+        await self.services.quotas.spend(scope, operation, self.identity.tenant, cost)
 
     def stale(self) -> bool:
         """Tell whether the caller asked for the local replica's word.
@@ -89,14 +136,16 @@ class Call:
         Raises:
             ApiError: 400 for anything but an integer.
         """
-        if not self.request.query_string:
-            return 0
-        asked = self.request.query.get(name, "")
+        asked = self.query_text(name)
         if not asked:
             return 0
         if not _INTEGER.fullmatch(asked):
             raise bad_request(f"invalid '{name}' (use an integer)", "invalid-query")
         return int(asked)
+
+    def query_text(self, name: str) -> str:
+        """Return a text of the query string, empty when it is absent."""
+        return self.request.query.get(name, "") if self.request.query_string else ""
 
 
 def is_task_id(text: str) -> bool:

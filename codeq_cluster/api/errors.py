@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import (
+    ArtifactStoreFailed,
     CodeqError,
+    LimitExceeded,
     NoLeader,
     NotLeader,
     OperationTooLarge,
     OutcomeUnknown,
     Overloaded,
     PeerUnreachable,
+    TooMany,
 )
 
 _NOT_APPLIED = {"X-Outcome": "not-applied"}
@@ -30,6 +34,7 @@ class ApiError(Exception):
         code: Ours, stable.
         retryable: The same request may succeed later.
         headers: Beside the usual ones.
+        extra: Fields of the envelope beside the usual ones.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class ApiError(Exception):
         *,
         retryable: bool = False,
         headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(text)
         self.status = status
@@ -47,15 +53,23 @@ class ApiError(Exception):
         self.code = code
         self.retryable = retryable
         self.headers = headers or {}
+        self.extra = extra or {}
 
 
 class Envelope(Struct):
-    """What every error is told in: `code` is stable, `retryable` says whether to send it again."""
+    """What every error is told in: `code` is stable, `retryable` says whether to send it again.
+
+    An exceeded limit is named by `scope` and `operation`, a field of a topic by `field`.
+    """
 
     error: str
     code: str
     retryable: bool
     request_id: str = msgspec.field(name="requestId")
+    scope: str | UnsetType = UNSET
+    operation: str | UnsetType = UNSET
+    retry_after_seconds: int | UnsetType = msgspec.field(default=UNSET, name="retryAfterSeconds")
+    field: str | UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -63,7 +77,7 @@ _encode = msgspec.json.Encoder().encode
 
 def envelope(error: ApiError, request_id: str) -> bytes:
     """Render the body of an error answer."""
-    return _encode(Envelope(error.text, error.code, error.retryable, request_id))
+    return _encode(Envelope(error.text, error.code, error.retryable, request_id, **error.extra))
 
 
 def bad_request(text: str, code: str) -> ApiError:
@@ -84,7 +98,7 @@ def from_access(refused: AccessRefused) -> ApiError:
 
 
 def from_failure(failure: CodeqError) -> ApiError:
-    """Turn an operating error into the answer: 503, saying what is known of the outcome."""
+    """Turn an operating error into the answer: mostly 503, saying what is known of the outcome."""
     match failure:
         case OutcomeUnknown():
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
@@ -96,6 +110,30 @@ def from_failure(failure: CodeqError) -> ApiError:
         case Overloaded():
             headers = {"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED
             return ApiError(503, "overloaded", "overloaded", retryable=True, headers=headers)
+        case LimitExceeded():
+            return ApiError(
+                429,
+                failure.text,
+                failure.code,
+                retryable=True,
+                headers={"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED,
+                extra={
+                    "scope": failure.scope,
+                    "operation": failure.operation,
+                    "retry_after_seconds": failure.retry_after_s,
+                },
+            )
+        case ArtifactStoreFailed():
+            headers = {"Retry-After": "1"} | _NOT_APPLIED
+            return ApiError(
+                503,
+                "artifacts cannot be stored or read now",
+                "artifact-store-failed",
+                retryable=True,
+                headers=headers,
+            )
+        case TooMany():
+            return ApiError(409, failure.text, "too-many")
         case OperationTooLarge():
             return ApiError(413, "request body too large", "body-too-large")
         case _:
@@ -118,6 +156,8 @@ _STATUS_OF_REJECTION = {
     Rejection.LEASE_LOST: 409,
     Rejection.IDEMPOTENCY_CONFLICT: 409,
     Rejection.ALREADY_TERMINAL: 409,
+    Rejection.BUDGET_EXCEEDED: 429,
+    Rejection.TOO_MANY: 409,
 }
 
 

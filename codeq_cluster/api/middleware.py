@@ -25,18 +25,22 @@ from codeq_cluster.api.errors import (
     from_failure,
     invalid_body,
 )
+from codeq_cluster.api.large_bodies import Body
 from codeq_cluster.auth import Access, AccessRefused, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import LimitSettings
+from codeq_cluster.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), admin=False)
+_NONE: tuple[str, ...] = ()
 _CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
 
-Handler = Callable[[Call], Awaitable[web.Response]]
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Route:
     Attributes:
         scope: A worker's, beside the access; empty for none.
         unreadable: What the route calls a body it cannot read; empty when it takes no body.
+        large: The body may bring artifacts along.
     """
 
     method: str
@@ -54,56 +59,107 @@ class Route:
     access: Access
     scope: str = ""
     unreadable: str = ""
+    large: bool = False
 
 
-def wrapped(
-    route: Route, services: Services
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def wrapped(route: Route, services: Services) -> Answering:
     """Return the aiohttp handler of a route."""
-    handler, access, scope, unreadable = (
-        route.handler,
-        route.access,
-        route.scope,
-        route.unreadable,
-    )
+    access, scope, unreadable = route.access, route.scope, route.unreadable
+    handler = _with_large_body(route, services) if route.large else route.handler
+    small = unreadable and not route.large
     authenticator = services.authenticator
     limits = services.settings.limits
     answered = services.metrics.http_answered
+    access_log = services.access_log
     monotonic = time.monotonic
 
     async def handle(request: web.Request) -> web.StreamResponse:
         started_s = monotonic()
         request_id = request_id_of(request)
         status = _CLIENT_GONE
+        identity = _NOBODY
         try:
-            identity = _NOBODY
             if access is not Access.OPEN:
-                header = request.headers.get("Authorization")
+                # Two are one that names nobody: what stands before this node may read the other.
+                given = request.headers.getall("Authorization", _NONE)
+                header = ", ".join(given) if given else None
                 known = authenticator.known(header, access)
                 identity = known or await authenticator.authenticate(header, access)
                 if scope and scope not in identity.scopes:
                     raise ApiError(403, "missing scope", "forbidden")  # noqa: TRY301
-            text = await _body(request, limits, unreadable) if unreadable else ""
-            response = await handler(Call(request, services, identity, text))
+            text = await _body(request, limits, unreadable) if small else ""
+            response = await handler(Call(request, services, identity, text, request_id))
             status = response.status
         except (ApiError, AccessRefused, CodeqError) as refused:
+            if isinstance(refused, AccessRefused):
+                access_log.refused(
+                    request_id,
+                    route=route.path,
+                    status=refused.status,
+                    reason=refused.reason or refused.text,
+                )
             response = error_response(_answer(refused), request_id)
             status = response.status
         except ConnectionError:
             raise  # The client has gone away: the server counts on seeing this.
         except Exception:
             # A bug: the caller gets an envelope all the same, and cannot know what happened.
-            log.exception("handler failed", extra={"route": route.path, "request_id": request_id})
+            log.exception(
+                "handler failed",
+                extra={
+                    "route": route.path,
+                    "request_id": request_id,
+                    "tenant": identity.tenant,
+                },
+            )
             response = error_response(
                 ApiError(500, "internal error", "internal", retryable=False), request_id
             )
             status = response.status
         finally:
-            answered(route.path, route.method, status, monotonic() - started_s)
-        response.headers["X-Request-Id"] = request_id
+            took_s = monotonic() - started_s
+            answered(route.path, route.method, status, took_s)
+            access_log.answered(
+                request_id,
+                method=route.method,
+                route=route.path,
+                status=status,
+                seconds=took_s,
+                tenant=identity.tenant,
+            )
+        if not response.prepared:
+            response.headers["X-Request-Id"] = request_id
         return response
 
+    tracing = services.tracing
+    # What only machines ask again and again would bury the rest.
+    return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
+
+
+def _with_large_body(route: Route, services: Services) -> Handler:
+    """Return the handler of a route that reads its body within the room for large ones."""
+    limits, room = services.settings.limits, services.large_bodies
+
+    async def handle(call: Call) -> web.StreamResponse:
+        with room.body() as body:
+            call.text = await _body(
+                call.request, limits, route.unreadable, bytes_max=room.bytes_max, large=body
+            )
+            return await route.handler(call)
+
     return handle
+
+
+def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
+    """Return the handler with a span around each request."""
+
+    async def traced(request: web.Request) -> web.StreamResponse:
+        with tracing.serving(route.method, route.path, request.headers) as span:
+            response = await handle(request)
+            span.answered(response.status, response.headers["X-Request-Id"])
+            return response
+
+    return traced
 
 
 def request_id_of(request: web.BaseRequest) -> str:
@@ -111,6 +167,11 @@ def request_id_of(request: web.BaseRequest) -> str:
     given = request.headers.get("X-Request-Id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """Return a request id for a caller that gave none."""
     return f"{random.getrandbits(128):032x}"
 
 
@@ -138,23 +199,31 @@ def _answer(refused: ApiError | AccessRefused | CodeqError) -> ApiError:
             return from_failure(refused)
 
 
-async def _body(request: web.Request, limits: LimitSettings, unreadable: str) -> str:
+async def _body(
+    request: web.Request,
+    limits: LimitSettings,
+    unreadable: str,
+    *,
+    bytes_max: int = 0,
+    large: Body | None = None,
+) -> str:
+    bytes_max = bytes_max or limits.max_body_bytes
     length = request.content_length
-    if length is not None and length > limits.max_body_bytes:
-        raise _too_large(limits)
+    if length is not None and length > bytes_max:
+        raise _too_large(bytes_max)
+    if large is not None and length is not None:
+        large.grown(length)
     try:
         if request.content.is_eof() and request.content.exception() is None:
             # All of it came with the head, as small bodies do: no need to wait with a deadline.
-            body = request.content.read_nowait()
-            if len(body) > limits.max_body_bytes:
-                raise _too_large(limits)
+            body: bytes | bytearray = request.content.read_nowait()
+            if len(body) > bytes_max:
+                raise _too_large(bytes_max)
         else:
             async with asyncio.timeout(limits.body_timeout_ms / 1000):
-                body = await request.read()
+                body = await _whole(request, bytes_max, large)
     except TimeoutError as stalled:
         raise ApiError(408, "request timeout", "request-timeout", retryable=True) from stalled
-    except web.HTTPRequestEntityTooLarge as beyond:
-        raise _too_large(limits) from beyond
     except (web.RequestPayloadError, HttpProcessingError) as broken:
         raise invalid_body(unreadable) from broken
     try:
@@ -163,5 +232,17 @@ async def _body(request: web.Request, limits: LimitSettings, unreadable: str) ->
         raise invalid_body(unreadable) from error
 
 
-def _too_large(limits: LimitSettings) -> ApiError:
-    return ApiError(413, f"request body exceeds {limits.max_body_bytes} bytes", "body-too-large")
+async def _whole(request: web.Request, bytes_max: int, large: Body | None) -> bytearray:
+    """Read a body of unknown length, as far as it may go."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
+        if large is not None:
+            large.grown(len(body))
+    return body
+
+
+def _too_large(bytes_max: int) -> ApiError:
+    return ApiError(413, f"request body exceeds {bytes_max} bytes", "body-too-large")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from codeq_cluster.api.rendering import ResultView, TaskView
+from codeq_cluster.api.rendering import ErrorGroup, ResultView, TaskView
 
 
 class CreatedItem(Struct, rename="camel"):
@@ -75,6 +75,115 @@ class TaskAndResult(Struct, rename="camel"):
 
     task: TaskView
     result: ResultView
+
+
+class DeadLetters(Struct):
+    """Part of a list, whose cursor is missing at its end; or what the dead letters died of.
+
+    Of the groups the most frequent is first, and `more` says that not all `matched` were looked at.
+    """
+
+    tasks: list[TaskView] | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
+    groups: list[ErrorGroup] | UnsetType = UNSET
+    matched: int | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+
+
+class Requeued(Struct, rename="camel"):
+    """What came of a request to revive dead letters; a dry run only counts them."""
+
+    matched: int
+    requeued: int
+    by_error: dict[str, int]
+    more: bool
+    dry_run: bool
+
+
+class Deleted(Struct, rename="camel"):
+    """What came of a request to delete dead letters; a dry run only counts them."""
+
+    matched: int
+    deleted: int
+    by_error: dict[str, int]
+    more: bool
+    dry_run: bool
+
+
+class CleanedUp(Struct):
+    """How many tasks were deleted, and the bounds that held."""
+
+    deleted: int
+    before: str
+    limit: int
+
+
+class PausedQueue(Struct):
+    """Whether the queue is paused now."""
+
+    command: str
+    paused: bool
+    changed: bool
+
+
+class Replayed(Struct):
+    """How many deliveries are pending again."""
+
+    replayed: int
+
+
+class SubscriptionLife(Struct, rename="camel"):
+    """Until when a subscription lives."""
+
+    subscription_id: str
+    expires_at: str
+
+
+class ClusterNode(Struct, rename="camel"):
+    """One node; `leads` names shards."""
+
+    id: str
+    addr: str
+    http_addr: str
+    is_self: bool = msgspec.field(name="self")
+    connected: bool
+    leads: list[int]
+
+
+class ClusterPeer(Struct, rename="camel"):
+    """Another member of a shard's group."""
+
+    id: str
+    connected: bool
+    match_index: int
+
+
+class ClusterShard(Struct, rename="camel"):
+    """One shard; its leader is empty when none is known."""
+
+    shard: int
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    peers: list[ClusterPeer]
+
+
+class ClusterStatus(Struct, rename="camel"):
+    """The cluster as one node sees it."""
+
+    cluster_id: str
+    nodes: list[ClusterNode]
+    shards: list[ClusterShard]
+
+
+class Transferred(Struct):
+    """Who led a shard, and who leads it now."""
+
+    shard: int
+    before: str = msgspec.field(name="from")
+    leader: str
+    changed: bool
 
 
 class RaftPeer(Struct, rename="camel"):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster import __version__
+from codeq_cluster.api import openapi_admin, openapi_admin_bodies, openapi_operations
 from codeq_cluster.api.errors import (
     ApiError,
     Envelope,
@@ -22,15 +23,15 @@ from codeq_cluster.api.errors import (
     from_failure,
     invalid_body,
 )
+from codeq_cluster.api.large_bodies import result_bytes_max
 from codeq_cluster.api.middleware import Handler, Route
-from codeq_cluster.api.openapi_operations import (
+from codeq_cluster.api.openapi_types import (
+    COMMAND_SCHEMA,
     JSON,
     Answer,
     Fields,
     Operation,
     Parameter,
-    fields,
-    operations,
 )
 from codeq_cluster.auth import Access, AccessRefused
 from codeq_cluster.errors import NoLeader, OutcomeUnknown, Overloaded
@@ -71,19 +72,33 @@ _WORKER_REFUSED = (
 )
 _ADMIN_REFUSED = (AccessRefused(401, "unauthorized. Admin only"),)
 
+_COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
 _NOTHING_SAID = Operation(answers=())  # Such a route is described by what the table says alone.
 
 _HEADERS = {
     "Retry-After": "Seconds to wait before the next try.",
     "WWW-Authenticate": "`Bearer`.",
     "X-Outcome": "`not-applied`: nothing was done.",
+    "ETag": "Of the artifact as it is.",
+    "Content-Range": "How many bytes the artifact has.",
 }
-_REQUEST_ID_HEADER = {
+_USUAL_HEADERS = {
     "X-Request-Id": {
         "description": "The request's own, or one made for it.",
         "schema": {"type": "string"},
-    }
+    },
+    "X-Content-Type-Options": {"description": "`nosniff`.", "schema": {"type": "string"}},
 }
+
+
+def operations(settings: NodeSettings) -> dict[Handler, Operation]:
+    """Return what each handler takes and answers on a node of these settings."""
+    return openapi_operations.operations(settings) | openapi_admin.operations(settings)
+
+
+def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
+    """Return what bodies' types do not say, on a node of these settings."""
+    return openapi_operations.fields(settings) | openapi_admin_bodies.fields(settings)
 
 
 def encoded(routes: Sequence[Route], settings: NodeSettings) -> bytes:
@@ -154,6 +169,8 @@ class _Described:
         }
         if operation.body is not None:
             described["requestBody"] = self._body(operation.body)
+        elif operation.binary:
+            described["requestBody"] = {"required": True, "content": {"*/*": {"schema": {}}}}
         return described
 
     def _body(self, body: type[Struct]) -> _Json:
@@ -161,6 +178,8 @@ class _Described:
         schema: _Json = {"$ref": _REF.format(name=body.__name__)}
         if operation.required:
             schema["required"] = list(operation.required)
+            # Null is the same as absent.
+            schema["properties"] = {name: {"not": {"type": "null"}} for name in operation.required}
         content = {"schema": schema, "example": operation.example}
         return {"required": not operation.body_may_miss, "content": {JSON: content}}
 
@@ -176,14 +195,14 @@ class _Described:
     def _answer(self, answer: Answer) -> _Json:
         described: _Json = {
             "description": answer.text,
-            "headers": _headers(answer.headers) | _REQUEST_ID_HEADER,
+            "headers": _headers(answer.headers) | _USUAL_HEADERS,
         }
         if answer.body is not None:
             content: _Json = {"schema": self._schema_of[repr(answer.body)]}
             if answer.example is not None:
                 content["example"] = answer.example
             described["content"] = {answer.media: content}
-        elif answer.media != JSON:
+        elif answer.media not in {"", JSON}:
             described["content"] = {answer.media: {"schema": {"type": "string"}}}
         return described
 
@@ -198,7 +217,11 @@ class _Described:
         if route.access is Access.ADMIN:
             yield from map(from_access, _ADMIN_REFUSED)
         if route.unreadable:
-            body_bytes_max = self._settings.limits.max_body_bytes
+            body_bytes_max = (
+                result_bytes_max(self._settings)
+                if route.large
+                else self._settings.limits.max_body_bytes
+            )
             yield invalid_body(route.unreadable)
             yield ApiError(408, "request timeout", "request-timeout", retryable=True)
             yield ApiError(413, f"request body exceeds {body_bytes_max} bytes", "body-too-large")
@@ -217,8 +240,11 @@ def _request_schema(body: type[Struct], said: Fields) -> _Json:
     _, components = msgspec.json.schema_components([_describable(body)], ref_template=_REF)
     schema: _Json = components[name]
     # The decoder is strict so that it is fast; what it refuses is read again without such fields.
-    del schema["additionalProperties"]
+    if not said.strict:
+        del schema["additionalProperties"]
     schema["required"] = list(said.required)
+    if said.one_of:
+        schema["anyOf"] = [{"required": [name]} for name in said.one_of]
     for field, facts in said.known.items():
         of_field = schema["properties"][field]
         if field in said.required:
@@ -273,7 +299,12 @@ def _name(handler: Handler) -> str:
 
 def _of_path(path: str) -> list[_Json]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": COMMAND_SCHEMA if name in _COMMANDS else {"type": "string"},
+        }
         for name in re.findall(r"{(\w+)}", path)
     ]
 
@@ -282,7 +313,7 @@ def _parameter(parameter: Parameter) -> _Json:
     return {
         "name": parameter.name,
         "in": parameter.place,
-        "required": False,
+        "required": parameter.required,
         "description": parameter.text,
         "schema": parameter.schema,
     }
@@ -308,6 +339,6 @@ def _error(errors: Sequence[ApiError]) -> _Json:
     headers = {name: _HEADERS[name] for error in errors for name in error.headers}
     return {
         "description": ", ".join(f"`{code}`" for code in codes),
-        "headers": _headers(headers) | _REQUEST_ID_HEADER,
+        "headers": _headers(headers) | _USUAL_HEADERS,
         "content": {JSON: {"schema": schema, "examples": examples}},
     }

@@ -6,8 +6,6 @@ or of an unreadable body, follow from the route. Here stands the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +13,7 @@ from msgspec import Struct
 from codeq_cluster.api import (
     openapi,
     openapi_answers,
+    openapi_artifacts,
     ops,
     queues,
     raft,
@@ -23,77 +22,19 @@ from codeq_cluster.api import (
     tasks,
     workers,
 )
+from codeq_cluster.api.allowed import COMMANDS_MAX
+from codeq_cluster.api.attachments import ARTIFACTS_MAX
+from codeq_cluster.api.call import COMMAND
 from codeq_cluster.api.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.middleware import Handler
+from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Answer, Fields, Operation, Parameter
 from codeq_cluster.api.rendering import QueueView, ResultView, TaskView
+from codeq_cluster.broker.producer import over_budget
 from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
-from codeq_cluster.errors import OperationTooLarge
+from codeq_cluster.errors import LimitExceeded, OperationTooLarge
 from codeq_cluster.settings import NodeSettings
-
-JSON = "application/json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One thing a caller may say beside path and body; none is required."""
-
-    name: str
-    place: str
-    text: str
-    schema: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer that is no error in the usual envelope.
-
-    Attributes:
-        body: Type of the body; None when there is none, or when it is no JSON.
-        headers: What each header of this answer's own says, by name.
-    """
-
-    text: str
-    status: int = 200
-    body: Any = None
-    example: object = None
-    media: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """What a handler takes and answers.
-
-    Attributes:
-        required: Fields this route needs beyond those every user of the body needs.
-        body_may_miss: The route serves a request without a body too.
-        errors: Refusals of this handler's own.
-        replicated: It asks a shard, which may be without a leader, overloaded or cut off.
-    """
-
-    body: type[Struct] | None = None
-    required: tuple[str, ...] = ()
-    body_may_miss: bool = False
-    example: object = None
-    parameters: tuple[Parameter, ...] = ()
-    answers: tuple[Answer, ...]
-    errors: tuple[ApiError, ...] = ()
-    replicated: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """What a body's type does not say of its fields.
-
-    Attributes:
-        required: Without them the body is refused, whatever the route.
-        known: What is to be said of each field, by its name in JSON.
-    """
-
-    required: tuple[str, ...] = ()
-    known: Mapping[str, Mapping[str, object]]
-
 
 _ID = "0c8a2f4e-6d1b-4f7a-9b3c-5e2d8f1a7c60"
 _TASK = {
@@ -223,7 +164,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
         schemas.TaskBody: Fields(
             required=("command", "payload"),
             known={
-                "command": _said("The queue; case is kept.", pattern=f"^{tasks.COMMAND.pattern}$"),
+                "command": _said("The queue; case is kept.", pattern=f"^{COMMAND.pattern}$"),
                 "payload": _said(
                     "Any JSON but null, kept as the text that was sent, nested at most "
                     f"{limits.payload_depth_max} deep.",
@@ -232,7 +173,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "priority": _said(
                     f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}."
                 ),
-                "webhook": _said("URL of http or https, kept with the task.", format="uri"),
+                "webhook": _said("URL of http or https, on a public address.", format="uri"),
                 "maxAttempts": _said(
                     f"Deliveries before the task is a dead letter; {lifecycle.max_attempts_default}"
                     " for 0 or less.",
@@ -271,7 +212,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "commands": _said(
                     "Queues to take from, each allowed by the token; absent or empty for all of "
                     "the token's.",
-                    maxItems=workers.COMMANDS_MAX,
+                    maxItems=COMMANDS_MAX,
+                    items=COMMAND_SCHEMA,
                 ),
                 "leaseSeconds": _said(
                     f"How long the tasks are the caller's; {lifecycle.default_lease_seconds} for 0 "
@@ -307,15 +249,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "leaseToken": lease_token,
             },
         ),
-        schemas.ArtifactBody: Fields(
-            required=("url",),
-            known={
-                "name": _said("What the product is called."),
-                "url": _said("Where it is.", minLength=1),
-                "contentBase64": _said("Not supported: without a `url` it is refused."),
-                "contentType": _said("Not kept."),
-            },
-        ),
+        schemas.ArtifactBody: openapi_artifacts.fields(settings),
         schemas.ResultBody: Fields(
             required=("status",),
             known={
@@ -328,8 +262,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                     f"At most {limits.max_error_bytes} bytes; required when FAILED, and not blank."
                 ),
                 "artifacts": _said(
-                    "Products kept elsewhere.",
-                    maxItems=workers.ARTIFACTS_MAX,
+                    "Products, kept elsewhere or to be kept here.",
+                    maxItems=ARTIFACTS_MAX,
                     items={"$ref": "#/components/schemas/ArtifactBody"},
                 ),
                 "leaseToken": lease_token,
@@ -348,6 +282,14 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             },
         ),
     }
+
+
+def _limited(scope: Scope, operation: str) -> ApiError:
+    return from_failure(LimitExceeded(scope=scope, operation=operation, retry_after_s=1))
+
+
+def _over_budget(limit: str, operation: str) -> ApiError:
+    return from_failure(over_budget(Rejected(Rejection.BUDGET_EXCEEDED, limit), operation))
 
 
 def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
@@ -383,6 +325,9 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                 ),
                 _CONFLICT,
                 _TOO_LARGE,
+                _limited(Scope.PRODUCER, "create_task"),
+                _over_budget("readyTasks", "create_task"),
+                _over_budget("storedBytes", "create_task"),
             ),
         ),
         tasks.create_batch: Operation(
@@ -401,7 +346,10 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                     },
                 ),
             ),
-            errors=(_batch_too_large(limits.batch_max),),
+            errors=(
+                _batch_too_large(limits.batch_max),
+                _limited(Scope.PRODUCER, "create_task"),
+            ),
         ),
         tasks.cancel: Operation(
             answers=(
@@ -424,9 +372,11 @@ def _claiming(settings: NodeSettings) -> dict[Handler, Operation]:
     example = {"commands": ["resize-image"], "leaseSeconds": 300, "waitSeconds": 10}
     errors = (
         _beyond("leaseSeconds", limits.lease_seconds_max),
-        bad_request(f"invalid 'commands' (at most {workers.COMMANDS_MAX})", _BEYOND),
+        bad_request(f"invalid 'commands' (at most {COMMANDS_MAX})", _BEYOND),
         _INVALID_COMMAND,
         ApiError(403, "event type not allowed", "event-type-not-allowed"),
+        _limited(Scope.WORKER, "claim"),
+        _over_budget("inFlight", "claim"),
     )
     count_too_large = bad_request(f"count exceeds maximum of {limits.batch_max}", "count-too-large")
     return {
@@ -522,11 +472,8 @@ def _ending(settings: NodeSettings) -> dict[Handler, Operation]:
                 bad_request("result required when status=COMPLETED", "result-required"),
                 bad_request("error required when status=FAILED", "error-required"),
                 bad_request("invalid status", "invalid-status"),
-                bad_request(f"invalid 'artifacts' (at most {workers.ARTIFACTS_MAX})", _BEYOND),
-                bad_request(
-                    "artifact url required (contentBase64 is not supported)",
-                    "artifact-url-required",
-                ),
+                bad_request(f"invalid 'artifacts' (at most {ARTIFACTS_MAX})", _BEYOND),
+                *openapi_artifacts.result_errors(limits),
                 ApiError(
                     413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large"
                 ),
@@ -562,6 +509,7 @@ def _ending(settings: NodeSettings) -> dict[Handler, Operation]:
             ),
             errors=(_batch_too_large(limits.batch_max),),
         ),
+        **openapi_artifacts.operations(settings),
     }
 
 

@@ -28,6 +28,6 @@ async def readyz(call: Call) -> web.Response:
 async def metrics(call: Call) -> web.Response:
     """Return the node's metrics as Prometheus text."""
     return web.Response(
-        body=call.services.metrics.scrape(),
+        body=await call.services.metrics.scrapes.text(),
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from codeq_cluster.backup.catalogue import Found as FoundBackup
+from codeq_cluster.backup.running import Progress
+from codeq_cluster.broker.operators import Done, Selection
 from codeq_cluster.broker.requests import (
     Found,
     NewResult,
@@ -12,7 +15,12 @@ from codeq_cluster.broker.requests import (
     PeerStatus,
     QueueDepth,
     ShardStatus,
+    Uploaded,
 )
+from codeq_cluster.cluster.transfers import Handover
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.explaining import Explanation
+from codeq_cluster.core.items import Item, Kind, Mode, Subscription, Topic
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Claimed,
@@ -21,11 +29,189 @@ from codeq_cluster.core.outcomes import (
     Rejected,
     Returned,
     Submitted,
+    TopicStands,
 )
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 
-__all__ = ["Broker", "Found", "NewResult", "NewTask", "PeerStatus", "QueueDepth", "ShardStatus"]
+__all__ = [
+    "Backups",
+    "Broker",
+    "Cluster",
+    "Done",
+    "Found",
+    "Governors",
+    "Handover",
+    "NewResult",
+    "NewTask",
+    "Operators",
+    "PeerStatus",
+    "QueueDepth",
+    "Selection",
+    "ShardStatus",
+    "Targets",
+]
+
+
+class Targets(Protocol):
+    """The rules of which URLs requests may be sent to."""
+
+    async def allows(self, url: str) -> bool:
+        """Tell whether the URL may be registered; answers within about a second."""
+
+
+class Quotas(Protocol):
+    """How often tenants may ask, over the whole cluster."""
+
+    def most(self, scope: Scope, tenant: str) -> int | None:
+        """Return the most tokens one request can ever have, None for any number."""
+
+    async def spend(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> None:
+        """Take tokens, all or none, at most `most`; raises LimitExceeded, and takes none."""
+
+
+class Cluster(Protocol):
+    """The nodes and who leads what."""
+
+    async def transfer(self, shard: int, to: str, *, timeout_s: float) -> Handover:
+        """Hand a shard's leadership to a node, or to any other when `to` is empty.
+
+        Raises:
+            NoLeader: Nobody leads the shard.
+            OutcomeUnknown: The leader has been asked and did not answer.
+        """
+
+
+class Backups(Protocol):
+    """The backups that this node takes."""
+
+    def start(self) -> Progress:
+        """Begin one; raises BackupRunning when one is under way."""
+
+    async def progress(self, backup: str) -> Progress | None:
+        """Return how far one is, None for an unknown one; raises BackupFailed."""
+
+    async def found(self) -> list[FoundBackup]:
+        """List those of the place, the oldest first; raises BackupFailed."""
+
+
+class Operators(Protocol):
+    """What operators do beyond the life of one task; every change is on record.
+
+    A page may be short, or empty, and still have a next one: an empty position is the end.
+    """
+
+    async def tasks(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        places: tuple[Place, ...],
+        error: str,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+    ) -> tuple[list[Found], bytes]:
+        """Return the next tasks of the tenant, and where to go on."""
+
+    async def items(
+        self,
+        tenant: str,
+        kind: Kind,
+        *,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        dead_only: bool = False,
+    ) -> tuple[list[Item], bytes]:
+        """Return the next items of a kind, and where to go on."""
+
+    async def explain(self, tenant: str, task_id: str, *, timeout_s: float) -> Explanation | None:
+        """Return why a task is where it is, or None for no such task of the tenant."""
+
+    async def requeue(
+        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Done:
+        """Make dead letters ready again."""
+
+    async def delete(
+        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Done:
+        """Delete dead letters."""
+
+    async def cleanup(
+        self,
+        tenant: str,
+        *,
+        before_ms: int,
+        limit: int,
+        by: str,
+        timeout_s: float,
+        retained_until_ms: int = 0,
+    ) -> int:
+        """Delete tasks that ended before an instant; return how many it were.
+
+        Above 0, `retained_until_ms` spares those that are to be kept beyond it.
+        """
+
+    async def replay(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
+        """Try dead deliveries again, all of them when none is named; return how many it were."""
+
+
+class Governors(Protocol):
+    """What governs a tenant's queues; a change is answered once every shard's leader goes by it."""
+
+    async def put_topic(
+        self, tenant: str, name: str, policy: Topic, *, by: str, timeout_s: float
+    ) -> TopicStands:
+        """Make or change a topic; of `policy` the policy's own fields count."""
+
+    async def topic(self, tenant: str, name: str, *, timeout_s: float) -> Topic | None:
+        """Return a topic, or None."""
+
+    async def delete_topic(self, tenant: str, name: str, *, by: str, timeout_s: float) -> None:
+        """Delete a topic; one that is not there is deleted."""
+
+    async def pause(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+        """Pause a queue; tell whether it was not paused before."""
+
+    async def resume(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+        """Resume a queue; tell whether it was paused before."""
+
+    async def paused(self, tenant: str, *, timeout_s: float) -> frozenset[str]:
+        """Return the tenant's paused queues."""
+
+    async def is_paused(self, tenant: str, queue: str, *, timeout_s: float) -> bool:
+        """Tell whether a queue is paused."""
+
+    async def subscribe(
+        self,
+        tenant: str,
+        worker: str,
+        *,
+        callback_url: str,
+        event_types: Sequence[str],
+        mode: Mode,
+        group_id: str,
+        ttl_ms: int,
+        min_interval_ms: int,
+        timeout_s: float,
+    ) -> Subscription | Rejected:
+        """Add a subscription."""
+
+    async def renew(
+        self, tenant: str, subscription_id: str, *, ttl_ms: int, timeout_s: float
+    ) -> Subscription | Rejected:
+        """Let a subscription live for its time again, or for `ttl_ms` if that is not 0."""
+
+    async def unsubscribe(self, tenant: str, subscription_id: str, *, timeout_s: float) -> bool:
+        """End a subscription; tell whether it was there."""
+
+    async def record(
+        self, tenant: str, *, by: str, action: str, target: str, detail: str, timeout_s: float
+    ) -> None:
+        """Put on record what an operator did that no log entry of its own tells."""
 
 
 class Broker(Protocol):
@@ -35,6 +221,14 @@ class Broker(Protocol):
     the operation could not be carried out or its outcome is not known, unless said otherwise.
     A cancelled call leaves nothing behind: its client has gone away.
     """
+
+    @property
+    def operators(self) -> Operators:
+        """Return who lists tasks and acts on many of them."""
+
+    @property
+    def governors(self) -> Governors:
+        """Return who keeps topics, pauses and subscriptions."""
 
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
@@ -95,6 +289,20 @@ class Broker(Protocol):
     ) -> list[Submitted | Rejected | CodeqError]:
         """End leased tasks with results; one answer an item, order kept, errors as values."""
 
+    async def upload(
+        self,
+        tenant: str,
+        worker: str,
+        task_id: str,
+        *,
+        name: str,
+        content_type: str,
+        chunks: AsyncIterator[bytes],
+        token: int,
+        timeout_s: float,
+    ) -> Uploaded | Rejected:
+        """Store an artifact of a leased task; raises what `chunks` raises, too."""
+
     async def cancel(self, tenant: str, task_id: str, *, timeout_s: float) -> Cancelled | Rejected:
         """End a task that is not terminal yet."""
 
@@ -108,8 +316,8 @@ class Broker(Protocol):
     ) -> tuple[Found, Result | None] | None:
         """Return a task and its result, waiting up to `wait_s` for one; None for no such task."""
 
-    async def queues(self, tenant: str, *, timeout_s: float) -> list[QueueDepth]:
-        """Return the depth of every queue of the tenant."""
+    async def queues(self, tenant: str, queue: str = "", *, timeout_s: float) -> list[QueueDepth]:
+        """Return the depth of every queue of the tenant, or of the one named."""
 
     def shard_status(self) -> list[ShardStatus]:
         """Return one status a local group, by shard."""

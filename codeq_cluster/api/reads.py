@@ -9,7 +9,7 @@ from aiohttp import web
 from codeq_cluster.api.call import Call, reply
 from codeq_cluster.api.errors import ApiError
 from codeq_cluster.api.ports import Found
-from codeq_cluster.api.rendering import TaskView, encode, result_view, task_view
+from codeq_cluster.api.rendering import TaskView, encode, explanation_view, result_view, task_view
 from codeq_cluster.api.waits import WaitEnded
 from codeq_cluster.api.workers import EARLY_S
 
@@ -56,6 +56,20 @@ async def result(call: Call) -> web.Response:
         raise _result_not_found(headers)
     body = encode({"task": _view(call, found), "result": result_view(ended)})
     return reply(body, headers=headers)
+
+
+async def explain(call: Call) -> web.Response:
+    """Say the one reason a task is where it is: why it is not running, or that it is.
+
+    When several reasons hold, it is the one that must be lifted first.
+    """
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    found = await call.services.broker.operators.explain(
+        call.identity.tenant, task_id, timeout_s=call.timeout_s
+    )
+    if found is None:
+        raise _TASK_NOT_FOUND
+    return reply(encode(explanation_view(task_id, found)))
 
 
 def _result_not_found(headers: Mapping[str, str]) -> ApiError:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.ports import QueueDepth, ShardStatus
+from codeq_cluster.api.ports import Found, QueueDepth, ShardStatus
+from codeq_cluster.core.explaining import Explanation, Reason
+from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Attempt, Result, State, Task
+from codeq_cluster.settings import NodeSettings
 
 encode = msgspec.json.Encoder().encode
 
@@ -70,11 +72,40 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     history: tuple[AttemptView, ...] = ()
 
 
+class TaskPage(Struct):
+    """Part of a list of tasks; the cursor is missing at its end."""
+
+    tasks: Sequence[TaskView]
+    cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, found: Iterable[Found], cursor: str | None, *, shards: int) -> Self:
+        """Make a page."""
+        views = [task_view(each.task, each.payload, shards=shards) for each in found]
+        return cls(views, cursor or UNSET)
+
+
+class ErrorGroup(Struct):
+    """How many dead letters died of one error."""
+
+    error: str
+    count: int
+
+
 class ArtifactView(Struct):
     """A product of a task."""
 
     name: str
     url: str
+
+
+class UploadView(Struct):
+    """An artifact that is stored; a result names it by `name` and `url`."""
+
+    name: str
+    url: str
+    size: int
+    etag: str
 
 
 class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -88,8 +119,18 @@ class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     completed_at: str
 
 
+class ExplanationView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """Why a task is where it is; `until` when time itself ends the reason."""
+
+    task_id: str
+    reason: Reason
+    message: str
+    waiting: bool
+    until: str = ""
+
+
 class QueueView(Struct, rename="camel", kw_only=True):
-    """How full a queue is."""
+    """How full a queue is; `paused` when nobody may claim from it."""
 
     command: str
     ready: int
@@ -97,6 +138,7 @@ class QueueView(Struct, rename="camel", kw_only=True):
     in_progress: int
     dlq: int
     oldest_ready_seconds: int
+    paused: bool | UnsetType = UNSET
 
 
 def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -> TaskView:
@@ -140,7 +182,18 @@ def result_view(result: Result) -> ResultView:
     )
 
 
-def queue_view(depth: QueueDepth, *, now_ms: int) -> QueueView:
+def explanation_view(task_id: str, explanation: Explanation) -> ExplanationView:
+    """Render why a task is where it is."""
+    return ExplanationView(
+        task_id=task_id,
+        reason=explanation.reason,
+        message=explanation.text,
+        waiting=explanation.reason.waiting,
+        until=rfc3339(explanation.until_ms) if explanation.until_ms else "",
+    )
+
+
+def queue_view(depth: QueueDepth, *, now_ms: int, paused: bool = False) -> QueueView:
     """Render a queue's depth."""
     counters = depth.counters
     waited_ms = now_ms - depth.oldest_ready_ms if depth.oldest_ready_ms else 0
@@ -151,6 +204,7 @@ def queue_view(depth: QueueDepth, *, now_ms: int) -> QueueView:
         in_progress=counters.leased,
         dlq=counters.dead,
         oldest_ready_seconds=max(0, waited_ms // 1000),
+        paused=paused or UNSET,
     )
 
 
@@ -182,15 +236,35 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
     return {"enabled": True, "numGroups": len(groups), "groups": groups}
 
 
-def rfc3339(unix_ms: int) -> str:
-    """Render an instant: UTC, milliseconds, `Z`."""
-    seconds, millis = divmod(unix_ms, 1000)
-    return f"{_second(seconds)}.{millis:03d}Z"
-
-
-@lru_cache(maxsize=4096)
-def _second(unix_s: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix_s))
+def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[str, object]:
+    """Render the nodes, and who leads which shard."""
+    connected = {peer.id for shard in shards for peer in shard.peers if peer.connected}
+    nodes = [
+        {
+            "id": peer.id,
+            "addr": peer.link,
+            "httpAddr": peer.http,
+            "self": peer.id == settings.node_id,
+            "connected": peer.id == settings.node_id or peer.id in connected,
+            "leads": [shard.shard_idx for shard in shards if shard.leader_id == peer.id],
+        }
+        for peer in settings.peers
+    ]
+    views = [
+        {
+            "shard": shard.shard_idx,
+            "leader": shard.leader_id,
+            "term": shard.term,
+            "commitIndex": shard.commit_index,
+            "appliedIndex": shard.applied_index,
+            "peers": [
+                {"id": peer.id, "connected": peer.connected, "matchIndex": peer.match_index}
+                for peer in shard.peers
+            ],
+        }
+        for shard in shards
+    ]
+    return {"clusterId": settings.cluster_id, "nodes": nodes, "shards": views}
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:

@@ -6,7 +6,7 @@ last of duplicated fields wins. Payloads and results stay the text that was sent
 
 from __future__ import annotations
 
-import re
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -20,9 +20,9 @@ _INT64_MAX = 2**63 - 1
 # Absent and null are the same; a union with None would make the decoder look into the text.
 _NULL = Raw(b"null")
 
-_STRINGS = re.compile(r'"(?:[^"\\]+|\\.)*"')
-_NO_BRACKET = re.compile(r"[^\[\]{}]+")
-_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_STEP = {ord("["): 1, ord("]"): -1}
 
 
 class TaskBody(Struct, rename="camel", forbid_unknown_fields=True):
@@ -89,6 +89,64 @@ class ResultsBody(Struct, rename="camel", forbid_unknown_fields=True):
     results: list[Raw] | None = None
 
 
+class SelectionBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which dead letters are meant, and whether they are only to be counted."""
+
+    ids: list[str] | None = None
+    error: str | None = None
+    limit: int | None = None
+    dry_run: bool | None = None
+
+
+class CleanupBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which finished tasks are to be deleted."""
+
+    limit: int | None = None
+    before: str | None = None
+
+
+class TopicBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """What governs a queue; what is absent is the broker's to decide."""
+
+    priority_tiers: list[int] | None = None
+    max_attempts: int | None = None
+    dead_letter_topic_ref: str | None = None
+    retention_seconds: int | None = None
+    max_consumers: int | None = None
+    weight: int | None = None
+
+
+class ReplayBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which dead deliveries are to be tried again."""
+
+    ids: list[str] | None = None
+    all: bool | None = None
+
+
+class TransferBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which shard's leadership is to go where."""
+
+    shard: int | None = None
+    to: str | None = None
+
+
+class SubscriptionBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Who wants to hear when queues become non-empty."""
+
+    callback_url: str | None = None
+    event_types: list[str] | None = None
+    ttl_seconds: int | None = None
+    delivery_mode: str | None = None
+    group_id: str | None = None
+    min_interval_seconds: int | None = None
+
+
+class RenewalBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """For how long a subscription is to live on."""
+
+    ttl_seconds: int | None = None
+
+
 B = TypeVar("B", bound=Struct)
 
 
@@ -100,6 +158,7 @@ class Schema(Generic[B]):
     """
 
     def __init__(self, body: type[B]) -> None:
+        self._body = body
         self._exact = msgspec.json.Decoder(body)
         self._fields = {
             field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(body)
@@ -126,6 +185,20 @@ class Schema(Generic[B]):
         except (msgspec.DecodeError, RecursionError) as unreadable:
             raise invalid_body(error) from unreadable
 
+    def decode_any(self, text: str, *, error: str) -> B:
+        """Read a body that may be missing, or null, which is an empty one; raises likewise."""
+        text = text.strip()
+        return self._body() if text in ("", "null") else self.decode(text, error=error)
+
+    def unknown(self, text: str) -> str | None:
+        """Return the first field of an object that the body does not name, None when it has none.
+
+        Args:
+            text: What `decode` takes.
+        """
+        names = _objects.decode(text)
+        return next((name for name in names if name.lower() not in self._fields), None)
+
     def _folded(self, text: str | Raw) -> bytes:
         given = _objects.decode(text)
         known = {}
@@ -145,6 +218,13 @@ LEASE = Schema(LeaseBody)
 ARTIFACT = Schema(ArtifactBody)
 RESULT = Schema(ResultBody)
 RESULTS = Schema(ResultsBody)
+SELECTION = Schema(SelectionBody)
+CLEANUP = Schema(CleanupBody)
+TOPIC = Schema(TopicBody)
+REPLAY = Schema(ReplayBody)
+TRANSFER = Schema(TransferBody)
+SUBSCRIPTION = Schema(SubscriptionBody)
+RENEWAL = Schema(RenewalBody)
 
 
 def json_text(value: Raw, *, depth_max: int, error: str) -> str:
@@ -175,7 +255,34 @@ def whole(value: int | None, *, error: ApiError) -> int:
     return value
 
 
+def instant_ms(text: str, *, error: ApiError) -> int:
+    """Return an instant of RFC 3339 as Unix milliseconds.
+
+    Raises:
+        ApiError: The given error, for anything else.
+    """
+    try:
+        instant = msgspec.convert(text, datetime)
+        if instant.tzinfo is None or text[10] not in "Tt":
+            raise error
+        unix_s = instant.astimezone(UTC).timestamp()  # Raises beyond the years 1 to 9999.
+    except (msgspec.ValidationError, OverflowError, ValueError) as malformed:
+        raise error from malformed
+    return round(unix_s * 1000)
+
+
 def depth(text: str) -> int:
-    """Return how deep brackets nest in a JSON text, strings not looked into."""
-    brackets = _NO_BRACKET.sub("", _STRINGS.sub("", text))
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+    """Return how deep brackets nest in a JSON text, strings not looked into.
+
+    Whole texts are worked on at once, since anybody may send a megabyte of brackets: about 5 ms
+    for one, 40 ms for the worst there is.
+    """
+    unescaped = text.replace("\\\\", "").replace('\\"', "")
+    outside = "".join(unescaped.split('"')[::2])
+    brackets = outside.encode().translate(_ALIKE, _NO_BRACKETS)
+    levels = 0
+    # Without its innermost pairs a text is one level less deep; worth it while these are many.
+    while 4 * len(left := brackets.replace(b"[]", b"")) < 3 * len(brackets):
+        brackets = left
+        levels += 1
+    return levels + max(accumulate(map(_STEP.__getitem__, brackets)), default=0)

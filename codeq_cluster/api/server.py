@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
+import ssl
 import struct
 from typing import Any, cast
 
 from aiohttp import web
 
-from codeq_cluster.api.errors import ApiError
-from codeq_cluster.api.middleware import error_response, request_id_of
+from codeq_cluster.api.app import ACCESS_LOG
+from codeq_cluster.api.call import JSON
+from codeq_cluster.api.doorway import Doorway
+from codeq_cluster.api.errors import ApiError, envelope
+from codeq_cluster.api.guarding import HEADERS, guard
+from codeq_cluster.api.middleware import error_response, new_request_id, request_id_of
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
+from codeq_cluster.wire import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +36,17 @@ _TEXT_OF_STATUS = {
     413: ("request body too large", "body-too-large"),
     417: ("expectation failed", "expectation-failed"),
 }
-_FULL_BODY = json.dumps(
-    {"error": "too many connections", "code": "overloaded", "retryable": True, "requestId": ""}
-).encode()
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
-    b"Retry-After: 1\r\nX-Outcome: not-applied\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+_FULL = ApiError(
+    503,
+    "too many connections",
+    "overloaded",
+    retryable=True,
+    headers={"Retry-After": "1", "X-Outcome": "not-applied"},
 )
 
 
 class HttpServer:
-    """Serves an application on one address.
+    """Serves an application on one address, by https when it is given certificates.
 
     A client that stalls in a header, a body or an answer, or idles too long, loses its own
     connection; a client that goes away cancels the handler that serves it.
@@ -57,16 +61,20 @@ class HttpServer:
         limits: LimitSettings,
         metrics: Metrics,
         shutdown_s: float = 2.0,
+        certificates: Certificates[ssl.SSLContext] | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._limits = limits
         self._metrics = metrics
+        self.access_log = app[ACCESS_LOG]
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_s
         )
         self._server: asyncio.Server | None = None
-        self.connections = 0
+        self._certificates = certificates
+        self._doorway: Doorway | None = None
+        self._open: set[Connection] = set()
 
     @property
     def port(self) -> int:
@@ -74,9 +82,15 @@ class HttpServer:
         return self._port
 
     @property
+    def failed_handshakes(self) -> int:
+        """Return how many connections sent no TLS, or gave up within the handshake."""
+        return 0 if self._doorway is None else self._doorway.failed
+
+    @property
     def full(self) -> bool:
-        """Tell whether another connection would be one too many."""
-        return self.connections >= self._limits.connections_max
+        """Tell whether another connection would be one too many; a handshake counts as one."""
+        shaking = 0 if self._doorway is None else self._doorway.shaking
+        return len(self._open) + shaking >= self._limits.connections_max
 
     async def start(self) -> None:
         """Begin to accept connections.
@@ -100,8 +114,21 @@ class HttpServer:
                 lingering_time=_LINGER_S,
                 access_log=None,
                 read_bufsize=2**16,
+                # Nobody is promised to be understood in gzip, and what cannot be unpacked would be
+                # logged as a failure of this server, on the word of a stranger.
+                auto_decompress=False,
             )
 
+        if self._certificates is not None:
+            self._doorway = Doorway(
+                self._certificates,
+                is_full=lambda: self.full,
+                admitted=connection,
+                handshake_s=self._limits.header_timeout_ms / 1000,
+                shutdown_s=self._limits.body_timeout_ms / 1000,
+            )
+            self._port = await self._doorway.open(self._host, self._port, backlog=_BACKLOG)
+            return
         self._server = await loop.create_server(
             connection, self._host, self._port, backlog=_BACKLOG, family=socket.AF_UNSPEC
         )
@@ -112,13 +139,26 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._doorway is not None:
+            await self._doorway.close()
         await self._runner.cleanup()
+        # Over TLS a close waits for the client's goodbye, which need not come.
+        for connection in tuple(self._open):
+            connection.cut_off()
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection that is served from now on."""
+        self._open.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Forget one."""
+        self._open.discard(connection)
 
 
 class Connection(web.RequestHandler):
     """One client's connection, with the bounds that aiohttp leaves open."""
 
-    __slots__ = ("_counted", "_head_due", "_limits", "_metrics", "_server", "_taken_due")
+    __slots__ = ("_head_due", "_limits", "_metrics", "_server", "_taken_due")
 
     def __init__(
         self,
@@ -134,7 +174,6 @@ class Connection(web.RequestHandler):
         self._server = server
         self._limits = limits
         self._metrics = metrics
-        self._counted = False
         self._head_due: asyncio.TimerHandle | None = None
         self._taken_due: asyncio.TimerHandle | None = None
 
@@ -142,23 +181,23 @@ class Connection(web.RequestHandler):
         """Take the connection in, or turn it away at once when the server is full."""
         # A cast: the transports of uvloop are no subclasses of asyncio's.
         writing = cast("asyncio.WriteTransport", transport)
-        if self._server.full:
-            writing.write(_FULL)
+        # Behind a doorway, it has been asked already, and this connection has had its place since.
+        if self._server.full and writing.get_extra_info("ssl_object") is None:
+            writing.write(_turned_away())
             writing.close()
             return
-        self._counted = True
-        self._server.connections += 1
+        self._server.opened(self)
         super().connection_made(transport)
         # Whatever the kernel does not take at once counts as not taken by the client.
-        writing.set_write_buffer_limits(high=0)
+        # The loops' TLS counts from the limit itself, so that 0 would never be below it.
+        secure = writing.get_extra_info("ssl_object") is not None
+        writing.set_write_buffer_limits(high=1 if secure else 0, low=0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the connection; a handler that serves it is cancelled."""
         self._head_arrived()
         self._answer_taken()
-        if self._counted:
-            self._counted = False
-            self._server.connections -= 1
+        self._server.closed(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -180,6 +219,8 @@ class Connection(web.RequestHandler):
         """Send an answer; one the library made itself is given the envelope first."""
         if isinstance(resp, web.HTTPException):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
+        if not resp.prepared:
+            guard(resp.headers)
         if resp.status == _STALLED:
             self._lingering_time = 0.0  # It has had its time.
         return await super().finish_response(request, resp, start_time)
@@ -206,21 +247,34 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer what is no HTTP, or what the library failed to handle, in the usual envelope."""
         if status >= 500:
-            log.error("request failed", extra={"reason": message}, exc_info=exc)
+            log.error(
+                "request failed",
+                extra={"reason": message, "request_id": request_id_of(request), "tenant": ""},
+                exc_info=exc,
+            )
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; the error cannot be told any more")
         response = self._enveloped(request, status)
         response.force_close()
         return response
 
+    def cut_off(self) -> None:
+        """Close at once, whatever is queued."""
+        if self.transport is not None:
+            self.transport.abort()
+
     def _enveloped(
         self, request: web.BaseRequest, status: int, *, headers: str | None = None
     ) -> web.Response:
         text, code = _TEXT_OF_STATUS.get(status, ("internal error", "internal"))
         allow = {"Allow": headers} if headers else {}
+        request_id = request_id_of(request)
         self._metrics.http_answered(_UNMATCHED, request.method, status, 0.0)
+        self._server.access_log.answered(
+            request_id, method=request.method, route=_UNMATCHED, status=status, seconds=0, tenant=""
+        )
         error = ApiError(status, text, code, headers=allow)
-        return error_response(error, request_id_of(request))
+        return error_response(error, request_id)
 
     def _abandon(self) -> None:
         # A mere close would wait for the client to take what is buffered, here and in the kernel.
@@ -238,3 +292,19 @@ class Connection(web.RequestHandler):
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
+
+
+def _turned_away() -> bytes:
+    """Return the answer to a connection too many, before there is a request."""
+    request_id = new_request_id()
+    body = envelope(_FULL, request_id)
+    headers = {
+        "Content-Type": JSON,
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        "X-Request-Id": request_id,
+        **_FULL.headers,
+        **HEADERS,
+    }
+    head = "\r\n".join(f"{name}: {text}" for name, text in headers.items())
+    return f"HTTP/1.1 503 Service Unavailable\r\n{head}\r\n\r\n".encode() + body

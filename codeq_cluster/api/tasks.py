@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from collections.abc import Collection, Iterable
 
 import msgspec
 from aiohttp import web
 
 from codeq_cluster.api import schemas
-from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.call import COMMAND, Call, reply
 from codeq_cluster.api.errors import (
     ApiError,
     bad_request,
@@ -21,25 +21,29 @@ from codeq_cluster.api.errors import (
 from codeq_cluster.api.ports import NewTask
 from codeq_cluster.api.rendering import encode, task_view
 from codeq_cluster.core.outcomes import Created, Rejected
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError
 
-COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
+_CREATING = (Scope.PRODUCER, "create_task")
 _INVALID = invalid_body()
 _INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
 _INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
 _INVALID_COMMAND = bad_request("invalid command", "invalid-command")
 _INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
 
-_WEBHOOK_CHARS_MAX = 2048  # What HTTP servers commonly accept in a request line.
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# W3C Trace Context §3.2.2: no version ff, no id of zeros alone.
+_TRACE_PARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 _TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: at least that much is propagated.
 
 
 async def create(call: Call) -> web.Response:
     """Create one task: 202, replayed or not."""
-    new = _new_task(call, schemas.TASK.decode(call.text, error=_INVALID.text))
+    await call.spend(*_CREATING)
+    body = schemas.TASK.decode(call.text, error=_INVALID.text)
+    new = _new_task(call, body, refused=await _refused_webhooks(call, (body,)))
     [outcome] = await call.services.broker.create(
         call.identity.tenant, (new,), timeout_s=call.timeout_s
     )
@@ -57,11 +61,18 @@ async def create_batch(call: Call) -> web.Response:
     """Create tasks, each on its own; the answer keeps their order."""
     items = schemas.TASKS.decode(call.text, error=_INVALID.text).tasks
     batch_max = call.services.settings.limits.batch_max
+    # A bucket never holds more than its burst: a larger batch would be told to retry for ever.
+    batch_max = min(batch_max, call.most(Scope.PRODUCER) or batch_max)
     if not items:
         raise _INVALID
     if len(items) > batch_max:
         raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
-    read = [_read_item(call, item) for item in items]
+    await call.spend(*_CREATING, len(items))
+    bodies = [_decoded(item) for item in items]
+    refused = await _refused_webhooks(
+        call, (body for body in bodies if isinstance(body, schemas.TaskBody))
+    )
+    read = [_read_item(call, body, refused=refused) for body in bodies]
     wanted = [each for each in read if isinstance(each, NewTask)]
     outcomes = iter(
         await call.services.broker.create(call.identity.tenant, wanted, timeout_s=call.timeout_s)
@@ -94,27 +105,50 @@ async def cancel(call: Call) -> web.Response:
     return reply(encode({"status": "cancelled", "id": outcome.task.id}))
 
 
-def _read_item(call: Call, item: msgspec.Raw) -> NewTask | ApiError:
+def _decoded(item: msgspec.Raw) -> schemas.TaskBody | ApiError:
     try:
-        return _new_task(call, schemas.TASK.decode(item, error=_INVALID.text))
-    except ApiError as refused:
-        return refused
+        return schemas.TASK.decode(item, error=_INVALID.text)
+    except ApiError as unreadable:
+        return unreadable
 
 
-def _new_task(call: Call, body: schemas.TaskBody) -> NewTask:
+async def _refused_webhooks(call: Call, bodies: Iterable[schemas.TaskBody]) -> Collection[str]:
+    """Return those webhooks of the bodies that may not be sent to, asking about all at once."""
+    urls = tuple({body.webhook for body in bodies if body.webhook})
+    if not urls:
+        return ()
+    allowed = await asyncio.gather(*(call.services.targets.allows(url) for url in urls))
+    return {url for url, allows in zip(urls, allowed, strict=True) if not allows}
+
+
+def _read_item(
+    call: Call, body: schemas.TaskBody | ApiError, *, refused: Collection[str]
+) -> NewTask | ApiError:
+    if isinstance(body, ApiError):
+        return body
+    try:
+        return _new_task(call, body, refused=refused)
+    except ApiError as error:
+        return error
+
+
+def _new_task(call: Call, body: schemas.TaskBody, *, refused: Collection[str]) -> NewTask:
     limits = call.services.settings.limits
     payload = schemas.json_text(
         body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text
     )
     if not payload or body.command is None:
         raise _INVALID
-    run_at_ms = _instant_ms(body.run_at) if body.run_at else 0
+    run_at_ms = 0
+    if body.run_at:
+        # An instant before 1970 is past like any other; 0 would mean "not asked".
+        run_at_ms = max(1, schemas.instant_ms(body.run_at, error=_INVALID_RUN_AT))
     delay_s = schemas.whole(body.delay_seconds, error=_INVALID)
     if delay_s < 0:
         raise _INVALID_DELAY
     if not COMMAND.fullmatch(body.command):
         raise _INVALID_COMMAND
-    if body.webhook and not _is_web_url(body.webhook):
+    if body.webhook in refused:
         raise _INVALID_WEBHOOK
     ttl_s = schemas.whole(body.ttl_seconds, error=_INVALID)
     max_attempts = max(0, schemas.whole(body.max_attempts, error=_INVALID))
@@ -129,7 +163,7 @@ def _new_task(call: Call, body: schemas.TaskBody) -> NewTask:
             f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
             "invalid-idempotency-key",
         )
-    trace_parent, trace_state = _trace(call.request)
+    trace_parent, trace_state = _trace(call)
     priority = schemas.whole(body.priority, error=_INVALID)
     return NewTask(
         command=body.command,
@@ -151,36 +185,17 @@ def _check_bound(name: str, value: int, most: int) -> None:
         raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
 
 
-def _instant_ms(text: str) -> int:
-    try:
-        instant = msgspec.convert(text, datetime)
-        if instant.tzinfo is None or text[10] not in "Tt":
-            raise _INVALID_RUN_AT
-        unix_s = instant.astimezone(UTC).timestamp()  # Raises beyond the years 1 to 9999.
-    except (msgspec.ValidationError, OverflowError, ValueError) as malformed:
-        raise _INVALID_RUN_AT from malformed
-    # An instant before 1970 is past like any other; 0 would mean "not asked".
-    return max(1, round(unix_s * 1000))
-
-
-def _is_web_url(text: str) -> bool:
-    if len(text) > _WEBHOOK_CHARS_MAX or not text.isprintable() or " " in text:
-        return False
-    try:
-        url = urlsplit(text)
-        port_is_sound = url.port is None or url.port > 0
-    except ValueError:
-        return False
-    return url.scheme in ("http", "https") and bool(url.hostname) and port_is_sound
-
-
-def _trace(request: web.Request) -> tuple[str, str]:
-    trace_parent = request.headers.get("traceparent", "")
+def _trace(call: Call) -> tuple[str, str]:
+    headers, tracing = call.request.headers, call.services.tracing
+    trace_parent = headers.get("traceparent", "")
     # A malformed parent starts no error: the standard says to act as if there were none.
     if not trace_parent or not _TRACE_PARENT.fullmatch(trace_parent):
-        return "", ""
-    trace_state = request.headers.get("tracestate", "")
-    return trace_parent, trace_state if len(trace_state) <= _TRACE_STATE_CHARS_MAX else ""
+        return ("", "") if tracing is None else tracing.current()
+    trace_state = headers.get("tracestate", "")
+    # It is kept and sent on: what could not be is left out, as the standard allows.
+    fits = len(trace_state) <= _TRACE_STATE_CHARS_MAX
+    sendable = fits and trace_state.isascii() and trace_state.isprintable()
+    return trace_parent, trace_state if sendable else ""
 
 
 def _rendered(call: Call, created: Created) -> bytes:

@@ -6,6 +6,8 @@ import msgspec
 from aiohttp import web
 
 from codeq_cluster.api import schemas
+from codeq_cluster.api.allowed import allowed_commands
+from codeq_cluster.api.attachments import artifacts_of, from_refusal
 from codeq_cluster.api.call import Call, is_task_id, reply
 from codeq_cluster.api.errors import (
     ApiError,
@@ -15,37 +17,38 @@ from codeq_cluster.api.errors import (
     invalid_body,
 )
 from codeq_cluster.api.ports import NewResult
-from codeq_cluster.api.rendering import encode, result_view, rfc3339, task_view
-from codeq_cluster.api.tasks import COMMAND
+from codeq_cluster.api.rendering import encode, result_view, task_view
 from codeq_cluster.api.waits import WaitEnded
+from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
-from codeq_cluster.core.task import Artifact
+from codeq_cluster.core.rate import Scope
 from codeq_cluster.errors import CodeqError
 
 # A wait ends this much early: a client whose timeout equals the wait must get its answer.
 EARLY_S = 0.2
 
+_CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
-_NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
-COMMANDS_MAX = 1000  # Of one claim; each costs a look at its queue.
 REASON_CHARS_MAX = 1024  # Kept in the task's history, one an attempt.
-ARTIFACTS_MAX = 100
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
 async def claim(call: Call) -> web.Response:
     """Claim one task: 200, or 204 when none came in time."""
+    await call.spend(*_CLAIMING)
     body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
     claimed = await _claimed(call, body, count=1)
     if not claimed.tasks:
         return web.Response(status=204)
+    _trace(call, claimed)
     return reply(_rendered(call, claimed)[0])
 
 
 async def claim_batch(call: Call) -> web.Response:
     """Claim up to `count` tasks; the wait ends with the first."""
+    await call.spend(*_CLAIMING)
     body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
     count = schemas.whole(body.count, error=_INVALID)
     count_max = call.services.settings.limits.batch_max
@@ -56,6 +59,7 @@ async def claim_batch(call: Call) -> web.Response:
     claimed = await _claimed(call, body, count=count)
     if not claimed.tasks:
         return web.Response(status=204)
+    _trace(call, claimed)
     return reply(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
 
 
@@ -68,7 +72,7 @@ async def heartbeat(call: Call) -> web.Response:
         call.identity.subject,
         call.task_id(not_found=_NOT_FOUND),
         extend_ms=extend_ms,
-        token=_lease_token(call, body.lease_token),
+        token=lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
@@ -78,17 +82,12 @@ async def heartbeat(call: Call) -> web.Response:
 
 async def abandon(call: Call) -> web.Response:
     """Give a task back to its queue; the body may be missing."""
-    text = call.text.strip()
-    body = (
-        schemas.LEASE.decode(text, error=_INVALID.text)
-        if text not in ("", "null")
-        else schemas.LeaseBody()
-    )
+    body = schemas.LEASE.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.abandon(
         call.identity.tenant,
         call.identity.subject,
         call.task_id(not_found=_NOT_FOUND),
-        token=_lease_token(call, body.lease_token),
+        token=lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
@@ -107,7 +106,7 @@ async def nack(call: Call) -> web.Response:
         call.task_id(not_found=_NOT_FOUND),
         delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
         reason=(body.reason or "")[:REASON_CHARS_MAX],
-        token=_lease_token(call, body.lease_token),
+        token=lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
@@ -122,7 +121,8 @@ async def nack(call: Call) -> web.Response:
 async def submit(call: Call) -> web.Response:
     """End a task with a result."""
     body = schemas.RESULT.decode(call.text, error=_INVALID_RESULT.text)
-    new = _new_result(call, body, token=_lease_token(call, body.lease_token, _INVALID_RESULT))
+    token = lease_token(call, body.lease_token, _INVALID_RESULT)
+    new = await _new_result(call, body, token=token)
     new = msgspec.structs.replace(new, task_id=call.task_id(not_found=_TASK_NOT_FOUND))
     [outcome] = await call.services.broker.submit(
         call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
@@ -131,7 +131,7 @@ async def submit(call: Call) -> web.Response:
         case Submitted():
             return reply(encode(result_view(outcome.result)))
         case Rejected():
-            raise from_rejection(outcome, not_found=_TASK_NOT_FOUND.text)
+            raise from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
         case CodeqError():
             raise outcome
 
@@ -145,7 +145,7 @@ async def submit_batch(call: Call) -> web.Response:
     if len(items) > batch_max:
         raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
     seen: set[str] = set()
-    read = [_read_item(call, item, seen) for item in items]
+    read = [await _read_item(call, item, seen) for item in items]
     wanted = [each for _, each in read if isinstance(each, NewResult)]
     outcomes = iter(
         await call.services.broker.submit(
@@ -161,7 +161,7 @@ async def submit_batch(call: Call) -> web.Response:
             case Submitted():
                 results.append({"taskId": task_id, "result": result_view(outcome.result)})
             case Rejected():
-                refused = from_rejection(outcome, not_found=_TASK_NOT_FOUND.text)
+                refused = from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
                 results.append(_item_error(task_id, refused))
             case ApiError():
                 results.append(_item_error(task_id, outcome))
@@ -177,7 +177,7 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
     claiming = call.services.broker.claim(
         call.identity.tenant,
         call.identity.subject,
-        commands=_commands(call, body.commands),
+        commands=allowed_commands(call, body.commands),
         count=count,
         lease_ms=_lease_ms(call, body.lease_seconds, "leaseSeconds"),
         wait_s=max(0.0, wait_s - EARLY_S),
@@ -191,26 +191,6 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
         return Claimed(())
 
 
-def _commands(call: Call, asked: list[str] | None) -> tuple[str, ...]:
-    allowed = call.identity.event_types
-    everything = "*" in allowed
-    if not asked:
-        if everything:
-            return ()
-        # An empty tuple would mean every command, so a token without one usable name gets none.
-        commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:COMMANDS_MAX]
-        if not commands:
-            raise _NOT_ALLOWED
-        return commands
-    if len(asked) > COMMANDS_MAX:
-        raise bad_request(f"invalid 'commands' (at most {COMMANDS_MAX})", "out-of-range")
-    if not everything and not set(asked) <= set(allowed):
-        raise _NOT_ALLOWED
-    if not all(COMMAND.fullmatch(each) for each in asked):
-        raise bad_request("invalid command", "invalid-command")
-    return tuple(dict.fromkeys(asked))
-
-
 def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     settings = call.services.settings
     lease_s = schemas.whole(asked_s, error=_INVALID)
@@ -221,7 +201,12 @@ def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
 
 
-def _lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> int:
+def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> int:
+    """Return the lease token of the body, else of the header; 0 for none.
+
+    Raises:
+        ApiError: The given one, or 400 for a header that is no integer.
+    """
     if in_body is not None:
         return schemas.whole(in_body, error=error)
     in_header = call.request.headers.get("X-CodeQ-Lease-Token")
@@ -235,6 +220,22 @@ def _lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) ->
         ) from malformed
 
 
+def _trace(call: Call, claimed: Claimed) -> None:
+    """Tell each task's own trace of its delivery."""
+    tracing = call.services.tracing
+    if tracing is None:
+        return
+    for task in claimed.tasks:
+        if task.trace_parent:
+            tracing.claimed(
+                task.trace_parent,
+                task.trace_state,
+                task_id=task.id,
+                command=task.command,
+                attempt=task.attempts,
+            )
+
+
 def _rendered(call: Call, claimed: Claimed) -> list[bytes]:
     shards = call.services.settings.shards
     return [
@@ -243,13 +244,15 @@ def _rendered(call: Call, claimed: Claimed) -> list[bytes]:
     ]
 
 
-def _read_item(call: Call, item: msgspec.Raw, seen: set[str]) -> tuple[str, NewResult | ApiError]:
+async def _read_item(
+    call: Call, item: msgspec.Raw, seen: set[str]
+) -> tuple[str, NewResult | ApiError]:
     task_id = ""
     try:
         body = schemas.RESULT.decode(item, error=_INVALID_RESULT.text)
         task_id = body.task_id or ""
         token = schemas.whole(body.lease_token, error=_INVALID_RESULT)
-        new = _new_result(call, body, token=token)
+        new = await _new_result(call, body, token=token)
     except ApiError as refused:
         return task_id, refused
     if not is_task_id(task_id):
@@ -260,12 +263,11 @@ def _read_item(call: Call, item: msgspec.Raw, seen: set[str]) -> tuple[str, NewR
     return task_id, msgspec.structs.replace(new, task_id=task_id)
 
 
-def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResult:
+async def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResult:
     limits = call.services.settings.limits
     text = schemas.json_text(
         body.result, depth_max=limits.payload_depth_max, error=_INVALID_RESULT.text
     )
-    artifacts = _artifacts(body)
     error = body.error or ""
     if body.status == "COMPLETED":
         if not text:
@@ -284,25 +286,9 @@ def _new_result(call: Call, body: schemas.ResultBody, *, token: int) -> NewResul
         status=body.status,
         body=text,
         error=error,
-        artifacts=artifacts,
+        artifacts=await artifacts_of(call, body),
         token=token,
     )
-
-
-def _artifacts(body: schemas.ResultBody) -> tuple[Artifact, ...]:
-    items = body.artifacts or ()
-    if len(items) > ARTIFACTS_MAX:
-        raise bad_request(f"invalid 'artifacts' (at most {ARTIFACTS_MAX})", "out-of-range")
-    artifacts = []
-    for item in items:
-        artifact = schemas.ARTIFACT.decode(item, error=_INVALID_RESULT.text)
-        if not artifact.url:
-            # Silently dropping a product would lose work.
-            raise bad_request(
-                "artifact url required (contentBase64 is not supported)", "artifact-url-required"
-            )
-        artifacts.append(Artifact(artifact.name or "", artifact.url))
-    return tuple(artifacts)
 
 
 def _item_error(task_id: str, error: ApiError) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,8 +19,6 @@ from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.auth.tokens import Provider, TokenRejected, make_provider
 from codeq_cluster.settings import AuthSettings
 
-log = logging.getLogger(__name__)
-
 _TOKEN_CHARS_MAX = 8000  # A header line is bounded anyway; this bounds what is remembered.
 
 
@@ -30,14 +27,26 @@ class Authenticator:
 
     Args:
         clock: Unix seconds.
+        monotonic: Seconds that never jump, for the age of keys.
     """
 
-    def __init__(self, settings: AuthSettings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: AuthSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         # Producers and workers may share an issuer: its keys are fetched, and a token judged, once.
         made = {
-            each: make_provider(each, skew_s=settings.clock_skew_seconds)
+            each: make_provider(
+                each,
+                skew_s=settings.clock_skew_seconds,
+                allow_http=settings.allow_http_jwks,
+                monotonic=monotonic,
+            )
             for each in (*settings.producer, *settings.worker)
         }
         self._providers = tuple(made.values())
@@ -100,16 +109,18 @@ class Authenticator:
                 raise AssertionError("an open route asks for no identity")
 
     async def _admit_worker(self, token: str) -> tuple[Identity, Claims]:
+        may_be_producer = self._settings.allow_producer_as_worker
         try:
             identity, claims = self._identified(await self._verify(token, self._worker))
+            # Only what is no worker token at all may pass as a producer's: one that lacks a part
+            # is bound to what it names.
+            may_be_producer &= not (identity.event_types or identity.scopes & WORKER_SCOPES)
             if not identity.event_types:
                 raise AccessRefused(401, "missing eventTypes")  # noqa: TRY301
             if not identity.scopes:
                 raise AccessRefused(401, "missing scope")  # noqa: TRY301
         except AccessRefused as refused:
-            # Only what is no worker token at all (401) may pass as a producer's: a worker token
-            # that merely lacks the route's scope is refused by the route.
-            if not self._settings.allow_producer_as_worker or refused.status != 401:
+            if not may_be_producer or refused.status != 401:
                 raise
             try:
                 identity, claims = self._identified(await self._verify(token, self._producer))
@@ -141,8 +152,7 @@ class Authenticator:
                 unavailable = error
         if unavailable is not None:
             raise unavailable
-        log.info("token rejected", extra={"reasons": reasons})
-        raise AccessRefused(401, "invalid token")
+        raise AccessRefused(401, "invalid token", reason="; ".join(reasons))
 
     def _identified(self, claims: Claims) -> tuple[Identity, Claims]:
         return identify(claims, tenant_fallback=self._settings.tenant_fallback), claims

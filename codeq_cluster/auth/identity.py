@@ -32,13 +32,15 @@ class AccessRefused(Exception):
 
     Attributes:
         status: HTTP status of the answer.
-        text: What the caller is told; the reason beyond that is in the log alone.
+        text: What the caller is told.
+        reason: What the log is told beyond that; never the token or a part of its payload.
     """
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, reason: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.reason = reason
 
 
 class Claims(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,10 @@
-"""Jwks: an issuer's published keys, fetched in the background and on sight of an unknown key id."""
+"""Jwks: an issuer's published keys, fetched in the background and on sight of an unknown key id.
+
+How long a withdrawn key still opens the door: the set is fetched again at four fifths of its age
+limit, no verdict is remembered beyond that limit, and so the limit is the bound (or the pause
+between two fetches, where that is longer). While the issuer cannot be reached the keys known last
+serve on, `STALE_S_MAX` at most; nobody waits for the issuer meanwhile but who names an unknown key.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import aiohttp
 import jwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from msgspec import Struct
 
 from codeq_cluster.errors import CodeqError
@@ -19,9 +28,11 @@ log = logging.getLogger(__name__)
 
 FETCH_INTERVAL_S = 10.0  # Between fetches for unknown key ids: a forger must not drive the issuer.
 STALE_S_MAX = 3600.0  # An issuer may be down this long before its keys are trusted no more.
-_FETCH_TIMEOUT_S = 5.0
+FETCH_TIMEOUT_S = 5.0
 _DOCUMENT_BYTES_MAX = 2**20
 _KEYS_MAX = 1000
+_RSA_BITS_MIN = 2048  # RFC 7518 §3.3.
+_TEXT_CHARS_MAX = 200  # Of what an issuer wrote, in a line of the log.
 
 
 class KeysUnavailable(CodeqError):
@@ -42,7 +53,9 @@ class Jwks:
         fetched: Set once the keys have been had for the first time.
 
     Args:
-        ttl_s: Age at which the set is fetched again, in the background.
+        ttl_s: Age limit of the set.
+        interval_s: Between two fetches, whatever asks for them.
+        timeout_s: Of one fetch.
         clock: Monotonic seconds.
     """
 
@@ -52,11 +65,16 @@ class Jwks:
         *,
         ttl_s: float,
         interval_s: float = FETCH_INTERVAL_S,
+        timeout_s: float = FETCH_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
+        # As the log has it: a name or a password before the host, or a query, may be a secret.
+        parts = urlsplit(url)
+        self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._ttl_s = max(1.0, ttl_s)
         self._interval_s = interval_s
+        self._timeout_s = timeout_s
         self._clock = clock
         self._keys: dict[str | None, Key] = {}
         self._fetched_s = float("-inf")
@@ -88,14 +106,29 @@ class Jwks:
         """
         if not isinstance(kid, str | None):
             return None
-        age_s = self._clock() - self._fetched_s
         found = self._keys.get(kid)
-        if found is not None and age_s < self._ttl_s:
+        if found is not None and (self.fresh_s() > 0 or self._serves_on()):
             return found
         await self._fetch_once()
-        if self._clock() - self._fetched_s > max(STALE_S_MAX, self._ttl_s):
+        if self._age_s() > self._stale_s_max:
             raise KeysUnavailable("the issuer's keys cannot be fetched")
         return self._keys.get(kid)
+
+    def fresh_s(self) -> float:
+        """Return for how many seconds more the set is as young as it should be, never below 0."""
+        return max(0.0, self._ttl_s - self._age_s())
+
+    @property
+    def _stale_s_max(self) -> float:
+        return max(STALE_S_MAX, self._ttl_s)
+
+    def _age_s(self) -> float:
+        return self._clock() - self._fetched_s
+
+    def _serves_on(self) -> bool:
+        """Tell whether old keys serve: the last fetch failed, and the next one is on its way."""
+        failed = self._tried_s > self._fetched_s
+        return failed and self._refresher is not None and self._age_s() <= self._stale_s_max
 
     async def _fetch_once(self) -> None:
         # Single flight: whoever waited for the lock finds the attempt made, whatever came of it.
@@ -104,9 +137,15 @@ class Jwks:
                 return
             self._tried_s = self._clock()
             try:
-                self._keys = await _fetch(self._url)
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                log.warning("jwks fetch failed", extra={"url": self._url, "reason": str(error)})
+                self._keys = await _fetch(self._url, timeout_s=self._timeout_s)
+            except (
+                aiohttp.ClientError,
+                OSError,  # TimeoutError is one
+                ValueError,
+                RecursionError,
+            ) as error:
+                reason = f"{type(error).__name__}: {error}"[:_TEXT_CHARS_MAX]
+                log.warning("jwks fetch failed", extra={"url": self._shown, "reason": reason})
             else:
                 self._fetched_s = self._clock()
                 self.fetched.set()
@@ -118,11 +157,12 @@ class Jwks:
             await asyncio.sleep(max(self._interval_s, self._ttl_s * 0.8 - age_s))
 
 
-async def _fetch(url: str) -> dict[str | None, Key]:
-    timeout = aiohttp.ClientTimeout(total=_FETCH_TIMEOUT_S)
+async def _fetch(url: str, *, timeout_s: float) -> dict[str | None, Key]:
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    # Not decompressed: what is read is what is bounded. No redirect: the URL was judged, once.
     async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(url, allow_redirects=False) as answer,
+        aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
+        session.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as answer,
     ):
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
@@ -146,20 +186,54 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
 
 def _parsed(document: _Document) -> dict[str | None, Key]:
     keys: dict[str | None, Key] = {}
+    unnamed: list[Key] = []
+    skipped = []
     for entry in document.keys[:_KEYS_MAX]:
-        if entry.get("use", "sig") != "sig" or entry.get("kty") == "oct":
-            continue
-        try:
-            public = jwt.PyJWK(entry).key
-        except (jwt.PyJWTError, TypeError, ValueError):
-            # A set may hold keys of kinds this library does not know; the others still serve.
-            log.info("jwks key skipped", extra={"kid": str(entry.get("kid"))})
-            continue
         kid = entry.get("kid")
-        algorithm = entry.get("alg")
-        keys[kid if isinstance(kid, str) else None] = Key(
-            public, algorithm if isinstance(algorithm, str) else ""
-        )
-    if len(keys) == 1:
-        keys.setdefault(None, next(iter(keys.values())))
+        try:
+            key = _key(entry)
+        except _NO_KEY as error:
+            # A set may hold keys of kinds this library does not know; the others still serve.
+            skipped.append(f"{kid}: {error}"[:_TEXT_CHARS_MAX])
+            continue
+        if isinstance(kid, str):
+            keys[kid] = key
+        else:
+            unnamed.append(key)
+    if skipped:
+        log.info("jwks keys skipped", extra={"count": len(skipped), "first": skipped[:5]})
+    # Of several keys nobody could tell which one a token without a key id means.
+    candidates = unnamed or list(keys.values())
+    if len(candidates) == 1:
+        keys[None] = candidates[0]
     return keys
+
+
+# What PyJWT and its parts raise of a description that is no key of theirs.
+_NO_KEY = (
+    jwt.PyJWTError,
+    UnsupportedAlgorithm,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+)
+
+
+def _key(entry: dict[str, object]) -> Key:
+    operations = entry.get("key_ops")
+    if entry.get("use", "sig") != "sig" or (
+        isinstance(operations, list) and "verify" not in operations
+    ):
+        raise ValueError("not for signatures")
+    if entry.get("kty") == "oct":
+        raise ValueError("a shared secret is no public key")
+    if "d" in entry:
+        raise ValueError("a private key, which everybody knows now")
+    # PyJWT guesses the algorithm of each kind but of the longer Edwards curve.
+    public = jwt.PyJWK(entry, algorithm="EdDSA" if entry.get("kty") == "OKP" else None).key
+    if isinstance(public, RSAPublicKey) and public.key_size < _RSA_BITS_MIN:
+        raise ValueError(f"an RSA key of {public.key_size} bits")
+    algorithm = entry.get("alg")
+    return Key(public, algorithm if isinstance(algorithm, str) else "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import jwt
@@ -20,6 +21,9 @@ _JWKS_ALGORITHMS = (
 )  # fmt: skip
 _HS_ALGORITHMS = ("HS256",)
 _SUBJECT_BYTES_MAX = 1024  # It is kept with every lease and every attempt.
+_EXPIRY_S_MAX = 2**53  # Beyond that a float skips seconds, and before long it ends.
+_REASON_CHARS_MAX = 100  # The library's words may quote a stranger's.
+_SHOWN_CHARS_MAX = 20  # Of what a stranger wrote into a token, in a line of the log.
 _HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
 
 
@@ -93,6 +97,7 @@ class HmacProvider:
             algorithms=self._algorithms,
             settings=self._settings,
             skew_s=self._skew_s,
+            keep_s=self._settings.cache_seconds,
         )
 
     async def start(self) -> None:
@@ -105,7 +110,14 @@ class HmacProvider:
 class JwksProvider:
     """Accepts JWTs signed with a key that an issuer publishes."""
 
-    def __init__(self, settings: AuthProviderSettings, *, skew_s: int) -> None:
+    def __init__(
+        self,
+        settings: AuthProviderSettings,
+        *,
+        skew_s: int,
+        allow_http: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._algorithms = settings.algorithms or _JWKS_ALGORITHMS
         if not all(name in _JWKS_ALGORITHMS for name in self._algorithms):
             raise ConfigInvalid(
@@ -114,19 +126,25 @@ class JwksProvider:
             )
         if not settings.jwks_url.startswith(("http://", "https://")):
             raise ConfigInvalid(f"auth jwks_url: {settings.jwks_url!r}; allowed is an http(s) URL")
+        if settings.keys_exposed and not allow_http:
+            raise ConfigInvalid(
+                f"auth jwks_url: {settings.jwks_url!r}; allowed is https, or http on this host, "
+                "unless auth.allowHttpJwks is true"
+            )
         self._settings = settings
         self._skew_s = skew_s
-        self._keys = Jwks(settings.jwks_url, ttl_s=settings.cache_seconds)
+        self._keys = Jwks(settings.jwks_url, ttl_s=settings.cache_seconds, clock=monotonic)
 
     async def verify(self, token: str) -> Claims:
         """Find the key the token names, then check signature, times, issuer and audience."""
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError as error:
-            raise TokenRejected(f"no JWT: {error}") from error
+        except (jwt.PyJWTError, UnicodeEncodeError) as error:
+            # The latter: header bytes that are no UTF-8 reach this as surrogates.
+            raise TokenRejected(f"no JWT: {error}"[:_REASON_CHARS_MAX]) from error
         algorithm = header.get("alg")
         if algorithm not in self._algorithms:
-            raise TokenRejected(f"algorithm {algorithm!r} is not allowed")
+            raise TokenRejected(f"algorithm {str(algorithm)[:_SHOWN_CHARS_MAX]!r} is not allowed")
         key = await self._keys.key(header.get("kid"))
         if key is None:
             raise TokenRejected("no published key of that id")
@@ -138,6 +156,8 @@ class JwksProvider:
             algorithms=(algorithm,),
             settings=self._settings,
             skew_s=self._skew_s,
+            # With the set of keys ends what was judged by it: a withdrawn key opens nothing more.
+            keep_s=self._keys.fresh_s(),
         )
 
     async def start(self) -> None:
@@ -149,8 +169,20 @@ class JwksProvider:
         await self._keys.stop()
 
 
-def make_provider(settings: AuthProviderSettings, *, skew_s: int) -> Provider:
+def make_provider(
+    settings: AuthProviderSettings,
+    *,
+    skew_s: int,
+    allow_http: bool = False,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Provider:
     """Build the provider that the settings describe.
+
+    Args:
+        settings: The provider's.
+        skew_s: Tolerated between the issuer's clock and this node's.
+        allow_http: Keys may be fetched from another host without TLS.
+        monotonic: Seconds that never jump, for the age of keys.
 
     Raises:
         ConfigInvalid: The kind is unknown or one of its fields does not do.
@@ -161,7 +193,7 @@ def make_provider(settings: AuthProviderSettings, *, skew_s: int) -> Provider:
         case "hs256":
             return HmacProvider(settings, skew_s=skew_s)
         case "jwks":
-            return JwksProvider(settings, skew_s=skew_s)
+            return JwksProvider(settings, skew_s=skew_s, allow_http=allow_http, monotonic=monotonic)
         case _:
             raise ConfigInvalid(f"auth kind: {settings.kind!r}; allowed are static, hs256, jwks")
 
@@ -173,6 +205,7 @@ def _decoded(
     algorithms: Sequence[str],
     settings: AuthProviderSettings,
     skew_s: int,
+    keep_s: float,
 ) -> Claims:
     try:
         claims = jwt.decode(
@@ -184,11 +217,20 @@ def _decoded(
             leeway=skew_s,
             options={"require": ["exp", "sub"], "verify_aud": bool(settings.audience)},
         )
-    except (jwt.PyJWTError, TypeError, ValueError) as error:
-        # TypeError and ValueError: PyJWT lets odd claims and mismatched keys through to its parts.
-        raise TokenRejected(f"{type(error).__name__}: {error}") from error
+    except (jwt.PyJWTError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        # All but the first: PyJWT lets odd claims and mismatched keys through to its parts.
+        raise TokenRejected(f"{type(error).__name__}: {error}"[:_REASON_CHARS_MAX]) from error
     _check_subject(claims["sub"])
-    return claims_of(claims, keep_s=settings.cache_seconds)
+    _check_expiry(claims["exp"])
+    return claims_of(claims, keep_s=keep_s)
+
+
+def _check_expiry(expiry: object) -> None:
+    """Refuse what PyJWT reads as an instant and RFC 7519 does not, or what no float can hold."""
+    if isinstance(expiry, bool) or not isinstance(expiry, int | float):
+        raise TokenRejected("the expiry is no number")
+    if expiry > _EXPIRY_S_MAX:
+        raise TokenRejected("the expiry is beyond any calendar")
 
 
 def _check_subject(subject: object) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from itertools import compress, groupby
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Head, Shards
-from codeq_cluster.broker.producer import on_their_shards
-from codeq_cluster.broker.requests import NewResult
+from codeq_cluster.broker.producer import on_their_shards, over_budget
+from codeq_cluster.broker.requests import NewFile, NewResult, new_request
+from codeq_cluster.broker.uploads import Uploads, submit_of
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
@@ -30,20 +31,22 @@ from codeq_cluster.errors import CodeqError
 RELEASE_TIMEOUT_S = (
     10.0  # For giving back what a vanished client cannot take; then the lease ends it.
 )
-
-
-def new_request() -> str:
-    """Draw a request id: 96 random bits in hexadecimal."""
-    return os.urandom(12).hex()
+# A leader that gave nothing where this node sees work is a little behind it, or a little ahead: it
+# is asked again, soon at first, since nothing that happens here need tell when it has caught up.
+AGAIN_S = 0.02
+AGAIN_S_MAX = 1.0
 
 
 class Consumer:
     """Claims tasks and ends leases."""
 
-    def __init__(self, shards: Shards, waiters: Waiters, background: Background) -> None:
+    def __init__(
+        self, shards: Shards, waiters: Waiters, background: Background, uploads: Uploads
+    ) -> None:
         self._shards = shards
         self._waiters = waiters
         self._background = background
+        self._uploads = uploads
 
     async def claim(
         self,
@@ -59,7 +62,8 @@ class Consumer:
         """Lease up to `count` tasks; wait up to `wait_s` for the first one.
 
         A claim that finds nothing at first asks every leader before it says so; later, woken by
-        entries applied here, it trusts this node's replicas.
+        entries applied here, it trusts this node's replicas. A leader may go by an older policy
+        than this node, so while the replicas show work that it does not give, it is asked again.
         """
         loop = asyncio.get_running_loop()
         waits_until = loop.time() + wait_s
@@ -77,6 +81,7 @@ class Consumer:
         ticket = self._waiters.for_work(tenant, queues)
         ask_leaders = True
         woken = False
+        again_s = AGAIN_S
         try:
             with ticket:
                 while True:
@@ -85,14 +90,23 @@ class Consumer:
                     claimed = await self._take(
                         wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
                     )
-                    ask_leaders = woken = False
+                    ask_leaders = False
+                    # The work it was woken for may still be there, if it took some of elsewhere.
+                    woken = woken and _of_another_queue(claimed, ticket.queue)
                     remaining_s = waits_until - loop.time()
-                    if claimed.tasks or remaining_s <= 0 or not await ticket.wait(remaining_s):
+                    if claimed.tasks or remaining_s <= 0:
+                        return claimed
+                    if self._known(tenant, queues):
+                        await ticket.wait(min(remaining_s, again_s))
+                        again_s = min(2 * again_s, AGAIN_S_MAX)
+                    elif await ticket.wait(remaining_s):
+                        again_s = AGAIN_S
+                    else:
                         return claimed
         finally:
             if woken or ticket.event.is_set():
                 # Woken for work it does not take: the next in line gets the call.
-                self._pass_on(tenant, queues)
+                self._pass_on(tenant, (ticket.queue,) if ticket.queue else queues)
 
     async def heartbeat(
         self,
@@ -153,16 +167,38 @@ class Consumer:
     async def submit(
         self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
     ) -> list[Submitted | Rejected | CodeqError]:
-        """End leased tasks with results; one answer an item, order kept, errors as values."""
+        """End leased tasks with results; one answer an item, order kept, errors as values.
+
+        Files among the artifacts are stored first, which has a time of its own.
+        """
         first: dict[str, int] = {}
         for position, item in enumerate(items):
             first.setdefault(item.task_id, position)
-        placed = [
-            (shard_of(task_id, self._shards.count), _submit(tenant, worker, items[position]))
-            for task_id, position in first.items()
-        ]
-        outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
-        of_task = dict(zip(first, outcomes, strict=True))
+        plain: list[tuple[int, Submit]] = []
+        with_files: list[NewResult] = []
+        for position in first.values():
+            item = items[position]
+            artifacts = tuple(each for each in item.artifacts if not isinstance(each, NewFile))
+            if len(artifacts) < len(item.artifacts):
+                with_files.append(item)
+                continue
+            operation = submit_of(tenant, worker, item, artifacts)
+            plain.append((shard_of(item.task_id, self._shards.count), operation))
+        of_task: dict[str, Outcome | CodeqError] = {}
+
+        async def end_plain() -> None:
+            outcomes = await on_their_shards(self._shards, plain, timeout_s=timeout_s)
+            ended = zip(plain, outcomes, strict=True)
+            of_task.update((operation.id, outcome) for (_, operation), outcome in ended)
+
+        async def end_with_files(item: NewResult) -> None:
+            ended = await self._uploads.submit(tenant, worker, item, timeout_s=timeout_s)
+            of_task[item.task_id] = ended
+
+        if with_files:
+            await asyncio.gather(end_plain(), *map(end_with_files, with_files))
+        else:
+            await end_plain()
         answers: list[Submitted | Rejected | CodeqError] = []
         for position, item in enumerate(items):
             if first[item.task_id] != position:
@@ -188,12 +224,8 @@ class Consumer:
         self, wanted: Claim, queues: tuple[str, ...], *, timeout_s: float, ask_leaders: bool
     ) -> Claimed:
         """Claim from the shards that have work, the oldest highest-priority head first."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        known = [
-            head
-            for shard in range(self._shards.count)
-            if (head := self._shards.local(shard).head(wanted.tenant, queues)) is not None
-        ]
+        deadline = deadline_in(timeout_s)
+        known = self._known(wanted.tenant, queues)
         claimed = await self._take_from(known, wanted, deadline=deadline)
         if not claimed.tasks and ask_leaders:
             heads = await self._shards.heads(wanted.tenant, queues, deadline=deadline)
@@ -251,6 +283,8 @@ class Consumer:
         except asyncio.CancelledError:
             self._background.spawn(self._give_back_when_claimed(wanted, claiming))
             raise
+        if isinstance(outcome, Rejected):
+            raise over_budget(outcome, "claim")
         assert isinstance(outcome, Claimed)
         return outcome
 
@@ -261,8 +295,8 @@ class Consumer:
             [outcome] = await claiming
         except CodeqError:
             return  # Nothing is known to be leased; a lease that exists after all ends by itself.
-        assert isinstance(outcome, Claimed)
-        self._give_back(wanted, outcome.tasks)
+        if isinstance(outcome, Claimed):
+            self._give_back(wanted, outcome.tasks)
 
     def _give_back(self, wanted: Claim, tasks: Sequence[Task]) -> None:
         """Undo deliveries that nobody took: the tasks are as if they had not been claimed."""
@@ -285,34 +319,32 @@ class Consumer:
                 on_their_shards(self._shards, placed, timeout_s=RELEASE_TIMEOUT_S)
             )
 
+    def _known(self, tenant: str, queues: tuple[str, ...]) -> list[Head]:
+        """Return the first ready task of every shard that has one, as far as this node knows."""
+        return [
+            head
+            for shard in range(self._shards.count)
+            if (head := self._shards.local(shard).head(tenant, queues)) is not None
+        ]
+
     def _pass_on(self, tenant: str, queues: tuple[str, ...]) -> None:
-        heads = (
-            self._shards.local(shard).head(tenant, queues) for shard in range(self._shards.count)
-        )
-        if any(head is not None for head in heads):
+        if self._known(tenant, queues):
             for queue in queues or ("",):
                 self._waiters.work(tenant, queue, 1)
 
     async def _one(
         self, operation: Heartbeat | Abandon | Nack | Cancel, timeout_s: float
     ) -> Outcome:
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = deadline_in(timeout_s)
         shard = shard_of(operation.id, self._shards.count)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
         return outcome
 
 
-def _submit(tenant: str, worker: str, item: NewResult) -> Submit:
-    return Submit(
-        request=new_request(),
-        id=item.task_id,
-        tenant=tenant,
-        worker=worker,
-        status=item.status,
-        body=item.body,
-        error=item.error,
-        artifacts=item.artifacts,
-        token=item.token,
+def _of_another_queue(claimed: Claimed, queue: str) -> bool:
+    """Tell whether tasks were claimed, and none of a queue; empty stands for any queue."""
+    return bool(queue and claimed.tasks) and all(
+        task.command.lower() != queue for task in claimed.tasks
     )
 
 

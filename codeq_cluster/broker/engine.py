@@ -22,17 +22,40 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import assert_never
 
 from msgspec.structs import replace
 
+from codeq_cluster.broker.answers import browse, explain_task, list_items
 from codeq_cluster.broker.batch import Batch, Waiting, weigh
-from codeq_cluster.broker.ports import Clock, Depth, Head, Log, Observer, Snapshot, StateStore
+from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.ports import (
+    Clock,
+    Depth,
+    Head,
+    Log,
+    Observer,
+    Snapshot,
+    StateStore,
+    Tracing,
+)
+from codeq_cluster.broker.questions import (
+    Answer,
+    Browse,
+    Explain,
+    Explained,
+    ListItems,
+    Question,
+    Settle,
+    Settled,
+)
 from codeq_cluster.broker.view import ShardView, seq_ms
 from codeq_cluster.codec import entries, keyspace
-from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import Advance, Claim, Create, Operation
@@ -57,7 +80,9 @@ _CLOCK_KEY = keyspace.meta("clock")
 _SEQ_KEY = keyspace.meta("seq")
 
 ENTRY_OVERHEAD_BYTES = 1024  # Of an entry's frame, clock and sequence rows.
+RETRY_S = 1.0  # After time could not act, for a reason of our own.
 ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
+DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up in one go: 100 x up to 100 us.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +150,8 @@ class Engine:
         clock: Clock,
         fraction: Callable[[], float],
         observer: Observer,
+        tracing: Tracing | None = None,
+        catalogue: Catalogue,
     ) -> None:
         self._node_id = node_id
         self.shard = shard
@@ -137,6 +164,8 @@ class Engine:
         self._clock = clock
         self._fraction = fraction
         self._observer = observer
+        self._tracing = tracing
+        self._catalogue = catalogue
         self._log: Log | None = None
         self._reign: Reign | None = None
         self._replica = self._new_view()
@@ -146,6 +175,7 @@ class Engine:
         self._timer_due_ms = 0
         self._advancing: set[asyncio.Task[None]] = set()
         self._on_leader: list[Callable[[], None]] = []
+        self._on_reload: list[Callable[[], None]] = []
         self._on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
         self._stopped = False
 
@@ -161,6 +191,17 @@ class Engine:
         """Call `call` with the rows of every entry once they are applied, on every replica."""
         self._on_rows.append(call)
 
+    def on_reload(self, call: Callable[[], None]) -> None:
+        """Call `call` when the replica's state has been exchanged for a later one."""
+        self._on_reload.append(call)
+
+    def reload(self) -> None:
+        """Look at the store anew: its state has been exchanged while nobody led here."""
+        assert self._reign is None, "a leader's state is exchanged"
+        self._replica = self._new_view()
+        for call in self._on_reload:
+            call()
+
     def stop(self) -> None:
         """Refuse everything from now on; callers still waiting learn that nobody knows."""
         self._stopped = True
@@ -170,6 +211,12 @@ class Engine:
     def leads(self) -> bool:
         """Tell whether this node decides for the shard."""
         return self._reign is not None
+
+    @property
+    def now_ms(self) -> int:
+        """Return the clock of decisions, Unix milliseconds; it runs only while this node leads."""
+        assert self._reign is not None, "nobody tells the time of a shard that is led elsewhere"
+        return self._reign.clock_base_ms + self._clock.monotonic_ms()
 
     # -- for callers -----------------------------------------------------------------------------
 
@@ -199,21 +246,61 @@ class Engine:
         await self._barrier()
         return self.stale(keys)
 
-    async def depths(self, tenant: str) -> list[Depth]:
-        """Return the tenant's queues as of now; O(queues), never a scan of tasks."""
+    async def depths(self, tenant: str, queue: str = "") -> list[Depth]:
+        """Return the tenant's queues as of now, or one of them; never a scan of tasks.
+
+        The counters are of one instant. Of many queues the oldest tasks are looked up bit by bit,
+        so that others get their turn.
+        """
         await self._barrier()
-        return [
-            Depth(
-                queue,
-                counters.ready,
-                counters.delayed,
-                counters.leased,
-                counters.dead,
-                self._oldest_ready_ms(queue, tenant) if counters.ready else 0,
+        counted = self._replica.counters
+        if queue:
+            found = {queue: counted[queue, tenant]} if (queue, tenant) in counted else {}
+        else:
+            found = {name: each for (name, owner), each in counted.items() if owner == tenant}
+        depths: list[Depth] = []
+        for name, counters in found.items():
+            oldest_ready_ms = self._oldest_ready_ms(name, tenant) if counters.ready else 0
+            depths.append(
+                Depth(
+                    name,
+                    counters.ready,
+                    counters.delayed,
+                    counters.leased,
+                    counters.dead,
+                    oldest_ready_ms,
+                )
             )
-            for (queue, owner), counters in self._replica.counters.items()
-            if owner == tenant
-        ]
+            if len(depths) % DEPTHS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return depths
+
+    async def answer(self, question: Question) -> Answer:
+        """Answer a question as of now.
+
+        Raises:
+            NotLeader: This node does not lead, or stopped leading meanwhile.
+            Overloaded: Too many wait for another shard's entries.
+        """
+        await self._barrier()
+        match question:
+            case Browse():
+                queues = [
+                    queue for queue, tenant in self._replica.counters if tenant == question.tenant
+                ]
+                return browse(self._store, queues, question)
+            case ListItems():
+                return list_items(self._store, question)
+            case Explain():
+                now_ms = max(self._number(_CLOCK_KEY), self._clock.wall_ms())
+                return Explained(
+                    explain_task(self._store, self._replica, self._rules, question, now_ms=now_ms)
+                )
+            case Settle():
+                await self._catalogue.settled(question.shard, question.index)
+                return Settled()
+            case _:
+                assert_never(question)
 
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
         """Read rows from this replica as it is."""
@@ -251,10 +338,12 @@ class Engine:
             entry = None
         if entry is None:
             self._store.commit({}, index=index, digest=digest)
+            self._tell_rows({})
             return
         rows = entry.mutations
         rows[_CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
         rows[_SEQ_KEY] = entry.seq.to_bytes(8, "big")
+        number_audit_rows(rows, index)
         self._store.commit(rows, index=index, digest=digest)
         reign = self._reign
         if reign is None:
@@ -264,8 +353,7 @@ class Engine:
             # The reign's own view knows the rows already; the replica is made anew after it.
             self._replica.count(rows)
             self._release(reign, entry.ordinal)
-        for call in self._on_rows:
-            call(rows)
+        self._tell_rows(rows)
 
     # -- for the group: EntrySource --------------------------------------------------------------
 
@@ -350,7 +438,15 @@ class Engine:
         future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         batch.waiting.append(Waiting(future, outcomes, since))
         self._group.wake()
-        return self._with_payloads(await future)
+        if self._tracing is None:
+            return self._with_payloads(await future)
+        with self._tracing.commit(
+            shard=self.shard,
+            term=reign.term,
+            ordinal=batch.ordinal,
+            operations=len(operations),
+        ):
+            return self._with_payloads(await future)
 
     def _decide(self, reign: Reign, operation: Operation) -> tuple[Outcome, int | None]:
         """Decide one operation; return its outcome and the batch its rows are in, if any."""
@@ -371,9 +467,10 @@ class Engine:
             # Nothing has happened yet but the drawing of numbers: decide about less.
             operation = _smaller(operation)
         batch = self._batch_for(reign, rows_bytes)
-        tasks = {_changed(change).id: change.after for change in decision.changes}
+        changes = [change for change in decision.changes if isinstance(change, TaskChange)]
+        tasks = {_changed(change).id: change.after for change in changes}
         view.advance(batch.ordinal, rows, tasks)
-        batch.add_rows(rows, decision.changes, rows_bytes=rows_bytes)
+        batch.add_rows(rows, changes, rows_bytes=rows_bytes)
         batch.tasks.update(tasks)
         self._bytes += rows_bytes
         return decision.outcome, batch.ordinal
@@ -483,15 +580,17 @@ class Engine:
                 return
             self._timer.cancel()
         delay_ms = due_ms - (reign.clock_base_ms + self._clock.monotonic_ms())
-        self._timer_due_ms = due_ms
         # One more millisecond: a timer that fires early finds nothing due.
-        self._timer = asyncio.get_running_loop().call_later(
-            (max(0, delay_ms) + 1) / 1000, self._begin_advance
-        )
+        self._set_timer(due_ms, (max(0, delay_ms) + 1) / 1000)
+
+    def _set_timer(self, due_ms: int, delay_s: float) -> None:
+        self._timer_due_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._begin_advance)
 
     def _begin_advance(self) -> None:
         self._timer = None
-        task = asyncio.get_running_loop().create_task(self._advance())
+        # In no context of its own, since the timer was set in that of some request.
+        task = asyncio.get_running_loop().create_task(self._advance(), context=Context())
         self._advancing.add(task)
         task.add_done_callback(self._advancing.discard)
 
@@ -507,16 +606,28 @@ class Engine:
             await self._submit(reign, [advance])
         except (NotLeader, OutcomeUnknown):
             return  # The next leader's timers take over.
+        except Exception:
+            # Whatever it is, time must not stand still from here on.
+            log.exception("time did not act", extra={"shard": self.shard})
+            if self._reign is reign and self._timer is None:
+                self._set_timer(reign.view.now_ms, RETRY_S)
+            return
         if self._reign is reign:
             self._arm_timer(reign)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _new_view(self) -> ShardView:
-        return ShardView(self._store, shard=self.shard, fraction=self._fraction)
+        return ShardView(
+            self._store, shard=self.shard, fraction=self._fraction, catalogue=self._catalogue
+        )
 
     def _number(self, key: bytes) -> int:
         return int.from_bytes(self._store.get(key) or b"", "big")
+
+    def _tell_rows(self, rows: dict[bytes, bytes | None]) -> None:
+        for call in self._on_rows:
+            call(rows)
 
     def _tell_leader(self) -> None:
         for call in self._on_leader:

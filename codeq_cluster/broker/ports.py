@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from msgspec import Struct
 
+from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
@@ -74,6 +76,15 @@ class Observer(Protocol):
         """One entry of this leader was applied, so long after it was handed over."""
 
 
+class Tracing(Protocol):
+    """Makes the spans of entries."""
+
+    def commit(
+        self, *, shard: int, term: int, ordinal: int, operations: int
+    ) -> AbstractContextManager[object]:
+        """Wait within the block until what was decided for the current request is applied."""
+
+
 class Head(Struct, frozen=True, array_like=True):
     """The first ready task of one shard; the larger priority, then the smaller seq, goes first."""
 
@@ -135,8 +146,15 @@ class Shards(Protocol):
     async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Head]:
         """Return the first ready task of every shard that has one, as its leader sees it."""
 
-    async def depths(self, tenant: str, *, deadline: float) -> list[Depth]:
-        """Return every queue of the tenant, shard by shard."""
+    async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Depth]:
+        """Return every queue of the tenant, or the one named, shard by shard."""
+
+    async def ask(self, shard: int, question: Question, *, deadline: float) -> Answer:
+        """Ask a shard's leader, as of now.
+
+        Raises:
+            Overloaded: Too many wait there already.
+        """
 
     def local(self, shard: int) -> LocalShard:
         """Return this node's replica."""

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.core.operations import Create, Operation
-from codeq_cluster.core.outcomes import Created, Outcome, Rejected
+from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge
 
 _O = TypeVar("_O", bound=Operation)
 
@@ -27,9 +28,8 @@ def new_id() -> str:
 class Producer:
     """Creates tasks."""
 
-    def __init__(self, shards: Shards, *, max_attempts_default: int) -> None:
+    def __init__(self, shards: Shards) -> None:
         self._shards = shards
-        self._max_attempts_default = max_attempts_default
 
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
@@ -58,7 +58,7 @@ class Producer:
             command=item.command,
             payload=item.payload,
             priority=item.priority,
-            max_attempts=item.max_attempts or self._max_attempts_default,
+            max_attempts=item.max_attempts,
             webhook=item.webhook,
             idempotency_key=item.idempotency_key,
             fingerprint=fingerprint,
@@ -73,8 +73,21 @@ class Producer:
 def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:
     if isinstance(outcome, Created):
         return Created(outcome.task, outcome.replay, outcome.payload or item.payload)
+    if isinstance(outcome, Rejected) and outcome.rejection is Rejection.BUDGET_EXCEEDED:
+        return over_budget(outcome, "create_task")
     assert isinstance(outcome, Rejected | CodeqError), "a create is answered with something else"
     return outcome
+
+
+def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
+    """Return the error for a tenant that has used up a budget."""
+    return LimitExceeded(
+        scope=rejected.limit,
+        operation=operation,
+        retry_after_s=1,
+        text=f"tenant budget exceeded: {rejected.limit}",
+        code=rejected.rejection.value,
+    )
 
 
 async def on_their_shards(
@@ -87,7 +100,7 @@ async def on_their_shards(
         placed: n operations, each with its shard.
         timeout_s: For all of them together.
     """
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    deadline = deadline_in(timeout_s)
     by_shard: dict[int, list[int]] = {}
     for position, (shard, _) in enumerate(placed):
         by_shard.setdefault(shard, []).append(position)
@@ -98,6 +111,13 @@ async def on_their_shards(
             outcomes: Sequence[Outcome | CodeqError] = await shards.operate(
                 shard, [placed[position][1] for position in positions], deadline=deadline
             )
+        except OperationTooLarge as error:
+            if len(positions) > 1:
+                # One of them is, and others may be done. Each names itself, so each is asked alone.
+                for position in positions:
+                    await on_one(shard, [position])
+                return
+            outcomes = [error]
         except CodeqError as error:
             outcomes = [error] * len(positions)
         answers.update(zip(positions, outcomes, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards, Snapshot
 from codeq_cluster.broker.requests import Found, QueueDepth
 from codeq_cluster.broker.waiters import Waiters
@@ -45,11 +46,17 @@ class Queries:
                 if remaining_s <= 0 or not await ticket.wait(remaining_s):
                     return looked
 
-    async def queues(self, tenant: str, *, timeout_s: float) -> list[QueueDepth]:
-        """Return the depth of every queue of the tenant, by name, summed over the shards."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+    async def queues(self, tenant: str, queue: str = "", *, timeout_s: float) -> list[QueueDepth]:
+        """Return the depth of every queue of the tenant, by name, summed over the shards.
+
+        Args:
+            tenant: Whose.
+            queue: This one alone; empty for all.
+            timeout_s: For all shards together.
+        """
+        deadline = deadline_in(timeout_s)
         sums: dict[str, QueueDepth] = {}
-        for depth in await self._shards.depths(tenant, deadline=deadline):
+        for depth in await self._shards.depths(tenant, queue, deadline=deadline):
             before = sums.get(depth.queue, QueueDepth(depth.queue, Counters(), 0))
             counters = before.counters
             ages = [ms for ms in (before.oldest_ready_ms, depth.oldest_ready_ms) if ms]
@@ -90,5 +97,5 @@ class Queries:
     ) -> Snapshot:
         if stale:
             return self._shards.local(shard).stale(keys)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = deadline_in(timeout_s)
         return await self._shards.read(shard, keys, deadline=deadline)

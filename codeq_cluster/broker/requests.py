@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from msgspec import Struct
 
 from codeq_cluster.core.task import Artifact, Counters, Task
+
+
+def new_request() -> str:
+    """Draw a request id: 96 random bits in hexadecimal."""
+    return os.urandom(12).hex()
 
 
 class NewTask(Struct, frozen=True, kw_only=True):
@@ -31,12 +38,42 @@ class NewTask(Struct, frozen=True, kw_only=True):
     trace_state: str = ""
 
 
+class NewFile(Struct, frozen=True, kw_only=True):
+    """An artifact that comes with its result, to be stored.
+
+    Attributes:
+        chunks: The content, in pieces small enough to be worked on one after the other.
+        digest: Of the content, hexadecimal.
+    """
+
+    name: str
+    content_type: str
+    chunks: tuple[bytes, ...]
+    digest: str
+
+
+class Uploaded(Struct, frozen=True, kw_only=True):
+    """An artifact that is stored before its result.
+
+    Attributes:
+        url: What the result is to name it by.
+        size: Bytes.
+        etag: As it stands in a header.
+    """
+
+    name: str
+    url: str
+    size: int
+    etag: str
+
+
 class NewResult(Struct, frozen=True, kw_only=True):
     """A result as a worker submits it, already validated.
 
     Attributes:
         status: COMPLETED or FAILED.
         body: JSON text, empty when there is none.
+        artifacts: Those with a URL as they are; of files, each name at most once.
         token: Lease token the worker holds; 0 when it sent none.
     """
 
@@ -44,7 +81,7 @@ class NewResult(Struct, frozen=True, kw_only=True):
     status: str
     body: str = ""
     error: str = ""
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: tuple[Artifact | NewFile, ...] = ()
     token: int = 0
 
 

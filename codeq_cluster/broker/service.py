@@ -6,15 +6,24 @@ from collections.abc import Callable
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
+from codeq_cluster.broker.files import Files
+from codeq_cluster.broker.governors import Governors
+from codeq_cluster.broker.operators import Operators
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.queries import Queries
 from codeq_cluster.broker.requests import ShardStatus
+from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 
 
 class Broker:
-    """One object for the front end; each desk does its own part."""
+    """One object for the front end; each desk does its own part.
+
+    Attributes:
+        operators: Lists, and what is done to many tasks at once.
+        governors: Topics, pauses, subscriptions.
+    """
 
     def __init__(
         self,
@@ -22,19 +31,24 @@ class Broker:
         shards: Shards,
         waiters: Waiters,
         background: Background,
-        max_attempts_default: int,
         status: Callable[[], list[ShardStatus]],
         missing: Callable[[], list[str]],
+        files: Files | None = None,
+        artifact_base: str = "",
     ) -> None:
-        producer = Producer(shards, max_attempts_default=max_attempts_default)
-        consumer = Consumer(shards, waiters, background)
+        producer = Producer(shards)
+        uploads = Uploads(shards, files, background, base=artifact_base)
+        consumer = Consumer(shards, waiters, background, uploads)
         queries = Queries(shards, waiters)
+        self.operators = Operators(shards)
+        self.governors = Governors(shards)
         self.create = producer.create
         self.claim = consumer.claim
         self.heartbeat = consumer.heartbeat
         self.abandon = consumer.abandon
         self.nack = consumer.nack
         self.submit = consumer.submit
+        self.upload = uploads.upload
         self.cancel = consumer.cancel
         self.task = queries.task
         self.result = queries.result

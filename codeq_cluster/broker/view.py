@@ -11,11 +11,17 @@ then answers which queues have work, a little behind the leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 
+from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.ports import Head, StateStore
+from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.broker.window import Window
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.items import Item, Kind, Policy
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -25,7 +31,9 @@ Rows = Mapping[bytes, bytes | None]
 _SEQ_BITS = 20
 _WINDOWS_MAX = 4096  # Queues served at the same time x 80 KiB each at the very most.
 _STATS_PAGE = 1024
+_TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it all begin anew.
 _NONE = Counters()
+_NO_USAGE = Usage()
 
 
 def seq_ms(seq: int) -> int:
@@ -36,13 +44,23 @@ def seq_ms(seq: int) -> int:
 class ShardView:
     """Implements `core.view.View` over a store and an overlay."""
 
-    def __init__(self, store: StateStore, *, shard: int, fraction: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        shard: int,
+        fraction: Callable[[], float],
+        catalogue: Catalogue,
+    ) -> None:
         self.now_ms = 0
         self.seq = 0
         self.counters: dict[tuple[str, str], Counters] = {}
         self._shard = shard
         self._store = store
         self._fraction = fraction
+        self._catalogue = catalogue
+        self._usages: dict[str, Usage] = {}
+        self._turns: dict[str, Turns] = {}
         # key -> (batch, value): the newest value decided; an older batch must not take it away.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._tasks: dict[str, tuple[int, Task | None]] = {}
@@ -50,6 +68,7 @@ class ShardView:
         self._ready: dict[tuple[str, str], Window] = {}
         self._leases = self._timer(keyspace.LEASE_PREFIX)
         self._timers = self._timer(keyspace.TTL_PREFIX)
+        self._expiries = self._timer(keyspace.EXPIRY_PREFIX)
         self._load()
 
     # -- what the core asks ----------------------------------------------------------------------
@@ -77,6 +96,59 @@ class ShardView:
         """Return what the idempotency key stands for, or None."""
         record = self._get(keyspace.idempotency(tenant, key))
         return None if record is None else records.decode_key_row(record)
+
+    def item(self, kind: Kind, tenant: str, item_id: str) -> Item | None:
+        """Return the item of this shard, or None."""
+        record = self._get(keyspace.item(kind, tenant, item_id))
+        return None if record is None else records.decode_item(record)
+
+    def count_items(self, kind: Kind, tenant: str, most: int) -> int:
+        """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
+        start, end = keyspace.prefix_range(keyspace.item_prefix(kind, tenant))
+        count = 0
+        while start < end and count < most:
+            keys, start = self._live(start, end, most)
+            count += len(keys)
+        return min(count, most)
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Return what governs the queue, as far as it is applied on this node."""
+        return self._catalogue.policy(tenant, queue)
+
+    def leased(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of the queue are leased, other shards' as applied on this node."""
+        here = self.counters.get((queue, tenant), _NONE).leased
+        return here + self._catalogue.leased_elsewhere(self._shard, tenant, queue)
+
+    def usage(self, tenant: str) -> Usage:
+        """Return what the tenant takes up, on other shards as applied on this node."""
+        here = self.usage_here(tenant)
+        there = self._catalogue.usage_elsewhere(self._shard, tenant)
+        return Usage(
+            here.waiting + there.waiting,
+            here.leased + there.leased,
+            here.stored_bytes + there.stored_bytes,
+        )
+
+    def turns(self, tenant: str) -> Turns:
+        """Return whose turn it is among the tenant's queues."""
+        turns = self._turns.get(tenant)
+        if turns is None:
+            if len(self._turns) >= _TURNS_MAX:
+                self._turns.clear()
+            turns = self._turns[tenant] = Turns()
+        return turns
+
+    def lapsed(self, count: int) -> tuple[Item, ...]:
+        """Return at most `count` items that have ended, oldest first."""
+        found: list[Item] = []
+        for key in islice(self._known_expiries(), count):
+            if keyspace.item_timer_ms(key) > self.now_ms:
+                break
+            item = self.item(*keyspace.item_parts(key))
+            assert item is not None, "a timer stands without its item"
+            found.append(item)
+        return tuple(found)
 
     def queues(self, tenant: str) -> Iterable[str]:
         """Return the tenant's queues that have ready tasks."""
@@ -123,7 +195,7 @@ class ShardView:
 
     def next_due_ms(self, *, leases_from_ms: int) -> int | None:
         """Return when time must act next, Unix milliseconds; no lease before `leases_from_ms`."""
-        due: list[int] = []
+        due = [keyspace.item_timer_ms(key) for key in islice(self._known_expiries(), 1)]
         timer = self._timers.first()
         if timer is not None:
             due.append(keyspace.timed_parts(timer)[0])
@@ -133,13 +205,16 @@ class ShardView:
         return min(due, default=None)
 
     def head(self, tenant: str, queues: Iterable[str]) -> Head | None:
-        """Return the first ready task among the queues (none named: the tenant's)."""
+        """Return the first ready task among the queues (none named: the tenant's).
+
+        Queues that nobody may claim from now are passed over.
+        """
         best: Head | None = None
         busy = self._busy.get(tenant)
         if not busy:
             return None
         for queue in queues or tuple(busy):
-            if queue not in busy:
+            if queue not in busy or not self._open(tenant, queue):
                 continue
             key = self._ready_window(queue, tenant).first()
             if key is None:
@@ -148,6 +223,10 @@ class ShardView:
             if best is None or (-priority, seq) < (-best.priority, best.seq):
                 best = Head(self._shard, priority, seq)
         return best
+
+    def usage_here(self, tenant: str) -> Usage:
+        """Return what the tenant takes up on this shard."""
+        return self._usages.get(tenant, _NO_USAGE)
 
     def counted(self, queue: str, tenant: str) -> Counters:
         """Return a queue's counters, decided changes included."""
@@ -185,6 +264,8 @@ class ShardView:
                     window = self._timers
                 case keyspace.Family.LEASE:
                     window = self._leases
+                case keyspace.Family.EXPIRY:
+                    window = self._expiries
                 case keyspace.Family.STATS:
                     self._count(keyspace.stats_parts(key), value)
             if window is None:
@@ -204,14 +285,13 @@ class ShardView:
 
     def _load(self) -> None:
         start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
-        while page := self._store.scan(start, end, _STATS_PAGE):
-            for key, value in page:
-                self._count(keyspace.stats_parts(key), value)
-            start = page[-1][0] + b"\0"
+        for key, value in every_row(self._store, start, end):
+            self._count(keyspace.stats_parts(key), value)
 
     def _count(self, place: tuple[str, str], value: bytes | None) -> None:
         queue, tenant = place
         counters = _NONE if value is None else records.decode_counters(value)
+        self._use(tenant, self.counters.get(place, _NONE), counters)
         if counters == _NONE:
             self.counters.pop(place, None)
         else:
@@ -226,6 +306,27 @@ class ShardView:
             busy.discard(queue)
             if not busy:
                 del self._busy[tenant]
+
+    def _use(self, tenant: str, before: Counters, after: Counters) -> None:
+        usage = self.usage_here(tenant)
+        now = Usage(
+            usage.waiting + after.ready + after.delayed - before.ready - before.delayed,
+            usage.leased + after.leased - before.leased,
+            usage.stored_bytes + after.stored_bytes - before.stored_bytes,
+        )
+        if now == _NO_USAGE:
+            self._usages.pop(tenant, None)
+        else:
+            self._usages[tenant] = now
+
+    def _known_expiries(self) -> Iterator[bytes]:
+        """Yield the timers of items but for those that a newer version has written."""
+        return (key for key in self._expiries if keyspace.knows_kind(key))
+
+    def _open(self, tenant: str, queue: str) -> bool:
+        """Tell whether the queue may be claimed from now."""
+        leased = partial(self.leased, tenant, queue)
+        return self.policy(tenant, queue).claimable(1, leased) > 0
 
     def _timer(self, prefix: bytes) -> Window:
         start, end = keyspace.prefix_range(prefix)
@@ -247,12 +348,11 @@ class ShardView:
 
     def _live(self, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
         """Read the store's keys from `start`, corrected by the overlay; see `window.Read`."""
-        page = self._store.scan(start, end, limit)
-        edge = page[-1][0] + b"\0" if len(page) == limit else end
+        stored, edge = next_keys(self._store, start, end, limit)
         overlay = self._overlay
         if not overlay:
-            return [key for key, _ in page], edge
-        keys = {key for key, _ in page}
+            return stored, edge
+        keys = set(stored)
         for key, (_, value) in overlay.items():
             if start <= key < edge:
                 if value is None:

@@ -8,7 +8,7 @@ for work, so nothing that arrives between the look and the wait is missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from codeq_cluster.codec import keyspace, records
@@ -26,14 +26,19 @@ class _Room:
 
 
 class Ticket:
-    """One waiting caller; `event` is set when there may be something for it."""
+    """One waiting caller; `event` is set when there may be something for it.
 
-    __slots__ = ("_places", "_room", "event")
+    Attributes:
+        queue: A claim's: where the work is that it was woken for last; empty for anywhere.
+    """
+
+    __slots__ = ("_places", "_room", "event", "queue")
 
     def __init__(self, room: _Room, places: tuple[object, ...]) -> None:
         self._room = room
         self._places = places
         self.event = asyncio.Event()
+        self.queue = ""
 
     def __enter__(self) -> Self:
         self._room.count += 1
@@ -59,15 +64,24 @@ class Ticket:
         return True
 
 
+def _every_one(_tenant: str, _queue: str, ready: int) -> int:
+    return ready
+
+
 class Waiters:
     """Who waits for work, and who for a result, on this node.
 
     Args:
         waiters_max: Of each kind; beyond it callers are refused.
+        claimable: Takes (tenant, queue, ready tasks) and returns how many of them may be claimed
+            now. Nobody is woken for the others: thousands may wait before a queue that is paused.
     """
 
-    def __init__(self, *, waiters_max: int) -> None:
+    def __init__(
+        self, *, waiters_max: int, claimable: Callable[[str, str, int], int] = _every_one
+    ) -> None:
         self._max = waiters_max
+        self._claimable = claimable
         self._claims = _Room()
         self._results = _Room()
 
@@ -101,9 +115,17 @@ class Waiters:
                 ready = records.decode_counters(value).ready
                 if ready:
                     queue, tenant = keyspace.stats_parts(key)
-                    self.work(tenant, queue, ready)
+                    self.work(tenant, queue, self._claimable(tenant, queue, ready))
             elif family is keyspace.Family.RESULT:
                 for ticket in self._results.tickets.get(keyspace.result_task_id(key), ()):
+                    ticket.event.set()
+
+    def all(self) -> None:
+        """Wake everybody: what each waits for may be in a state that came as a whole."""
+        for room in (self._claims, self._results):
+            for tickets in room.tickets.values():
+                for ticket in tickets:
+                    ticket.queue = ""
                     ticket.event.set()
 
     def work(self, tenant: str, queue: str, ready: int) -> None:
@@ -113,6 +135,7 @@ class Waiters:
                 if not ready:
                     return
                 if not ticket.event.is_set():
+                    ticket.queue = queue
                     ticket.event.set()
                     ready -= 1
 

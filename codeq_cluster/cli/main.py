@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from codeq_cluster import __version__
-from codeq_cluster.cli import config, node, status, task
+from codeq_cluster.cli import (
+    audit,
+    backup,
+    cluster,
+    config,
+    delivery,
+    dlq,
+    inspect,
+    node,
+    queue,
+    restore,
+    status,
+    task,
+    token,
+    topic,
+    worker,
+)
 from codeq_cluster.cli.dev import command as dev
+from codeq_cluster.cli.doctor import command as doctor
 from codeq_cluster.cli.outcome import report
+
+_COMMANDS = (
+    *(dev, node, status, task, worker, queue, dlq, topic, delivery, audit),
+    *(cluster, backup, restore, inspect, config, token, doctor),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # The convention of shells for a process that SIGINT ended.
         return 130
+    except BrokenPipeError:
+        # The reader of a pipe has had enough, as `head` does; nothing can be told it any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         code = report(error)
         if code is None:
@@ -39,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"codeq-cluster {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (dev, node, status, task, config):
+    for module in _COMMANDS:
         module.add(commands)
     return parser
 

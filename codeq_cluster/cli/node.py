@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> Exit:
     from codeq_cluster.node import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
-    set_up_logs(settings.log_level)
+    set_up_logs(settings.log_level, node=settings.node_id)
     for name in found.ignored:
         log.warning("setting ignored", extra={"key": name, "reason": IGNORED[name]})
     uvloop.run(until_signal(run(settings), stdin=options.until_stdin_closes))

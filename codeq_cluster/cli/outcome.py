@@ -6,8 +6,20 @@ import errno
 import sys
 from enum import IntEnum
 
-from codeq_cluster.client import Refused
+from codeq_cluster.client import Refused, Unreachable, Untrusted
 from codeq_cluster.errors import CodeqError
+
+_HELP = {
+    "not-found": "see that the id or name is right and the token is of its tenant",
+    "result-not-found": "it has not ended; wait for it with --wait, or ask task explain",
+    "already-terminal": "it has ended; see task result",
+    "not-transferred": "the node is away, behind or busy; see cluster status and try again",
+    "no-leader": "a majority of nodes must run; see status and try again",
+    "outcome-unknown": "see whether it was done before you try again",
+    "idempotency-conflict": "use another key for another task",
+    "invalid-command": "use 1 to 128 of A-Za-z0-9._:-",
+    "invalid-cursor": "begin without --cursor",
+}
 
 
 class Exit(IntEnum):
@@ -20,27 +32,44 @@ class Exit(IntEnum):
     API = 4
 
 
+class Usage(CodeqError):
+    """A command was used wrongly in a way argparse does not see; the text says what is allowed."""
+
+
 def report(error: BaseException) -> Exit | None:
     """Print an operating error as one line; None when the error is none, but a bug."""
     error = _cause(error)
     match error:
-        case Refused() if error.status in {401, 403}:
-            _say(f"{error} (HTTP {error.status}); pass a token with --token or CODEQ_TOKEN")
-            return Exit.AUTH
         case Refused():
-            code = f", {error.code}" if error.code else ""
-            _say(f"{error} (HTTP {error.status}{code})" if error.status else str(error))
-            return Exit.API
+            code, line = _refused(error)
+        case Untrusted():
+            code, line = Exit.ERROR, f"{error}; name the authority's certificate with --ca"
+        case Unreachable():
+            code, line = Exit.ERROR, f"{error}; start a node, or name one that runs with --url"
+        case Usage():
+            code, line = Exit.USAGE, str(error)
         case CodeqError():
-            _say(str(error))
-            return Exit.ERROR
+            code, line = Exit.ERROR, str(error)
         case OSError() if error.errno == errno.EADDRINUSE:
-            _say(f"a port is taken: {error.strerror or error}")
-            return Exit.ERROR
+            code, line = Exit.ERROR, f"a port is taken: {error.strerror or error}; name another"
         case OSError():
-            _say(str(error))
-            return Exit.ERROR
-    return None
+            code, line = Exit.ERROR, str(error)
+        case _:
+            return None
+    _say(line)
+    return code
+
+
+def _refused(error: Refused) -> tuple[Exit, str]:
+    told = f"HTTP {error.status}" if error.status else ""
+    if error.status in (401, 403):
+        return Exit.AUTH, f"{error} ({told}); pass a token that may, with --token or CODEQ_TOKEN"
+    known = ", ".join(each for each in (told, error.code) if each and error.status)
+    line = f"{error} ({known})" if known else str(error)
+    todo = _HELP.get(error.code, "")
+    if not todo and error.retryable:
+        todo = f"try again in {max(1, error.retry_after_s)} s"
+    return Exit.API, f"{line}; {todo}" if todo else line
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -8,16 +8,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from codeq_cluster.cli.dev.command import DIRECTORY
-from codeq_cluster.cli.dev.directory import published
-from codeq_cluster.cli.dev.plan import TOKEN
 from codeq_cluster.cli.outcome import Exit
-from codeq_cluster.client import Broker, Refused, Unreachable
-from codeq_cluster.settings import environment
+from codeq_cluster.cli.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.client import Broker, Refused, Unreachable, Untrusted
 
 _TIMEOUT_S = 5.0
 
@@ -83,35 +81,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_run)
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which cluster is meant and who asks."""
-    parser.add_argument(
-        "--url",
-        action="append",
-        metavar="URL",
-        help="base URL of a node; may be repeated; "
-        f"default: the running development cluster in {DIRECTORY}, else http://127.0.0.1:8080",
-    )
-    parser.add_argument(
-        "--token", help=f"bearer token; default: CODEQ_TOKEN, else the development token {TOKEN}"
-    )
-
-
-def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the nodes meant by the flags of `add_target`."""
-    if options.url:
-        return tuple(options.url)
-    running = tuple(str(node["url"]) for node in published(DIRECTORY))
-    return running or ("http://127.0.0.1:8080",)
-
-
-def token_of(options: argparse.Namespace) -> str:
-    """Return the token meant by the flags of `add_target`."""
-    return options.token or environment().get("CODEQ_TOKEN") or TOKEN
-
-
 def _run(options: argparse.Namespace) -> Exit:
-    reports = asyncio.run(_ask_all(urls_of(options), token_of(options)))
+    reports = asyncio.run(_ask_all(urls_of(options), token_of(options), ca_of(options)))
     if options.json:
         print(json.dumps(_plain(reports), indent=2))
     else:
@@ -119,22 +90,24 @@ def _run(options: argparse.Namespace) -> Exit:
     return max(report.code for report in reports)
 
 
-async def _ask_all(urls: Sequence[str], token: str) -> list[NodeReport]:
-    return list(await asyncio.gather(*(_ask(url, token) for url in urls)))
+async def _ask_all(urls: Sequence[str], token: str, ca: Path | None) -> list[NodeReport]:
+    return list(await asyncio.gather(*(_ask(url, token, ca) for url in urls)))
 
 
-async def _ask(url: str, token: str) -> NodeReport:
+async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
     healthy = ready = False
     problem, code = "", Exit.OK
     node_id = ""
     shards: tuple[ShardReport, ...] = ()
-    async with Broker([url], token=token, timeout_s=_TIMEOUT_S) as broker:
+    async with Broker([url], token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as broker:
         try:
             await broker.healthy()
             healthy = True
             node_id, shards = _parsed(await broker.raft_status())
             await broker.ready()
             ready = True
+        except Untrusted as error:
+            problem, code = str(error), Exit.ERROR
         except Unreachable:
             problem, code = "no connection", Exit.ERROR
         except Refused as error:

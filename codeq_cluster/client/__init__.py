@@ -1,5 +1,40 @@
-"""Client: the broker from outside, over HTTP; imports no server code."""
+"""Client: the broker from outside, over HTTP; imports no server code.
 
-from codeq_cluster.client.broker import Broker, Refused, Unreachable
+`Broker` for producers, `Worker` for workers, `Operator` for operators; `Leases` is what `Worker`
+is made of, for a loop of one's own.
+"""
 
-__all__ = ["Broker", "Refused", "Unreachable"]
+from codeq_cluster.client.broker import Broker
+from codeq_cluster.client.handling import (
+    Ended,
+    Ending,
+    Handler,
+    HandlerUnfit,
+    JsonText,
+    TaskFailed,
+    TaskReturned,
+)
+from codeq_cluster.client.leases import Leases, Task
+from codeq_cluster.client.operator import Operator, Page, Selection
+from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.worker import Worker
+
+__all__ = [
+    "Broker",
+    "Ended",
+    "Ending",
+    "Handler",
+    "HandlerUnfit",
+    "JsonText",
+    "Leases",
+    "Operator",
+    "Page",
+    "Refused",
+    "Selection",
+    "Task",
+    "TaskFailed",
+    "TaskReturned",
+    "Unreachable",
+    "Untrusted",
+    "Worker",
+]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -50,8 +51,11 @@ class Engine(Replica, Protocol):
     async def read(self, keys: Sequence[bytes]) -> Any:
         """Read rows as of now; raises NotLeader."""
 
-    async def depths(self, tenant: str) -> Any:
-        """Return the tenant's queues; raises NotLeader."""
+    async def depths(self, tenant: str, queue: str = "") -> Any:
+        """Return the tenant's queues, or the one named; raises NotLeader."""
+
+    async def answer(self, question: Any) -> Any:
+        """Answer a question as of now; raises NotLeader or Overloaded."""
 
     @property
     def leads(self) -> bool:
@@ -71,6 +75,30 @@ class Calls(Protocol):
 
     def give_up(self, peer: str, topic: int) -> None:
         """End the waiting calls to a peer about a topic with LinkLost."""
+
+
+class Carrier(Protocol):
+    """A span that the called node continues."""
+
+    @property
+    def trace_parent(self) -> str:
+        """Its place, as W3C Trace Context writes it."""
+
+    @property
+    def trace_state(self) -> str:
+        """What vendors add to it."""
+
+
+class Tracing(Protocol):
+    """Makes the spans of calls between nodes."""
+
+    def forward(
+        self, method: str, *, shard: int, peer: str
+    ) -> AbstractContextManager[Carrier | None]:
+        """Call another node within the block; None when there is nothing to carry along."""
+
+    def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
+        """Do within the block what another node's span asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +126,9 @@ class Forwarder:
         engines: One a shard, in the order of shards.
         calls: The link.
         took: Told (method, seconds) of every call another node has answered.
+        tracing: Makes spans of the calls; None for none.
         snapshot: Type of what `Engine.read` returns, likewise `head` and `depth`.
+        question: Type of what `Engine.answer` takes, `answer` of what it returns.
     """
 
     def __init__(
@@ -110,12 +140,16 @@ class Forwarder:
         snapshot: type,
         head: type,
         depth: type,
+        question: Any,
+        answer: Any,
         took: Callable[[str, float], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
         self._took = took
+        self._tracing = tracing
         # A leader that stopped answering without its connection breaking (a paused process, a
         # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
         self._leaders = Leaders(
@@ -124,6 +158,8 @@ class Forwarder:
         self._snapshot = snapshot
         self._heads = tuple[list[head], list[int]]  # type: ignore[valid-type]
         self._depths = list[depth]  # type: ignore[valid-type]
+        self._asked = tuple[int, question]
+        self._answer = answer
 
     @property
     def count(self) -> int:
@@ -173,6 +209,16 @@ class Forwarder:
         )
         return await self._at_leader(shard, question, deadline=deadline)
 
+    async def ask(self, shard: int, question: Any, *, deadline: float) -> Any:
+        """Ask a shard's leader as of now; raises NoLeader or Overloaded."""
+        asked = _Question(
+            here=lambda: self._engines[shard].answer(question),
+            method="ask",
+            body=lambda: [shard, msgspec.to_builtins(question, builtin_types=(bytes,))],
+            answer=self._answer,
+        )
+        return await self._at_leader(shard, asked, deadline=deadline)
+
     async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Any]:
         """Return the first ready task of every shard that has one; raises NoLeader."""
         asked = [
@@ -181,15 +227,15 @@ class Forwarder:
         ]
         return [head for heads in await _together(asked) for head in heads]
 
-    async def depths(self, tenant: str, *, deadline: float) -> list[Any]:
-        """Return every queue of the tenant, shard by shard; raises NoLeader."""
+    async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Any]:
+        """Return every queue of the tenant, or the one named, shard by shard; raises NoLeader."""
         asked = [
             self._at_leader(
                 shard,
                 _Question(
-                    here=partial(self._engines[shard].depths, tenant),
+                    here=partial(self._engines[shard].depths, tenant, queue),
                     method="depths",
-                    body=partial(_list, shard, tenant),
+                    body=partial(_list, shard, tenant, queue),
                     answer=self._depths,
                 ),
                 deadline=deadline,
@@ -208,6 +254,16 @@ class Forwarder:
             ValueError: The body is not what the method takes.
         """
         del peer, timeout_s  # The link has authenticated the one and enforces the other.
+        if not isinstance(body, dict):
+            return await self._serve(method, body)
+        # A call within a trace, from a node that makes spans; this one may not.
+        trace_parent, trace_state = msgspec.convert(body["trace"], tuple[str, str])
+        if self._tracing is None:
+            return await self._serve(method, body["call"])
+        with self._tracing.carried(trace_parent, trace_state):
+            return await self._serve(method, body["call"])
+
+    async def _serve(self, method: str, body: object) -> object:
         match method:
             case "operate":
                 shard, operations = msgspec.convert(body, tuple[int, list[Operation]])
@@ -220,9 +276,12 @@ class Forwarder:
                     body, tuple[list[int], str, tuple[str, ...]]
                 )
                 answer = self._own_heads(shards, tenant, queues)
+            case "ask":
+                shard, question = msgspec.convert(body, self._asked, builtin_types=(bytes,))
+                answer = await self._engine(shard).answer(question)
             case "depths":
-                shard, tenant = msgspec.convert(body, tuple[int, str])
-                answer = await self._engine(shard).depths(tenant)
+                shard, tenant, queue = msgspec.convert(body, tuple[int, str, str])
+                answer = await self._engine(shard).depths(tenant, queue)
             case _:
                 raise ValueError(f"no such method: {method}")
         return msgspec.to_builtins(answer, builtin_types=(bytes,))
@@ -283,11 +342,19 @@ class Forwarder:
                 return await question.here()
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        said = await self._calls.call(
-            leader, question.method, question.body(), timeout_s=left_s, topic=shard
-        )
+        said = await self._call(leader, shard, question, left_s=left_s)
         self._took(question.method, loop.time() - asked_at)
         return msgspec.convert(said, question.answer, builtin_types=(bytes,))
+
+    async def _call(self, peer: str, shard: int, question: _Question, *, left_s: float) -> object:
+        method, body = question.method, question.body()
+        if self._tracing is None:
+            return await self._calls.call(peer, method, body, timeout_s=left_s, topic=shard)
+        with self._tracing.forward(method, shard=shard, peer=peer) as span:
+            if span is not None:
+                # Around the call and not in it: what a method takes stays as it is.
+                body = {"trace": [span.trace_parent, span.trace_state], "call": body}
+            return await self._calls.call(peer, method, body, timeout_s=left_s, topic=shard)
 
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float

@@ -6,27 +6,37 @@
     codeq/q/<queue>/<tenant>/pending/<priority>/<seq be8>/<id>   READY, in claim order
     codeq/q/<queue>/<tenant>/delayed/<due be8>/<id>              DELAYED
     codeq/q/<queue>/<tenant>/inprog/<id>                         LEASED
-    codeq/q/<queue>/<tenant>/dlq/<id>                            DEAD
+    codeq/q/<queue>/<tenant>/done/<~ended be8>/<id>              DONE, the newest first
+    codeq/q/<queue>/<tenant>/failed/<~ended be8>/<id>            FAILED, the newest first
+    codeq/q/<queue>/<tenant>/dlq/<~ended be8>/<id>               DEAD, the newest first
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time
     codeq/claim/<request>/<id>                                   LEASED, by the claim that leased it
     codeq/idempo/<tenant>/<key>                                  what an idempotency key stands for
     codeq/stats/<queue>/<tenant>                                 how many tasks are in each place
+    codeq/item/<kind>/<tenant>/<id>                              a topic, a subscription, ...
+    codeq/body/<tenant>/<id>                                     what a delivery tells of
+    codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
+    codeq/errand/<due be8>/<kind>/<tenant>/<id>                  what leaves the broker, by time
+    codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
-A queue is a command in lower case; the default tenant is `_`, which no tenant's name can be. The
-priority is one byte, 255 - priority, so that 9 sorts first. Binary parts may contain the byte of
-`/`, but they stand between names from the left and an id from the right, and ids, requests,
-commands and tenants contain no `/`. An idempotency key may, being last.
+`~` is 2^64 - 1 minus the number, so that the newest sorts first. A queue is a command in lower
+case; a dead letter lies in the queue that keeps its command's dead letters. The default tenant is
+`_`, which no tenant's name can be. The priority is one byte, 255 - priority, so that 9 sorts first.
+Binary parts may contain the byte of `/`, but they stand between names from the left and an id from
+the right, and ids, requests, commands and tenants contain no `/`. An idempotency key may, being
+last.
 
 The functions are named for use as `keyspace.task(task_id)`.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import assert_never
 
+from codeq_cluster.core.items import KIND_OF, Delivery, Item, Kind, Pause, Sweep, Topic
 from codeq_cluster.core.task import State, Task
 
 TASK_PREFIX = b"codeq/tasks/"
@@ -38,10 +48,27 @@ TTL_PREFIX = b"codeq/ttl/"
 CLAIM_PREFIX = b"codeq/claim/"
 IDEMPOTENCY_PREFIX = b"codeq/idempo/"
 STATS_PREFIX = b"codeq/stats/"
+ITEM_PREFIX = b"codeq/item/"
+BODY_PREFIX = b"codeq/body/"
+DEAD_PREFIX = b"codeq/dead/"
+ERRAND_PREFIX = b"codeq/errand/"
+EXPIRY_PREFIX = b"codeq/expiry/"
 META_PREFIX = b"codeq/meta/"
 
 _DEFAULT_TENANT = "_"
 _NUMBER_BYTES = 8
+_NUMBER_MAX = 2**64 - 1
+
+
+class Place(StrEnum):
+    """Where in its queue a task is; the words are part of the keys."""
+
+    PENDING = "pending"
+    DELAYED = "delayed"
+    INPROG = "inprog"
+    DONE = "done"
+    FAILED = "failed"
+    DLQ = "dlq"
 
 
 class Family(Enum):
@@ -53,12 +80,19 @@ class Family(Enum):
     PENDING = auto()
     DELAYED = auto()
     INPROG = auto()
+    DONE = auto()
+    FAILED = auto()
     DLQ = auto()
     LEASE = auto()
     TTL = auto()
     CLAIM = auto()
     IDEMPOTENCY = auto()
     STATS = auto()
+    ITEM = auto()
+    BODY = auto()
+    DEAD = auto()
+    ERRAND = auto()
+    EXPIRY = auto()
     META = auto()
     OTHER = auto()
 
@@ -73,12 +107,20 @@ _FAMILIES = {
     b"cl": (CLAIM_PREFIX, Family.CLAIM),
     b"id": (IDEMPOTENCY_PREFIX, Family.IDEMPOTENCY),
     b"st": (STATS_PREFIX, Family.STATS),
+    b"it": (ITEM_PREFIX, Family.ITEM),
+    b"bo": (BODY_PREFIX, Family.BODY),
+    b"de": (DEAD_PREFIX, Family.DEAD),
+    b"er": (ERRAND_PREFIX, Family.ERRAND),
+    b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
     b"me": (META_PREFIX, Family.META),
 }
+_KINDS = frozenset(kind.value.encode() for kind in Kind)
 _PLACES = {
     b"pending": Family.PENDING,
     b"delayed": Family.DELAYED,
     b"inprog": Family.INPROG,
+    b"done": Family.DONE,
+    b"failed": Family.FAILED,
     b"dlq": Family.DLQ,
 }
 
@@ -119,9 +161,15 @@ def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
     return b"%binprog/%b" % (_queue(queue, tenant), _segment(task_id))
 
 
-def dlq(queue: str, tenant: str, *, task_id: str) -> bytes:
-    """Return the key of a DEAD task."""
-    return dlq_prefix(queue, tenant) + _segment(task_id)
+def ended(place: Place, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
+    """Return the key of a DONE, FAILED or DEAD task; the newest sorts first."""
+    prefix = place_prefix(place, queue, tenant)
+    return b"%b%b/%b" % (prefix, _number(_NUMBER_MAX - ended_ms), _segment(task_id))
+
+
+def ended_before(place: Place, queue: str, tenant: str, ended_ms: int) -> bytes:
+    """Return where in a place of ended tasks those begin that ended before an instant."""
+    return place_prefix(place, queue, tenant) + _number(_NUMBER_MAX - ended_ms + 1)
 
 
 def lease(until_ms: int, task_id: str) -> bytes:
@@ -161,9 +209,30 @@ def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> byte
     return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
-def dlq_prefix(queue: str, tenant: str) -> bytes:
-    """Return what the keys of a queue's dead letters begin with."""
-    return _queue(queue, tenant) + b"dlq/"
+def place_prefix(place: Place, queue: str, tenant: str) -> bytes:
+    """Return what the keys of a queue's tasks in one place begin with."""
+    return b"%b%b/" % (_queue(queue, tenant), place.value.encode())
+
+
+def item(kind: Kind, tenant: str, item_id: str) -> bytes:
+    """Return the key of an item."""
+    return b"%b%b" % (item_prefix(kind, tenant), _segment(item_id))
+
+
+def item_prefix(kind: Kind, tenant: str | None = None) -> bytes:
+    """Return what the keys of a kind's items begin with, of one tenant or of all."""
+    prefix = b"%b%b/" % (ITEM_PREFIX, kind.value.encode())
+    return prefix if tenant is None else b"%b%b/" % (prefix, _tenant(tenant))
+
+
+def body(tenant: str, delivery_id: str) -> bytes:
+    """Return the key of what a delivery tells of."""
+    return b"%b%b/%b" % (BODY_PREFIX, _tenant(tenant), _segment(delivery_id))
+
+
+def dead_prefix(tenant: str) -> bytes:
+    """Return what the keys of a tenant's dead deliveries begin with."""
+    return b"%b%b/" % (DEAD_PREFIX, _tenant(tenant))
 
 
 def claim_prefix(request: str) -> bytes:
@@ -214,6 +283,40 @@ def timed_parts(key: bytes) -> tuple[int, str]:
     return int.from_bytes(key[slash - _NUMBER_BYTES : slash]), key[slash + 1 :].decode()
 
 
+def item_parts(key: bytes) -> tuple[Kind, str, str]:
+    """Return (kind, tenant, id) of the key of an item, of its errand or of its expiry.
+
+    Raises:
+        ValueError: A kind this version does not know.
+    """
+    _, kind, tenant, item_id = key.rsplit(b"/", 3)
+    return Kind(kind.decode()), _tenant_name(tenant), item_id.decode()
+
+
+def knows_kind(key: bytes) -> bool:
+    """Tell whether the key of an item, of its errand or of its expiry is of a kind known here.
+
+    During an upgrade a newer leader may write others; they are kept, and otherwise passed over.
+    """
+    return key.rsplit(b"/", 3)[1] in _KINDS
+
+
+def item_timer_ms(key: bytes) -> int:
+    """Return the instant, Unix milliseconds, of the key of an errand or of an expiry."""
+    prefix = ERRAND_PREFIX if key.startswith(ERRAND_PREFIX) else EXPIRY_PREFIX
+    return int.from_bytes(key[len(prefix) : len(prefix) + _NUMBER_BYTES])
+
+
+def place_task_id(key: bytes) -> str:
+    """Return the task id of the key of a task's place in its queue."""
+    return _last(key)
+
+
+def dead_delivery_id(key: bytes) -> str:
+    """Return the delivery id of a dead delivery's key."""
+    return _last(key)
+
+
 def claim_task_id(key: bytes) -> str:
     """Return the task id of a claim's key."""
     return _last(key)
@@ -230,16 +333,12 @@ def stats_parts(key: bytes) -> tuple[str, str]:
     return queue.decode(), _tenant_name(tenant)
 
 
-def index_rows(of: Task) -> dict[bytes, bytes]:
-    """Return every index row of the task: a function of the task alone, so it is in one place.
-
-    Its record, payload, result, idempotency row and counters are not indexes.
-    """
-    return dict.fromkeys(index_keys(of), b"")
-
-
 def index_keys(of: Task) -> tuple[bytes, ...]:
-    """Return the keys of `index_rows`: the task's place, its timer if any, its claim if leased."""
+    """Return the key of every index row: the task's place, its timer if any, its claim if leased.
+
+    They are a function of the task alone, so it is in one place. Its record, payload, result,
+    idempotency row and counters are not indexes.
+    """
     queue = of.command.lower()
     tenant = of.tenant
     task_id = of.id
@@ -257,12 +356,38 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
             place = delayed(queue, tenant, due_ms=of.due_ms, task_id=task_id)
             expires_first = 0 < of.expires_ms < of.due_ms
             return place, ttl(of.expires_ms if expires_first else of.due_ms, task_id)
-        case State.DEAD:
-            return dlq(queue, tenant, task_id=task_id), ttl(of.retain_until_ms, task_id)
-        case State.DONE | State.FAILED:
-            return (ttl(of.retain_until_ms, task_id),)
+        case State.DONE | State.FAILED | State.DEAD:
+            if of.state is State.DEAD:
+                queue = of.dead_queue
+            place = ended(_ENDED[of.state], queue, tenant, ended_ms=of.updated_ms, task_id=task_id)
+            return place, ttl(of.retain_until_ms, task_id)
         case _:
             assert_never(of.state)
+
+
+def item_index_keys(of: Item) -> tuple[bytes, ...]:
+    """Return the key of every index row of an item: its errand, its expiry, its place if dead."""
+    kind, tenant = KIND_OF[type(of)], of.tenant
+    name = b"%b/%b/%b" % (kind.value.encode(), _tenant(tenant), _segment(of.id))
+    match of:
+        case Topic() | Pause():
+            return ()
+        case Sweep():
+            return (b"%b%b/%b" % (ERRAND_PREFIX, _number(of.due_ms), name),)
+        case Delivery():
+            if not of.died_ms:
+                return (b"%b%b/%b" % (ERRAND_PREFIX, _number(of.due_ms), name),)
+            dead = b"%b%b/%b" % (
+                dead_prefix(tenant),
+                _number(_NUMBER_MAX - of.died_ms),
+                _segment(of.id),
+            )
+            return dead, b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.expires_ms), name)
+        case _:
+            return (b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.expires_ms), name),)
+
+
+_ENDED = {State.DONE: Place.DONE, State.FAILED: Place.FAILED, State.DEAD: Place.DLQ}
 
 
 def _queue(queue: str, tenant: str) -> bytes:

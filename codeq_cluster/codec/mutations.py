@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from msgspec.structs import astuple, replace
+
 from codeq_cluster.codec import keyspace
-from codeq_cluster.codec.records import encode_counters, encode_key_row, encode_result, encode_task
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.codec.records import (
+    decode_item,
+    encode_counters,
+    encode_item,
+    encode_key_row,
+    encode_result,
+    encode_task,
+)
+from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Item, Kind
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -19,7 +29,17 @@ _Queue = tuple[str, str]  # The command in lower case, and the tenant.
 
 _NONE = Counters()
 
-_COUNTED = {State.READY: 0, State.DELAYED: 1, State.LEASED: 2, State.DEAD: 3}
+_COUNTED = {
+    State.READY: 0,
+    State.DELAYED: 1,
+    State.LEASED: 2,
+    State.DEAD: 3,
+    State.DONE: 4,
+    State.FAILED: 5,
+}
+_BYTES = 6
+_NOTHING = [0] * 7
+_AUDIT_PREFIX = keyspace.item_prefix(Kind.AUDIT)
 
 
 @dataclass(slots=True)
@@ -34,7 +54,7 @@ class _Net:
 
 
 def mutations(
-    changes: Iterable[TaskChange], counters: Callable[[str, str], Counters]
+    changes: Iterable[Change], counters: Callable[[str, str], Counters]
 ) -> dict[bytes, bytes | None]:
     """Turn changes into one write: the new value of each key, None for a deleted one.
 
@@ -44,8 +64,14 @@ def mutations(
         changes: In decision order; a task's next change starts from what its last one left.
         counters: Returns a queue's counters before these changes, by queue and tenant.
     """
-    nets = _nets(changes)
+    tasks: list[TaskChange] = []
     rows: dict[bytes, bytes | None] = {}
+    for change in changes:
+        if isinstance(change, TaskChange):
+            tasks.append(change)
+        else:
+            _change_item(rows, change)
+    nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
     # All that goes, goes first: an idempotency key may pass from a deleted task to a new one.
     for task_id, net in nets.items():
@@ -62,6 +88,37 @@ def mutations(
             empty = now == _NONE
             rows[keyspace.stats(queue, tenant)] = None if empty else encode_counters(now)
     return rows
+
+
+class Recount:
+    """The counters of queues from their tasks alone, as if every task had just been created."""
+
+    def __init__(self) -> None:
+        self._deltas: dict[_Queue, list[int]] = {}
+
+    def add(self, task: Task) -> None:
+        """Count a task."""
+        _count(self._deltas, task, 1)
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Return the row of every queue that has one."""
+        return {
+            keyspace.stats(queue, tenant): encode_counters(_sum(_NONE, delta))
+            for (queue, tenant), delta in self._deltas.items()
+            if any(delta)
+        }
+
+
+def number_audit_rows(rows: dict[bytes, bytes | None], index: int) -> None:
+    """Write the log index of the entry that carries them into the audit records among its rows.
+
+    It is not known before; every replica applies the entry under the same one.
+    """
+    for key, value in rows.items():
+        if value is not None and key.startswith(_AUDIT_PREFIX):
+            record = decode_item(value)
+            assert isinstance(record, Audit)
+            rows[key] = encode_item(replace(record, index=index))
 
 
 def _nets(changes: Iterable[TaskChange]) -> dict[str, _Net]:
@@ -110,31 +167,57 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
             rows[key] = b""
     if net.payload is not None:
         rows[keyspace.payload(task_id)] = net.payload.encode()
-    if net.result is not None:
+    if net.result is not None and after.has_result:  # It may have been revived since.
         rows[keyspace.result(task_id)] = encode_result(net.result)
     if after.idempotency_key and net.payload is not None:
         row = KeyRow(task_id, net.fingerprint)
         rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode_key_row(row)
 
 
+def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
+    """Add an item's rows; a later change of the same item in one batch replaces an earlier one."""
+    before, after = change.before, change.after
+    if before is not None:
+        rows.update(dict.fromkeys(keyspace.item_index_keys(before)))
+        if after is None:
+            rows[_item_key(before)] = None
+            if isinstance(before, Delivery):
+                rows[keyspace.body(before.tenant, before.id)] = None
+    if after is not None:
+        rows.update(dict.fromkeys(keyspace.item_index_keys(after), b""))
+        rows[_item_key(after)] = encode_item(after)
+        if change.body is not None:
+            rows[keyspace.body(after.tenant, after.id)] = encode_result(change.body)
+
+
+def _item_key(item: Item) -> bytes:
+    return keyspace.item(KIND_OF[type(item)], item.tenant, item.id)
+
+
 def _count(deltas: dict[_Queue, list[int]], task: Task, sign: int) -> None:
-    place = _COUNTED.get(task.state)
-    if place is None:
-        return
-    queue = (keyspace.queue_name(task.command), task.tenant)
-    delta = deltas.get(queue)
+    own = keyspace.queue_name(task.command)
+    _delta(deltas, own, task.tenant)[_BYTES] += sign * (task.payload_bytes + task.result_bytes)
+    queue = task.dead_queue if task.state is State.DEAD else own
+    _delta(deltas, queue, task.tenant)[_COUNTED[task.state]] += sign
+
+
+def _delta(deltas: dict[_Queue, list[int]], queue: str, tenant: str) -> list[int]:
+    delta = deltas.get((queue, tenant))
     if delta is None:
-        delta = deltas[queue] = [0, 0, 0, 0]
-    delta[place] += sign
+        delta = deltas[queue, tenant] = _NOTHING.copy()
+    return delta
 
 
 def _sum(before: Counters, delta: list[int]) -> Counters:
-    ready, delayed, leased, dead = delta
+    ready, delayed, leased, dead, done, failed, stored_bytes = delta
     now = Counters(
-        before.ready + ready, before.delayed + delayed, before.leased + leased, before.dead + dead
+        before.ready + ready,
+        before.delayed + delayed,
+        before.leased + leased,
+        before.dead + dead,
+        before.done + done,
+        before.failed + failed,
+        before.stored_bytes + stored_bytes,
     )
-    assert now.ready >= 0
-    assert now.delayed >= 0
-    assert now.leased >= 0
-    assert now.dead >= 0
+    assert min(astuple(now)) >= 0
     return now

@@ -6,8 +6,11 @@ written before it still read. Any other change takes a new version byte.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
 from codeq_cluster.errors import CodeqError
@@ -18,6 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_task = msgspec.msgpack.Decoder(Task).decode
 _decode_result = msgspec.msgpack.Decoder(Result).decode
 _decode_key_row = msgspec.msgpack.Decoder(KeyRow).decode
+_decode_item: Callable[[memoryview], Item] = msgspec.msgpack.Decoder(Item).decode
 _decode_counters = msgspec.msgpack.Decoder(Counters).decode
 
 
@@ -91,6 +95,23 @@ def decode_counters(value: bytes) -> Counters:
         return _decode_counters(_body(value))
     except msgspec.MsgspecError as error:
         raise RecordInvalid(f"stored counters are damaged: {error}") from error
+
+
+def encode_item(item: Item) -> bytes:
+    """Return the item's bytes."""
+    return _VERSION + _encode(item)
+
+
+def decode_item(value: bytes) -> Item:
+    """Return the item.
+
+    Raises:
+        RecordInvalid: The bytes are no item of a known version.
+    """
+    try:
+        return _decode_item(_body(value))
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored item is damaged: {error}") from error
 
 
 def _body(value: bytes) -> memoryview:

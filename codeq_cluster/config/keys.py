@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from codeq_cluster.config.budgets import BOUND_MAX, TENANT_BUDGETS
 from codeq_cluster.config.kinds import (
     ADDRESS,
     ANYTHING,
     FLAG,
+    HEADERS,
     HOST,
     ID,
+    KEY_PREFIX,
     PATH,
     SECRET,
     TEXT,
@@ -21,7 +24,8 @@ from codeq_cluster.config.kinds import (
     number,
     whole,
 )
-from codeq_cluster.settings import BackoffPolicy, Durability
+from codeq_cluster.config.rates import BURST_MAX, PER_MINUTE_MAX, TENANT_RATES
+from codeq_cluster.settings import ArtifactProvider, BackoffPolicy, Durability
 
 _MIB = 2**20
 _YEAR_SECONDS = 366 * 86400
@@ -65,6 +69,13 @@ _NODE = (
         choice("debug", "info", "warning", "error"),
         "least severity that is logged",
         "log_level",
+    ),
+    Key(
+        "accessLog",
+        "ACCESS_LOG",
+        choice("never", "debug", "info"),
+        "severity of the line each request leaves in the log",
+        "access_log",
     ),
     Key(
         "metrics.maxCommands",
@@ -180,6 +191,59 @@ _RAFT = (
         "of the log, behind the slowest peer",
         "raft.keep_entries",
     ),
+    Key(
+        "raft.logBytesMax",
+        "RAFT_LOG_BYTES_MAX",
+        whole(2**20, 2**36),
+        "of a shard's log; a peer that lacks what is forgotten then gets a snapshot",
+        "raft.log_bytes_max",
+    ),
+    Key(
+        "raft.logEntriesMax",
+        "RAFT_LOG_ENTRIES_MAX",
+        whole(1000, 10**8),
+        "the same in entries",
+        "raft.log_entries_max",
+    ),
+    Key(
+        "raft.snapshotBytesPerSecond",
+        "RAFT_SNAPSHOT_BYTES_PER_SECOND",
+        whole(2**16, 2**40),
+        "pace at which a shard's state is fetched from a peer",
+        "raft.snapshot_bytes_per_s",
+    ),
+)
+
+_TLS = (
+    Key(
+        "tls.certFile",
+        "TLS_CERT_FILE",
+        PATH,
+        "certificate of the HTTP port and its chain, PEM; with `tls.keyFile`, the port is https",
+        "tls.cert_file",
+    ),
+    Key("tls.keyFile", "TLS_KEY_FILE", PATH, "its private key, PEM, no password", "tls.key_file"),
+    Key(
+        "raft.tls.certFile",
+        "RAFT_TLS_CERT_FILE",
+        PATH,
+        "this node's certificate on the link, PEM; its DNS names hold `raft.selfId`",
+        "link_tls.cert_file",
+    ),
+    Key(
+        "raft.tls.keyFile",
+        "RAFT_TLS_KEY_FILE",
+        PATH,
+        "its private key, PEM, no password",
+        "link_tls.key_file",
+    ),
+    Key(
+        "raft.tls.caFile",
+        "RAFT_TLS_CA_FILE",
+        PATH,
+        "who may sign the certificate of a node, PEM; with the two above, the link is TLS",
+        "link_tls.ca_file",
+    ),
 )
 
 _LIFECYCLE = (
@@ -233,6 +297,13 @@ _LIFECYCLE = (
         "lifecycle.dlq_retention_seconds",
     ),
     Key(
+        "auditRetentionSeconds",
+        "AUDIT_RETENTION_SECONDS",
+        whole(1, 2**31 - 1),
+        "the record of an operator's action is kept this long",
+        "lifecycle.audit_retention_seconds",
+    ),
+    Key(
         "leaseGraceSeconds",
         "LEASE_GRACE_SECONDS",
         number(0, 3600),
@@ -267,18 +338,19 @@ _LIMITS = _section(
         ("max_body_bytes", 1024, 64 * _MIB, "of a request; below `raft.entryBytesMax`"),
         ("max_result_bytes", 1024, 64 * _MIB, "of a result's JSON text"),
         ("max_error_bytes", 1024, 2**20, "of a result's error text"),
+        ("max_artifact_bytes", 1024, 1024 * _MIB, "of one artifact"),
         ("batch_max", 1, 10_000, "items of one batch request"),
         ("payload_depth_max", 1, 900, "nesting of a payload"),
         ("idempotency_key_bytes_max", 1, 4096, "of an idempotency key"),
         ("max_attempts_max", 1, 1_000_000, "largest `maxAttempts` of a task"),
         ("lease_seconds_max", 1, _YEAR_SECONDS, "longest lease"),
-        ("delay_seconds_max", 1, 10 * _YEAR_SECONDS, "furthest `delaySeconds` and `runAt`"),
+        ("delay_seconds_max", 1, 10 * _YEAR_SECONDS, "largest `delaySeconds` and `ttlSeconds`"),
         ("claim_wait_seconds_max", 0, 300, "longest wait of a claim"),
         ("result_wait_seconds_max", 0, 300, "longest wait for a result"),
         ("request_timeout_ms", 100, 300_000, "from a request to its answer, waits not counted"),
         ("operations_queued_max", 1, 10_000_000, "waiting for a shard's next entry; then 503"),
         ("operations_queued_bytes_max", _MIB, 16_384 * _MIB, "the same in bytes"),
-        ("waiters_max", 1, 10_000_000, "waiting claims and result reads of one node"),
+        ("waiters_max", 1, 10_000_000, "waiting claims of one node, and as many result reads"),
         ("connections_max", 1, 1_000_000, "HTTP connections of one node"),
         ("header_timeout_ms", 100, 600_000, "to send a request's head"),
         ("body_timeout_ms", 100, 600_000, "to send a request's body"),
@@ -306,6 +378,191 @@ _STORE = _section(
         ("block_cache_bytes", _MIB, 2**40, "of RocksDB's block cache, all shards together"),
         ("memtable_bytes", _MIB, 4096 * _MIB, "of one memtable"),
         ("bloom_bits", 1, 32, "of a key in the bloom filters"),
+    ),
+)
+
+_ARTIFACTS = (
+    Key(
+        "artifacts.provider",
+        "ARTIFACTS_PROVIDER",
+        member(ArtifactProvider),
+        "where artifacts are kept: `none` refuses them, `local` a directory, `s3` a bucket",
+        "artifacts.provider",
+    ),
+    Key(
+        "artifacts.publicUrl",
+        "ARTIFACTS_PUBLIC_URL",
+        URL,
+        "what the URLs of stored artifacts begin with; without it they are paths",
+        "artifacts.public_url",
+    ),
+    Key(
+        "artifacts.directory",
+        "ARTIFACTS_DIRECTORY",
+        PATH,
+        "of the provider `local`, a must with it",
+        "artifacts.directory",
+    ),
+    Key(
+        "artifacts.s3.bucket",
+        "ARTIFACTS_S3_BUCKET",
+        HOST,
+        "of the provider `s3`, a must with it; it is not made",
+        "artifacts.s3_bucket",
+    ),
+    Key(
+        "artifacts.s3.endpoint",
+        "ARTIFACTS_S3_ENDPOINT",
+        URL,
+        "base URL of the store; without it, AWS",
+        "artifacts.s3_endpoint",
+    ),
+    Key(
+        "artifacts.s3.region",
+        "ARTIFACTS_S3_REGION",
+        TEXT,
+        "that requests are signed for",
+        "artifacts.s3_region",
+    ),
+    Key(
+        "artifacts.s3.prefix",
+        "ARTIFACTS_S3_PREFIX",
+        KEY_PREFIX,
+        "of every key in the bucket",
+        "artifacts.s3_prefix",
+    ),
+    Key(
+        "artifacts.s3.accessKeyId",
+        "ARTIFACTS_S3_ACCESS_KEY_ID",
+        TEXT,
+        "without it, the credentials that AWS's own tools would find",
+        "artifacts.s3_access_key_id",
+        secret=True,
+    ),
+    Key(
+        "artifacts.s3.secretAccessKey",
+        "ARTIFACTS_S3_SECRET_ACCESS_KEY",
+        TEXT,
+        "goes with `artifacts.s3.accessKeyId`",
+        "artifacts.s3_secret_access_key",
+        secret=True,
+    ),
+    Key(
+        "artifacts.s3.allowHttp",
+        "ARTIFACTS_S3_ALLOW_HTTP",
+        FLAG,
+        "the endpoint may be one without TLS",
+        "artifacts.s3_allow_http",
+    ),
+    Key(
+        "artifacts.s3.virtualHosted",
+        "ARTIFACTS_S3_VIRTUAL_HOSTED",
+        FLAG,
+        "the bucket is in the endpoint's host name, not in the path",
+        "artifacts.s3_virtual_hosted",
+    ),
+    Key(
+        "artifacts.timeoutMs",
+        "ARTIFACTS_TIMEOUT_MS",
+        whole(100, 600_000),
+        "of an upload, of a deletion, and of each step of a download",
+        "artifacts.timeout_ms",
+    ),
+    Key(
+        "artifacts.uploadsMax",
+        "ARTIFACTS_UPLOADS_MAX",
+        whole(1, 1000),
+        "uploads under way on one node; each has up to 32 MiB in memory",
+        "artifacts.uploads_max",
+    ),
+)
+
+_BACKUP = (
+    Key(
+        "backup.directory",
+        "BACKUP_DIRECTORY",
+        PATH,
+        "where this node keeps the backups it takes; on another disk than the data",
+        "backup.directory",
+    ),
+    Key(
+        "backup.s3.bucket",
+        "BACKUP_S3_BUCKET",
+        HOST,
+        "keeps them instead of a directory; it is not made",
+        "backup.s3_bucket",
+    ),
+    Key(
+        "backup.s3.endpoint",
+        "BACKUP_S3_ENDPOINT",
+        URL,
+        "base URL of the store; without it, AWS",
+        "backup.s3_endpoint",
+    ),
+    Key(
+        "backup.s3.region",
+        "BACKUP_S3_REGION",
+        TEXT,
+        "that requests are signed for",
+        "backup.s3_region",
+    ),
+    Key(
+        "backup.s3.prefix",
+        "BACKUP_S3_PREFIX",
+        KEY_PREFIX,
+        "of every key in the bucket",
+        "backup.s3_prefix",
+    ),
+    Key(
+        "backup.s3.accessKeyId",
+        "BACKUP_S3_ACCESS_KEY_ID",
+        TEXT,
+        "without it, the credentials that AWS's own tools would find",
+        "backup.s3_access_key_id",
+        secret=True,
+    ),
+    Key(
+        "backup.s3.secretAccessKey",
+        "BACKUP_S3_SECRET_ACCESS_KEY",
+        TEXT,
+        "goes with `backup.s3.accessKeyId`",
+        "backup.s3_secret_access_key",
+        secret=True,
+    ),
+    Key(
+        "backup.s3.allowHttp",
+        "BACKUP_S3_ALLOW_HTTP",
+        FLAG,
+        "the endpoint may be one without TLS",
+        "backup.s3_allow_http",
+    ),
+    Key(
+        "backup.s3.virtualHosted",
+        "BACKUP_S3_VIRTUAL_HOSTED",
+        FLAG,
+        "the bucket is in the endpoint's host name, not in the path",
+        "backup.s3_virtual_hosted",
+    ),
+    Key(
+        "backup.timeoutMs",
+        "BACKUP_TIMEOUT_MS",
+        whole(100, 600_000),
+        "silence of the store that is put up with",
+        "backup.timeout_ms",
+    ),
+    Key(
+        "backup.keep",
+        "BACKUP_KEEP",
+        whole(1, 10_000),
+        "complete backups that stay when a new one is verified",
+        "backup.keep",
+    ),
+    Key(
+        "backup.bytesPerSecond",
+        "BACKUP_BYTES_PER_SECOND",
+        whole(2**16, 2**34),
+        "of rows that are read for a backup, at most",
+        "backup.bytes_per_second",
     ),
 )
 
@@ -337,6 +594,13 @@ _AUTH = (
         whole(1, 10_000_000),
         "verified tokens remembered until they expire",
         "auth.cached_tokens_max",
+    ),
+    Key(
+        "auth.allowHttpJwks",
+        "AUTH_ALLOW_HTTP_JWKS",
+        FLAG,
+        "published keys may come from another host over plain HTTP",
+        "auth.allow_http_jwks",
     ),
     Key(
         "auth.producer",
@@ -386,7 +650,194 @@ _AUTH = (
     Key("workerAudience", "WORKER_AUDIENCE", TEXT, "audience of worker tokens"),
 )
 
-KEYS: tuple[Key, ...] = (*_NODE, *_RAFT, *_LIFECYCLE, *_AUTH, *_LIMITS, *_LINK, *_STORE)
+_WEBHOOKS = (
+    Key(
+        "webhookHmacSecret",
+        "WEBHOOK_HMAC_SECRET",
+        SECRET,
+        "signs what is sent to webhooks; without it, nothing is signed",
+        "webhooks.hmac_secret",
+        secret=True,
+    ),
+    Key(
+        "webhookHmacPreviousSecret",
+        "WEBHOOK_HMAC_PREVIOUS_SECRET",
+        SECRET,
+        "the secret before it, signs beside it while receivers change over",
+        "webhooks.hmac_previous_secret",
+        secret=True,
+    ),
+    Key(
+        "resultWebhookMaxAttempts",
+        "RESULT_WEBHOOK_MAX_ATTEMPTS",
+        whole(1, 100),
+        "attempts of one delivery; then it is a dead delivery",
+        "webhooks.max_attempts",
+    ),
+    Key(
+        "resultWebhookBaseBackoffSeconds",
+        "RESULT_WEBHOOK_BASE_BACKOFF_SECONDS",
+        whole(0, 86_400),
+        "wait after the first attempt; doubles with each",
+        "webhooks.base_backoff_seconds",
+    ),
+    Key(
+        "resultWebhookMaxBackoffSeconds",
+        "RESULT_WEBHOOK_MAX_BACKOFF_SECONDS",
+        whole(0, 86_400),
+        "longest such wait; at least `resultWebhookBaseBackoffSeconds`",
+        "webhooks.max_backoff_seconds",
+    ),
+    Key(
+        "resultWebhookMaxAgeSeconds",
+        "RESULT_WEBHOOK_MAX_AGE_SECONDS",
+        whole(1, 2_592_000),
+        "a delivery pending for so long is a dead delivery, tried or not",
+        "webhooks.max_age_seconds",
+    ),
+    Key(
+        "webhooks.allowPrivate",
+        "WEBHOOKS_ALLOW_PRIVATE",
+        FLAG,
+        "loopback, link-local and private targets are sent to, for development",
+        "webhooks.allow_private",
+    ),
+    Key(
+        "webhooks.timeoutSeconds",
+        "WEBHOOKS_TIMEOUT_SECONDS",
+        number(0.1, 300),
+        "from the look-up of a target's name to its answer",
+        "webhooks.timeout_seconds",
+    ),
+    Key(
+        "webhooks.perHostConcurrency",
+        "WEBHOOKS_PER_HOST_CONCURRENCY",
+        whole(1, 10_000),
+        "at once to one host and port; at most `webhooks.concurrency`",
+        "webhooks.per_host_concurrency",
+    ),
+    Key(
+        "webhooks.concurrency",
+        "WEBHOOKS_CONCURRENCY",
+        whole(1, 10_000),
+        "at once from this node",
+        "webhooks.concurrency",
+    ),
+)
+
+# The variables are those every OpenTelemetry SDK knows.
+_TRACING = (
+    Key(
+        "tracing.otlpEndpoint",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        URL,
+        "base URL of an OTLP/HTTP collector; without it no spans are made",
+        "tracing.otlp_endpoint",
+    ),
+    Key(
+        "tracing.sampleRatio",
+        "OTEL_TRACES_SAMPLER_ARG",
+        number(0, 1),
+        "of the traces that begin here; a caller's own decision is followed",
+        "tracing.sample_ratio",
+    ),
+    Key(
+        "tracing.serviceName",
+        "OTEL_SERVICE_NAME",
+        TEXT,
+        "what the spans' service is called",
+        "tracing.service_name",
+    ),
+    Key(
+        "tracing.headers",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        HEADERS,
+        "sent with every export, for a collector that wants a key",
+        "tracing.headers",
+        secret=True,
+    ),
+)
+
+
+def _rate(scope: str, what: str) -> tuple[Key, ...]:
+    """Make the two keys of one rate limit."""
+    return (
+        Key(
+            f"rateLimit.{scope}.requestsPerMinute",
+            f"RATE_LIMIT_{scope.upper()}_REQUESTS_PER_MINUTE",
+            whole(0, PER_MINUTE_MAX),
+            f"{what}; 0 for no limit",
+            f"rate_limit.{scope}_requests_per_minute",
+        ),
+        Key(
+            f"rateLimit.{scope}.burstSize",
+            f"RATE_LIMIT_{scope.upper()}_BURST_SIZE",
+            whole(0, BURST_MAX),
+            "how many at once after a pause; above 0 with a limit",
+            f"rate_limit.{scope}_burst_size",
+        ),
+    )
+
+
+_RATES = (
+    *_rate("producer", "creates of a tenant, each task of a batch"),
+    *_rate("worker", "claims of a tenant, a batch as one"),
+    *_rate("admin", "clean-ups of a tenant"),
+    *_rate("webhook", "calls made for a tenant; those beyond it wait"),
+    Key(
+        "rateLimit.tenants",
+        "RATE_LIMIT_TENANTS",
+        TENANT_RATES,
+        "tenants with limits of their own, `_` for the default tenant",
+    ),
+)
+
+_BUDGETS = (
+    Key(
+        "budgets.readyTasks",
+        "BUDGETS_READY_TASKS",
+        whole(0, BOUND_MAX),
+        "tasks of a tenant that wait, ready or delayed; 0 for no bound",
+        "budgets.ready_tasks",
+    ),
+    Key(
+        "budgets.inFlight",
+        "BUDGETS_IN_FLIGHT",
+        whole(0, BOUND_MAX),
+        "tasks of a tenant in progress; 0 for no bound",
+        "budgets.in_flight",
+    ),
+    Key(
+        "budgets.storedBytes",
+        "BUDGETS_STORED_BYTES",
+        whole(0, BOUND_MAX),
+        "payloads and results kept for a tenant; 0 for no bound",
+        "budgets.stored_bytes",
+    ),
+    Key(
+        "budgets.tenants",
+        "BUDGETS_TENANTS",
+        TENANT_BUDGETS,
+        "tenants with bounds of their own, `_` for the default tenant",
+    ),
+)
+
+KEYS: tuple[Key, ...] = (
+    *_NODE,
+    *_TRACING,
+    *_RAFT,
+    *_TLS,
+    *_LIFECYCLE,
+    *_AUTH,
+    *_ARTIFACTS,
+    *_BACKUP,
+    *_LIMITS,
+    *_RATES,
+    *_BUDGETS,
+    *_LINK,
+    *_STORE,
+    *_WEBHOOKS,
+)
 
 # Names of the reference that change nothing here, accepted so that its files load, each with
 # the reason it has no effect.
@@ -395,6 +846,11 @@ IGNORED: dict[str, str] = {
     "env": "no mode relaxes a check",
     "timezone": "every time is UTC",
     "logFormat": "logs are JSON",
+    "tracingEnabled": "`tracing.otlpEndpoint` decides",
+    "tracingOtlpEndpoint": "it is for gRPC; `tracing.otlpEndpoint` is for HTTP",
+    "tracingOtlpInsecure": "the scheme of `tracing.otlpEndpoint` decides",
+    "tracingSampleRatio": "`tracing.sampleRatio` decides",
+    "tracingServiceName": "`tracing.serviceName` decides",
     "persistenceProvider": "there is one store",
     "persistenceConfig.fsyncOnCommit": "`durability` decides",
     "raft.enabled": "every node replicates",

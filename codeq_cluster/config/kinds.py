@@ -12,8 +12,15 @@ from urllib.parse import urlsplit
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
 
+# The characters that S3 calls safe in a key, in segments; 256 leave room for an artifact's path.
+_KEY_PREFIX = re.compile(r"(?!.*(^|/)\.{1,2}(/|$))[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*")
+_KEY_PREFIX_CHARS_MAX = 256
+
 # An id names directories, metrics labels and peers on the link.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+# A header's name, RFC 9110 §5.6.2, and a value of visible characters, percent-encoded if need be.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *[\x21-\x7e]+( [\x21-\x7e]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def _parse_host(raw: object) -> object:
 def _parse_url(raw: object) -> object:
     text = str(_parse_text(raw))
     parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise ValueError
     _ = parts.port  # raises ValueError when it is no port
     return text.rstrip("/")
@@ -145,6 +152,21 @@ def _parse_secret(raw: object) -> object:
     return text
 
 
+def _parse_headers(raw: object) -> object:
+    text = str(_parse_text(raw))
+    for part in text.split(","):
+        if not _HEADER.fullmatch(part.strip()):
+            raise ValueError
+    return text
+
+
+def _parse_key_prefix(raw: object) -> object:
+    text = str(_parse_text(raw)).strip("/")
+    if len(text) > _KEY_PREFIX_CHARS_MAX or not _KEY_PREFIX.fullmatch(text):
+        raise ValueError
+    return text
+
+
 def _parse_anything(raw: object) -> object:
     return raw
 
@@ -154,9 +176,11 @@ TEXT = Kind("a text that is not empty", _parse_text)
 PATH = Kind("a path", _parse_path)
 ID = Kind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
 HOST = Kind("a host name or an IP address", _parse_host)
-URL = Kind("an http or https URL", _parse_url)
+URL = Kind("an http or https URL without user and password", _parse_url)
 ADDRESS = Kind("host:port, the port 1 to 65535", _parse_address)
 SECRET = Kind("at least 16 characters", _parse_secret)
+HEADERS = Kind("name=value,name=value", _parse_headers)
+KEY_PREFIX = Kind("up to 256 of A-Z a-z 0-9 ! _ . * ' ( ) -, in segments", _parse_key_prefix)
 ANYTHING = Kind("anything", _parse_anything)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeq_cluster.config.keys import KEYS, Key
 from codeq_cluster.config.kinds import split_address
 from codeq_cluster.config.providers import providers, referred
+from codeq_cluster.config.rates import SCOPES
 from codeq_cluster.config.sources import (
     Given,
     checked,
@@ -21,15 +22,24 @@ from codeq_cluster.config.sources import (
 )
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
+    ArtifactProvider,
+    ArtifactSettings,
     AuthProviderSettings,
     AuthSettings,
+    BackupSettings,
+    BudgetSettings,
     LifecycleSettings,
     LimitSettings,
     LinkSettings,
+    LinkTlsSettings,
     NodeSettings,
     PeerAddress,
     RaftSettings,
+    RateLimitSettings,
     StoreSettings,
+    TlsSettings,
+    TracingSettings,
+    WebhookSettings,
 )
 
 _SECTIONS = {
@@ -39,6 +49,14 @@ _SECTIONS = {
     "limits": LimitSettings,
     "lifecycle": LifecycleSettings,
     "auth": AuthSettings,
+    "artifacts": ArtifactSettings,
+    "backup": BackupSettings,
+    "rate_limit": RateLimitSettings,
+    "budgets": BudgetSettings,
+    "tls": TlsSettings,
+    "link_tls": LinkTlsSettings,
+    "tracing": TracingSettings,
+    "webhooks": WebhookSettings,
 }
 # A node must know them, its configuration need not name them.
 _NAMED_DEFAULTS = {"cluster_id": "codeq", "node_id": "n1"}
@@ -132,6 +150,8 @@ def _settings(values: _Values) -> NodeSettings:
             (sections[section] if section else top)[field] = values.get(key.name)
     if "data_dir" not in top:
         raise values.refuse("persistenceConfig.path", "a path; it has no default")
+    sections["rate_limit"]["tenants"] = values.get("rateLimit.tenants") or ()
+    sections["budgets"]["tenants"] = values.get("budgets.tenants") or ()
     sections["auth"] |= {"producer": _producer(values), "worker": _worker(values)}
     top.setdefault("cluster_id", _NAMED_DEFAULTS["cluster_id"])
     top |= _addresses(values)
@@ -161,21 +181,26 @@ def _addresses(values: _Values) -> dict[str, object]:
             "raft.peerHTTPAddrs", f"the ids of raft.peers: {', '.join(sorted(links))}"
         )
     port = values.get("port") or 8080
+    scheme = "https" if "tls.certFile" in values else "http"
     return {
         "node_id": node_id,
         "link_host": link_host,
         "link_port": link_port,
         # Sorted: the same order on every node, whatever order each one's file has.
         "peers": tuple(
-            PeerAddress(id=peer, link=links[peer], http=urls.get(peer) or _url(links[peer], port))
+            PeerAddress(
+                id=peer,
+                link=links[peer],
+                http=urls.get(peer) or _url(scheme, links[peer], port),
+            )
             for peer in sorted(links)
         ),
     }
 
 
-def _url(link: str, port: object) -> str:
+def _url(scheme: str, link: str, port: object) -> str:
     host, _ = split_address(link)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _cluster_secret(values: _Values, *, nodes: int) -> str:
@@ -238,6 +263,7 @@ def _of_class(values: _Values, of: str, jwks: str) -> tuple[AuthProviderSettings
 def _check(settings: NodeSettings, values: _Values) -> None:
     """Check what only two settings together can get wrong."""
     raft, limits, lifecycle = settings.raft, settings.limits, settings.lifecycle
+    webhooks = settings.webhooks
     heartbeats = 3 * raft.heartbeat_ms
     rules = (
         ("raft.electionMS", raft.election_ms >= heartbeats, f"3 heartbeats, {heartbeats}, or more"),
@@ -292,11 +318,125 @@ def _check(settings: NodeSettings, values: _Values) -> None:
             lifecycle.max_attempts_default <= limits.max_attempts_max,
             f"at most limits.maxAttemptsMax, {limits.max_attempts_max}",
         ),
+        (
+            "resultWebhookMaxBackoffSeconds",
+            webhooks.base_backoff_seconds <= webhooks.max_backoff_seconds,
+            f"resultWebhookBaseBackoffSeconds, {webhooks.base_backoff_seconds}, or more",
+        ),
+        (
+            "webhooks.perHostConcurrency",
+            webhooks.per_host_concurrency <= webhooks.concurrency,
+            f"at most webhooks.concurrency, {webhooks.concurrency}",
+        ),
+        (
+            "webhookHmacPreviousSecret",
+            bool(webhooks.hmac_secret) or not webhooks.hmac_previous_secret,
+            "nothing, unless webhookHmacSecret is set",
+        ),
+        (
+            "auth.allowHttpJwks",
+            settings.auth.allow_http_jwks
+            or not any(p.keys_exposed for p in (*settings.auth.producer, *settings.auth.worker)),
+            "true when a JWKS URL is neither https nor on this host",
+        ),
         ("port", settings.port != settings.link_port, "another port than raft.bindAddr has"),
+        *_artifact_rules(settings.artifacts),
+        *_backup_rules(settings),
+        *_rate_rules(settings),
+        *_together(settings),
     )
     for name, holds, allowed in rules:
         if not holds:
             raise _conflict(name, settings, values, allowed)
+
+
+def _together(settings: NodeSettings) -> Iterator[tuple[str, bool, str]]:
+    """Check that the files of a certificate are given together or not at all."""
+    tls, link = settings.tls, settings.link_tls
+    groups = (
+        {"tls.certFile": tls.cert_file, "tls.keyFile": tls.key_file},
+        {
+            "raft.tls.certFile": link.cert_file,
+            "raft.tls.keyFile": link.key_file,
+            "raft.tls.caFile": link.ca_file,
+        },
+    )
+    for group in groups:
+        given = [name for name, file in group.items() if file is not None]
+        for name, file in group.items():
+            allowed = f"a file, since {' and '.join(given)} has one"
+            yield name, file is not None or not given, allowed
+
+
+def _rate_rules(settings: NodeSettings) -> list[tuple[str, bool, str]]:
+    rules = []
+    # Half of a limit is none, and whoever wrote it believes that there is one.
+    for scope in SCOPES:
+        rate = getattr(settings.rate_limit, f"{scope}_requests_per_minute")
+        burst = getattr(settings.rate_limit, f"{scope}_burst_size")
+        key = f"rateLimit.{scope}"
+        rules += [
+            (f"{key}.burstSize", bool(burst) or not rate, f"above 0 with {key}.requestsPerMinute"),
+            (f"{key}.requestsPerMinute", bool(rate) or not burst, f"above 0 with {key}.burstSize"),
+        ]
+    return rules
+
+
+def _artifact_rules(artifacts: ArtifactSettings) -> tuple[tuple[str, bool, str], ...]:
+    local = artifacts.provider is ArtifactProvider.LOCAL
+    s3 = artifacts.provider is ArtifactProvider.S3
+    http = artifacts.s3_endpoint.startswith("http:")
+    key_id, secret = artifacts.s3_access_key_id, artifacts.s3_secret_access_key
+    return (
+        (
+            "artifacts.directory",
+            artifacts.directory is not None or not local,
+            "a path, since artifacts.provider is local",
+        ),
+        (
+            "artifacts.s3.bucket",
+            bool(artifacts.s3_bucket) or not s3,
+            "the name of a bucket, since artifacts.provider is s3",
+        ),
+        (
+            "artifacts.s3.endpoint",
+            not http or artifacts.s3_allow_http,
+            "an https URL, unless artifacts.s3.allowHttp is true",
+        ),
+        (
+            "artifacts.s3.secretAccessKey",
+            bool(key_id) == bool(secret),
+            "one together with artifacts.s3.accessKeyId",
+        ),
+    )
+
+
+def _backup_rules(settings: NodeSettings) -> tuple[tuple[str, bool, str], ...]:
+    backup, data = settings.backup, settings.data_dir.absolute()
+    http = backup.s3_endpoint.startswith("http:")
+    place = backup.directory.absolute() if backup.directory is not None else None
+    return (
+        (
+            "backup.directory",
+            place is None or not backup.s3_bucket,
+            "nothing, since backup.s3.bucket is set",
+        ),
+        (
+            "backup.directory",
+            place is None or data not in (place, *place.parents),
+            "a path outside persistenceConfig.path",
+        ),
+        (
+            "backup.s3.endpoint",
+            not http or backup.s3_allow_http,
+            "an https URL, unless backup.s3.allowHttp is true",
+        ),
+        (
+            "backup.s3.secretAccessKey",
+            bool(backup.s3_access_key_id) == bool(backup.s3_secret_access_key),
+            "one together with backup.s3.accessKeyId",
+        ),
+    )
 
 
 def _conflict(name: str, settings: NodeSettings, values: _Values, allowed: str) -> ConfigInvalid:
@@ -330,7 +470,7 @@ def default_of(key: Key) -> str:
     default = next(f.default for f in dataclasses.fields(described) if f.name == field)
     if default is dataclasses.MISSING:
         return _NAMED_DEFAULTS.get(field, "")
-    return str(default)
+    return "" if default is None else str(default)
 
 
 def _field(settings: NodeSettings, path: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _SECTION_VARIABLES = {"PERSISTENCE_CONFIG": "persistenceConfig"}
 _SECRET_BYTES_MAX = 64 * 1024
 _FILE_BYTES_MAX = 2**20
 _SHOWN_MAX = 80
+_PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # Of a URL, with its user.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def refuse(name: str, given: Given, allowed: str, *, secret: bool = False) -> Co
 def _shown(raw: object, secret: bool) -> str:
     if secret:
         return "********"
-    text = str(raw).replace("\n", " ")
+    text = _PASSWORD.sub("********@", str(raw).replace("\n", " "))
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.task import Result, Task
 
@@ -24,8 +25,23 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     result: Result | None = None
 
 
+class ItemChange(Struct, frozen=True, kw_only=True):
+    """One item before and after a decision; None stands for "does not exist".
+
+    Attributes:
+        body: With a new delivery only: the ending it tells of.
+    """
+
+    before: Item | None
+    after: Item | None
+    body: Result | None = None
+
+
+Change = TaskChange | ItemChange
+
+
 class Decision(Struct, frozen=True):
     """An operation's answer and the changes that must be durable before it is given."""
 
     outcome: Outcome
-    changes: tuple[TaskChange, ...] = ()
+    changes: tuple[Change, ...] = ()

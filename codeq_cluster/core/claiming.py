@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Claim
-from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection
+from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import leased
 from codeq_cluster.core.view import View
@@ -17,13 +19,17 @@ from codeq_cluster.core.view import View
 # rather than holding up the shard (1000 x about 1 us).
 CLAIM_SKIPS_MAX = 1000
 
-# Payloads one claim hands out, so that its answer fits a frame between nodes; a task that does not
-# fit stays ready for the next claim. The first task always fits.
+# Payloads and records one claim hands out, so that its answer fits a frame between nodes; a task
+# that does not fit stays ready for the next claim. The first task always fits.
 CLAIM_PAYLOAD_BYTES_MAX = 8 * 2**20
+_RECORD_BYTES = 2 * 2**10  # Names, trace context, key: all but the webhook and the history.
+_ATTEMPT_BYTES = 600  # A worker, a request, two instants.
 
 
-def claim(view: View, operation: Claim) -> Decision:
+def claim(view: View, operation: Claim, rules: Rules) -> Decision:
     """Lease up to `operation.count` ready tasks to the worker; none is an answer too.
+
+    Paused queues are passed over, and those with as many tasks in progress as their topic allows.
 
     A retry that finds tasks leased under its request gets those and no others, the best priority
     first; tasks it got and lost since are gone for it. Only a retry that finds none claims anew.
@@ -35,12 +41,19 @@ def claim(view: View, operation: Claim) -> Decision:
         held = _held(view, operation)
         if held:
             return Decision(Claimed(held))
+    count = operation.count
+    leased_max = rules.budget_of(operation.tenant).leased_max
+    if leased_max:
+        count = min(count, leased_max - view.usage(operation.tenant).leased)
+        if count < 1:
+            return Decision(Rejected(Rejection.BUDGET_EXCEEDED, "inFlight"))
     now_ms = view.now_ms
     changes: list[TaskChange] = []
     tasks: list[Task] = []
     skips = 0
     payload_bytes = 0
-    for task_id in _ready(view, operation):
+    line = _Line(view, operation)
+    for task_id in line:
         ready = view.task(task_id)
         assert ready is not None
         if 0 < ready.expires_ms <= now_ms:
@@ -48,7 +61,7 @@ def claim(view: View, operation: Claim) -> Decision:
             if skips > CLAIM_SKIPS_MAX:
                 break
             continue
-        payload_bytes += ready.payload_bytes
+        payload_bytes += ready.payload_bytes + _record_bytes(ready)
         if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
             break
         task = leased(
@@ -60,7 +73,8 @@ def claim(view: View, operation: Claim) -> Decision:
         )
         tasks.append(task)
         changes.append(TaskChange(before=ready, after=task))
-        if len(tasks) == operation.count:
+        line.took()
+        if len(tasks) == count:
             break
     return Decision(Claimed(tuple(tasks)), tuple(changes))
 
@@ -81,36 +95,65 @@ def _held(view: View, operation: Claim) -> tuple[Task, ...]:
     return tuple(held)
 
 
-def _ready(view: View, operation: Claim) -> Iterator[str]:
-    """Yield ids of ready tasks in the order the claim takes them."""
-    if len(operation.commands) == 1:
-        queue = operation.commands[0].lower()
-        return (task_id for _, _, task_id in view.ready(operation.tenant, queue))
-    if operation.commands:
+def _record_bytes(task: Task) -> int:
+    """Return about what the task itself takes in an answer, never less."""
+    errors = sum(len(attempt.error) for attempt in task.history)
+    return _RECORD_BYTES + len(task.webhook) + _ATTEMPT_BYTES * len(task.history) + 4 * errors
+
+
+class _Line:
+    """The ready tasks a claim may take, in the order it takes them.
+
+    Priority goes first. Among queues that have work at the best priority the turns decide; a queue
+    that may not be served, or no more, is left out.
+    """
+
+    def __init__(self, view: View, operation: Claim) -> None:
+        self._view = view
+        self._tenant = operation.tenant
+        self._count = operation.count
         # Queues ignore case, so two spellings are one queue and must not be read twice.
         queues = dict.fromkeys(command.lower() for command in operation.commands)
-        return _merged(view, operation.tenant, tuple(queues), by_position=True)
-    queues_ready = tuple(view.queues(operation.tenant))
-    return _merged(view, operation.tenant, queues_ready, by_position=False)
+        self._queues = tuple(queues) or tuple(sorted(view.queues(operation.tenant)))
+        self._turns = view.turns(operation.tenant) if len(self._queues) > 1 else None
+        self._policies: dict[str, Policy] = {}
+        self._left: dict[str, int] = {}
+        self._serving = ""
 
+    def __iter__(self) -> Iterator[str]:
+        view, tenant = self._view, self._tenant
+        heads: dict[str, tuple[int, str, Iterator[tuple[int, int, str]]]] = {}
+        for queue in self._queues:
+            policy = self._policies[queue] = view.policy(tenant, queue)
+            self._left[queue] = policy.claimable(self._count, partial(view.leased, tenant, queue))
+            if self._left[queue] > 0:
+                rows = view.ready(tenant, queue)
+                for priority, _, task_id in rows:
+                    heads[queue] = priority, task_id, rows
+                    break
+        while heads:
+            queue = self._next(heads)
+            _, task_id, rows = heads[queue]
+            self._serving = queue
+            yield task_id
+            del heads[queue]
+            if self._left[queue] > 0:
+                for priority, _, following_id in rows:
+                    heads[queue] = priority, following_id, rows
+                    break
 
-def _merged(
-    view: View, tenant: str, queues: tuple[str, ...], *, by_position: bool
-) -> Iterator[str]:
-    """Yield ids over several queues: priority first, then the queue's position or the sequence."""
-    heads: list[tuple[int, int, int, str, Iterator[tuple[int, int, str]]]] = []
-    for position, queue in enumerate(queues):
-        rows = view.ready(tenant, queue)
-        for priority, seq, task_id in rows:
-            heads.append((-priority, position if by_position else 0, seq, task_id, rows))
-            break
-    heapify(heads)
-    while heads:
-        _, position, _, head_id, rows = heads[0]
-        yield head_id
-        for priority, seq, task_id in rows:
-            # Sequence numbers are unique in a shard, so no comparison gets as far as the iterator.
-            heapreplace(heads, (-priority, position, seq, task_id, rows))
-            break
-        else:
-            heappop(heads)
+    def took(self) -> None:
+        """Take note that the task yielded last is taken."""
+        queue = self._serving
+        self._left[queue] -= 1
+        if self._turns is not None:
+            self._turns.served(queue, weight=self._policies[queue].weight)
+
+    def _next(self, heads: Mapping[str, tuple[int, str, Iterator[tuple[int, int, str]]]]) -> str:
+        if self._turns is None:
+            return next(iter(heads))
+        best = max(priority for priority, _, _ in heads.values())
+        # In the order asked for, which decides among those whose turn it equally is.
+        return self._turns.due(
+            queue for queue in self._queues if queue in heads and heads[queue][0] == best
+        )

@@ -6,34 +6,60 @@ A lease ends by a transition, never by the clock alone. Between a lease's last i
 `Advance` that notices it, its holder may still act; so at every moment exactly one worker can, and
 no two decisions can disagree about who.
 
-Every operation but `Heartbeat` and `Advance` carries a request (a `Create` its task's id). Sent
+An operation on a task carries a request (a `Create` its task's id, a `Stage` its upload). Sent
 again under the same request it changes nothing and is answered as before, as long as the task
-still remembers: `history_attempts_max` deliveries for an abandon or a nack, the lease for a claim,
-the task's life for the others. An undelivered abandon leaves no trace in the task; its token, which
-it must carry, keeps it from being done twice.
+still remembers: `history_attempts_max` deliveries for an abandon, a nack or a requeue, the lease
+for a claim or a stage, the task's life for the others. Of a task revived since, the abandon or nack
+it died of is answered as one that it lived through. An undelivered abandon leaves no trace in the
+task; its token, which it must carry, keeps it from being done twice.
+
+An item remembers who wrote it last: a topic, a pause, a subscription by its id, a replayed
+delivery. What is gone remembers nothing, so a second deletion of a topic, resume or unsubscribe
+changes nothing and says so; a task's deletion counts what is gone. A second `Record` in another
+millisecond is on record under the same request twice.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
+from codeq_cluster.core import administering, delivering, subscribing
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.expiry import advance
+from codeq_cluster.core.items import Kind
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
     Create,
+    Delete,
+    DeleteTopic,
+    Delivered,
     Heartbeat,
     Nack,
     Operation,
+    PauseQueue,
+    PutTopic,
+    Record,
+    RenewSubscription,
+    Replay,
+    Requeue,
+    ResumeQueue,
+    Stage,
     Submit,
+    Subscribe,
+    Swept,
+    Undelivered,
+    Unsubscribe,
 )
 from codeq_cluster.core.outcomes import (
     Cancelled,
+    Changed,
     Created,
     Extended,
     Rejected,
@@ -64,17 +90,30 @@ from codeq_cluster.core.transitions import (
 )
 from codeq_cluster.core.view import View
 
+# Sets of artifacts stored for one task over all its attempts: each is a row to sweep at its end.
+UPLOADS_MAX = 100
+
 
 def decide(view: View, operation: Operation, rules: Rules) -> Decision:
     """Answer `operation` and say what changes; the caller advances the view before the next one.
 
-    The only effects on the view are the draws of `next_seq` and `fraction`.
+    The only effects on the view are the draws of `next_seq`, `fraction` and `turns`.
     """
+    decision = _decided(view, operation, rules)
+    if not decision.changes or isinstance(operation, Claim | Create | Heartbeat):
+        return decision  # None of them ends or deletes a task, and they are the most.
+    more = tuple(delivering.consequences(view, decision, rules))
+    return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
+
+
+def _decided(  # noqa: C901, PLR0912 - a line an operation
+    view: View, operation: Operation, rules: Rules
+) -> Decision:
     match operation:
         case Create():
-            return _create(view, operation)
+            return _create(view, operation, rules)
         case Claim():
-            return claim(view, operation)
+            return claim(view, operation, rules)
         case Heartbeat():
             return _heartbeat(view, operation)
         case Abandon():
@@ -87,13 +126,62 @@ def decide(view: View, operation: Operation, rules: Rules) -> Decision:
             return _cancel(view, operation, rules)
         case Advance():
             return advance(view, operation, rules)
+        case Stage():
+            return _stage(view, operation)
+        case Delivered():
+            return delivering.delivered(view, operation)
+        case Undelivered():
+            return delivering.undelivered(view, operation, rules)
+        case Swept():
+            return delivering.swept(view, operation)
+        case Subscribe():
+            return subscribing.subscribe(view, operation)
+        case RenewSubscription():
+            return subscribing.renew(view, operation)
+        case Unsubscribe():
+            return subscribing.unsubscribe(view, operation)
+        case Record():
+            return administering.record(view, operation, rules)
+        case (
+            PutTopic()
+            | DeleteTopic()
+            | PauseQueue()
+            | ResumeQueue()
+            | Requeue()
+            | Delete()
+            | Replay()
+        ):
+            decision = _administered(view, operation, rules)
+            return administering.on_record(view, operation, decision, rules)
         case _:
             assert_never(operation)
 
 
-def _create(view: View, operation: Create) -> Decision:
+def _administered(
+    view: View,
+    operation: PutTopic | DeleteTopic | PauseQueue | ResumeQueue | Requeue | Delete | Replay,
+    rules: Rules,
+) -> Decision:
+    match operation:
+        case PutTopic():
+            return administering.put_topic(view, operation)
+        case DeleteTopic():
+            return administering.delete_topic(view, operation)
+        case PauseQueue():
+            return administering.pause(view, operation)
+        case ResumeQueue():
+            return administering.resume(view, operation)
+        case Requeue():
+            return administering.requeue(view, operation, rules)
+        case Delete():
+            return administering.delete(view, operation)
+        case Replay():
+            return delivering.replay(view, operation)
+
+
+def _create(view: View, operation: Create, rules: Rules) -> Decision:
     assert PRIORITY_MIN <= operation.priority <= PRIORITY_MAX
-    assert operation.max_attempts >= 1
+    assert operation.max_attempts >= 0
     existing = view.task(operation.id)
     if existing is not None:
         return Decision(_created_before(existing, operation))
@@ -105,9 +193,12 @@ def _create(view: View, operation: Create) -> Decision:
             keyed = view.task(row.task_id)
             assert keyed is not None  # A key's row is deleted with its task.
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
+    refusal = _over_budget(view, operation, rules)
+    if refusal is not None:
+        return Decision(refusal)
     change = TaskChange(
         before=None,
-        after=_new_task(view, operation),
+        after=_new_task(view, operation, rules),
         payload=operation.payload,
         fingerprint=operation.fingerprint if operation.idempotency_key else "",
     )
@@ -125,7 +216,30 @@ def _created_before(existing: Task, operation: Create) -> Created | Rejected:
     return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
 
 
-def _new_task(view: View, operation: Create) -> Task:
+def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None:
+    """Return the refusal that names the tenant's budget a new task would exceed, or None."""
+    budget = rules.budget_of(operation.tenant)
+    if not budget.waiting_max and not budget.bytes_max:
+        return None
+    usage = view.usage(operation.tenant)
+    if budget.waiting_max and usage.waiting >= budget.waiting_max:
+        return Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks")
+    stored_bytes = usage.stored_bytes + len(operation.payload.encode())
+    if budget.bytes_max and stored_bytes > budget.bytes_max:
+        return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
+    return None
+
+
+def _max_attempts(view: View, operation: Create, rules: Rules) -> int:
+    """Return the deliveries a new task has: what it asks for, within what its topic allows."""
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    most = topic.max_attempts if topic is not None else 0
+    if not most:
+        return operation.max_attempts or rules.max_attempts_default
+    return min(operation.max_attempts, most) or most
+
+
+def _new_task(view: View, operation: Create, rules: Rules) -> Task:
     now_ms = view.now_ms
     start_ms = operation.run_at_ms or now_ms + operation.delay_ms
     waits = start_ms > now_ms
@@ -134,7 +248,7 @@ def _new_task(view: View, operation: Create) -> Task:
         tenant=operation.tenant,
         command=operation.command,
         priority=operation.priority,
-        max_attempts=operation.max_attempts,
+        max_attempts=_max_attempts(view, operation, rules),
         created_ms=now_ms,
         updated_ms=now_ms,
         state=State.DELAYED if waits else State.READY,
@@ -227,7 +341,8 @@ def _give_back(
 ) -> Decision:
     """End the attempt: the task dies of its last one, else waits for the attempt's delay."""
     if task.attempts >= task.max_attempts:
-        death = dead(task, rules, error=last_error, now_ms=view.now_ms, ended=attempt)
+        policy = view.policy(task.tenant, task.command.lower())
+        death = dead(task, rules, policy, error=last_error, now_ms=view.now_ms, ended=attempt)
         return Decision(Returned(dead=True), (death,))
     if attempt.delay_ms:
         after = delayed(task, attempt, rules)
@@ -250,7 +365,11 @@ def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
     refusal = _refusal(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
-    change = submitted(task, operation, rules, now_ms=view.now_ms)
+    if not set(operation.uploads) <= set(task.uploads):
+        # Staged before the task died and an operator revived it, those artifacts are swept.
+        return Decision(Rejected(Rejection.LEASE_LOST))
+    policy = view.policy(task.tenant, task.command.lower())
+    change = submitted(task, operation, rules, policy, now_ms=view.now_ms)
     assert change.result is not None
     return Decision(Submitted(change.result), (change,))
 
@@ -277,18 +396,40 @@ def _cancel(view: View, operation: Cancel, rules: Rules) -> Decision:
         if task.ended_by == operation.request:
             return Decision(Cancelled(task))
         return Decision(Rejected(Rejection.ALREADY_TERMINAL))
-    change = cancelled(task, rules, request=operation.request, now_ms=view.now_ms)
+    policy = view.policy(task.tenant, task.command.lower())
+    change = cancelled(task, rules, policy, request=operation.request, now_ms=view.now_ms)
     assert change.after is not None
     return Decision(Cancelled(change.after), (change,))
 
 
-def _found(view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel) -> Task | None:
+def _stage(view: View, operation: Stage) -> Decision:
+    task = _found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    refusal = _refusal(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    if operation.upload in task.uploads:
+        return Decision(Changed(1))
+    if view.item(Kind.SWEEP, task.tenant, delivering.sweep_id(task, operation.upload)) is not None:
+        return Decision(Rejected(Rejection.LEASE_LOST))  # As in `_submit`: staged before the death.
+    if len(task.uploads) >= UPLOADS_MAX:
+        return Decision(Rejected(Rejection.TOO_MANY, "uploads"))
+    after = replace(task, uploads=(*task.uploads, operation.upload), updated_ms=view.now_ms)
+    return Decision(Changed(1), (TaskChange(before=task, after=after),))
+
+
+def _found(
+    view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel | Stage
+) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
     return task if task is not None and task.tenant == operation.tenant else None
 
 
-def _refusal(task: Task, operation: Heartbeat | Abandon | Nack | Submit) -> Rejection | None:
+def _refusal(
+    task: Task, operation: Heartbeat | Abandon | Nack | Submit | Stage
+) -> Rejection | None:
     """Return why the worker may not act on the task, or None when it holds the lease."""
     if task.state is not State.LEASED:
         if 0 < operation.token < task.lease_token or _cancelled_under(task, operation.worker):

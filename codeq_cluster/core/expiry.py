@@ -1,8 +1,8 @@
-"""Expiry: what time does: delays end, leases expire, messages die, ended tasks are deleted."""
+"""Expiry: what time does: delays end, leases expire, messages die, what has ended is deleted."""
 
 from __future__ import annotations
 
-from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
 from codeq_cluster.core.rules import Rules
@@ -19,11 +19,14 @@ from codeq_cluster.core.view import View
 
 
 def advance(view: View, operation: Advance, rules: Rules) -> Decision:
-    """Let time act on what is due, the oldest first, at most `operation.count` tasks."""
+    """Let time act on what is due, tasks before items, at most `operation.count` of both."""
     assert operation.count >= 1
     due_ids = view.due(operation.count, leases_too=operation.leases_too)
-    changes = tuple(_elapsed(view, task_id, rules) for task_id in due_ids)
-    return Decision(Advanced(len(changes)), changes)
+    changes: list[Change] = [_elapsed(view, task_id, rules) for task_id in due_ids]
+    if len(changes) < operation.count:
+        gone = view.lapsed(operation.count - len(changes))
+        changes += [ItemChange(before=item, after=None) for item in gone]
+    return Decision(Advanced(len(changes)), tuple(changes))
 
 
 def _elapsed(view: View, task_id: str, rules: Rules) -> TaskChange:
@@ -38,7 +41,8 @@ def _elapsed(view: View, task_id: str, rules: Rules) -> TaskChange:
         assert task.lease_until_ms <= now_ms
         return _lease_expired(view, task, rules)
     if 0 < task.expires_ms <= now_ms:
-        return dead(task, rules, error=MESSAGE_EXPIRED, now_ms=now_ms)
+        policy = view.policy(task.tenant, task.command.lower())
+        return dead(task, rules, policy, error=MESSAGE_EXPIRED, now_ms=now_ms)
     assert task.state is State.DELAYED
     assert task.due_ms <= now_ms
     return TaskChange(before=task, after=due(task, seq=view.next_seq(), now_ms=now_ms))
@@ -48,5 +52,6 @@ def _lease_expired(view: View, task: Task, rules: Rules) -> TaskChange:
     now_ms = view.now_ms
     attempt = attempt_of(task, AttemptOutcome.LEASE_EXPIRED, now_ms=now_ms)
     if task.attempts >= task.max_attempts:
-        return dead(task, rules, error=LEASE_EXPIRED, now_ms=now_ms, ended=attempt)
+        policy = view.policy(task.tenant, task.command.lower())
+        return dead(task, rules, policy, error=LEASE_EXPIRED, now_ms=now_ms, ended=attempt)
     return TaskChange(before=task, after=returned(task, attempt, rules, seq=view.next_seq()))

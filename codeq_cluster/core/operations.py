@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.items import Mode
 from codeq_cluster.core.task import Artifact
 
 
@@ -18,6 +19,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     Attributes:
         id: Drawn by the caller; hashes to this shard. A second create of one id is a retry.
         payload: JSON text, kept byte for byte.
+        max_attempts: 0 for what the queue's topic or the broker says.
         delay_ms: From the leader's clock; 0 for at once. Ignored when `run_at_ms` is set.
         ttl_ms: Undelivered after that it dies; 0 for never.
         fingerprint: Of command and payload, to tell a replay of the key from a conflict.
@@ -28,7 +30,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     command: str
     payload: str
     priority: int = 0
-    max_attempts: int = 5
+    max_attempts: int = 0
     webhook: str = ""
     idempotency_key: str = ""
     fingerprint: str = ""
@@ -98,7 +100,12 @@ class Nack(Struct, frozen=True, array_like=True, tag="nack", kw_only=True):
 
 
 class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
-    """End a leased task with a result: status COMPLETED or FAILED."""
+    """End a leased task with a result: status COMPLETED or FAILED.
+
+    Attributes:
+        uploads: The staged sets of artifacts the result refers to. One that is staged no more is
+            refused like a lost lease.
+    """
 
     request: str
     id: str
@@ -109,6 +116,7 @@ class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
     error: str = ""
     artifacts: tuple[Artifact, ...] = ()
     token: int = 0
+    uploads: tuple[str, ...] = ()
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
@@ -126,4 +134,195 @@ class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True)
     leases_too: bool = True
 
 
-Operation = Create | Claim | Heartbeat | Abandon | Nack | Submit | Cancel | Advance
+class Stage(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
+    """Announce that the lease's holder is about to store artifacts under `upload`.
+
+    From then on they are deleted with the task, or at its end when its result does not refer to
+    them: nothing is stored that nobody would ever delete.
+    """
+
+    id: str
+    tenant: str
+    worker: str
+    upload: str
+    token: int = 0
+
+
+class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True):
+    """Make dead letters ready again, with all their attempts before them.
+
+    Attributes:
+        ids: On this shard; those that are no dead letters are left alone.
+        by: Subject of the operator.
+    """
+
+    request: str
+    tenant: str
+    ids: tuple[str, ...]
+    by: str
+
+
+class Delete(Struct, frozen=True, array_like=True, tag="delete", kw_only=True):
+    """Delete terminal tasks with everything that belongs to them.
+
+    Attributes:
+        ids: On this shard; those that are not terminal are left alone.
+        dead_only: Leave alone what is no dead letter, too.
+    """
+
+    request: str
+    tenant: str
+    ids: tuple[str, ...]
+    by: str
+    dead_only: bool = False
+
+
+class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=True):
+    """Make or change the policy of a queue."""
+
+    request: str
+    tenant: str
+    name: str
+    by: str
+    priority_tiers: tuple[int, ...] = ()
+    max_attempts: int = 0
+    dead_letter: str = ""
+    retention_s: int = 0
+    max_consumers: int = 0
+    weight: int = 1
+
+
+class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
+    """Leave a queue to the broker's own policy."""
+
+    request: str
+    tenant: str
+    name: str
+    by: str
+
+
+class PauseQueue(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
+    """Let nobody claim from a queue; what is leased goes on."""
+
+    request: str
+    tenant: str
+    queue: str
+    by: str
+
+
+class ResumeQueue(Struct, frozen=True, array_like=True, tag="resume", kw_only=True):
+    """Let a paused queue be claimed from again."""
+
+    request: str
+    tenant: str
+    queue: str
+    by: str
+
+
+class Subscribe(Struct, frozen=True, array_like=True, tag="subscribe", kw_only=True):
+    """Add a subscription; a second one of the same id is a retry."""
+
+    id: str
+    tenant: str
+    worker: str
+    callback_url: str
+    event_types: tuple[str, ...]
+    mode: Mode
+    group_id: str
+    ttl_ms: int
+    min_interval_ms: int
+
+
+class RenewSubscription(Struct, frozen=True, array_like=True, tag="renew", kw_only=True):
+    """Let a subscription live for its time again, or for `ttl_ms` if that is not 0."""
+
+    id: str
+    tenant: str
+    ttl_ms: int = 0
+
+
+class Unsubscribe(Struct, frozen=True, array_like=True, tag="unsubscribe", kw_only=True):
+    """End a subscription; one that is not there has ended."""
+
+    id: str
+    tenant: str
+
+
+class Delivered(Struct, frozen=True, array_like=True, tag="delivered", kw_only=True):
+    """The target has accepted a delivery; the leader's own operation."""
+
+    tenant: str
+    id: str
+
+
+class Undelivered(Struct, frozen=True, array_like=True, tag="undelivered", kw_only=True):
+    """An attempt at a delivery has failed; the leader's own operation.
+
+    Attributes:
+        attempt: Which one, from 1; an attempt that has been told of before changes nothing.
+        deferred_ms: Above 0 the target was not tried: look again then, no attempt is counted.
+        wait_ms: The next attempt comes no sooner: what the target asked for.
+    """
+
+    tenant: str
+    id: str
+    attempt: int
+    error: str = ""
+    deferred_ms: int = 0
+    wait_ms: int = 0
+
+
+class Replay(Struct, frozen=True, array_like=True, tag="replay", kw_only=True):
+    """Try dead deliveries again from the first attempt."""
+
+    request: str
+    tenant: str
+    ids: tuple[str, ...]
+    by: str
+
+
+class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
+    """Unneeded artifacts are deleted, or could not be: `failed`; the leader's own operation."""
+
+    tenant: str
+    id: str
+    attempt: int
+    failed: bool = False
+
+
+class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
+    """Note what an operator did that changes no task and no item."""
+
+    request: str
+    tenant: str
+    by: str
+    action: str
+    target: str
+    detail: str = ""
+
+
+Operation = (
+    Create
+    | Claim
+    | Heartbeat
+    | Abandon
+    | Nack
+    | Submit
+    | Cancel
+    | Advance
+    | Stage
+    | Requeue
+    | Delete
+    | PutTopic
+    | DeleteTopic
+    | PauseQueue
+    | ResumeQueue
+    | Subscribe
+    | RenewSubscription
+    | Unsubscribe
+    | Delivered
+    | Undelivered
+    | Replay
+    | Swept
+    | Record
+)

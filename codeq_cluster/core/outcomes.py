@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.task import Result, Task
 
 
@@ -18,12 +19,19 @@ class Rejection(StrEnum):
     LEASE_LOST = "lease-lost"
     IDEMPOTENCY_CONFLICT = "idempotency-conflict"
     ALREADY_TERMINAL = "already-terminal"
+    BUDGET_EXCEEDED = "budget-exceeded"
+    TOO_MANY = "too-many"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
-    """Nothing changed, and why."""
+    """Nothing changed, and why.
+
+    Attributes:
+        limit: Which budget is used up, or which bound is met; empty for any other reason.
+    """
 
     rejection: Rejection
+    limit: str = ""
 
 
 class Created(Struct, frozen=True, array_like=True, tag="created"):
@@ -81,4 +89,35 @@ class Advanced(Struct, frozen=True, array_like=True, tag="advanced"):
     count: int
 
 
-Outcome = Rejected | Created | Claimed | Extended | Returned | Submitted | Cancelled | Advanced
+class Changed(Struct, frozen=True, array_like=True, tag="changed"):
+    """So many of the things asked about are now as they were asked to be."""
+
+    count: int
+
+
+class TopicStands(Struct, frozen=True, array_like=True, tag="topic_stands"):
+    """The topic as it is now; `made` by this request."""
+
+    topic: Topic
+    made: bool = False
+
+
+class Subscribed(Struct, frozen=True, array_like=True, tag="subscribed"):
+    """The subscription stands."""
+
+    subscription: Subscription
+
+
+Outcome = (
+    Rejected
+    | Created
+    | Claimed
+    | Extended
+    | Returned
+    | Submitted
+    | Cancelled
+    | Advanced
+    | Changed
+    | TopicStands
+    | Subscribed
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.task import HISTORY_ATTEMPTS_MAX
 
 _DAY_MS = 24 * 3600 * 1000
@@ -22,6 +24,15 @@ class Rules:
         dlq_retention_ms: The same for a dead letter.
         key_retention_ms: An idempotency key, and so its task, lives at least this long from create.
         history_attempts_max: Finished attempts kept with a task, the newest.
+        max_attempts_default: Of a task that asks for none in a queue whose topic says nothing.
+        audit_retention_ms: From an operator's action to the deletion of its record.
+        delivery_attempts_max: Attempts at a result callback before it is dead.
+        delivery_age_max_ms: It is pending for so long at most, tried or not; then it is dead.
+        delivery_base_ms: Wait after the first failed one; it doubles from there.
+        delivery_max_ms: Cap of that wait.
+        sweep_delay_ms: From a task's end until uploads that were under way have ended.
+        budget: Of every tenant that `budgets` does not name.
+        budgets: By tenant.
     """
 
     backoff_policy: str = "exp_full_jitter"
@@ -31,6 +42,19 @@ class Rules:
     dlq_retention_ms: int = 7 * _DAY_MS
     key_retention_ms: int = _DAY_MS
     history_attempts_max: int = HISTORY_ATTEMPTS_MAX
+    max_attempts_default: int = 5
+    audit_retention_ms: int = 90 * _DAY_MS
+    delivery_attempts_max: int = 5
+    delivery_age_max_ms: int = _DAY_MS
+    delivery_base_ms: int = 2_000
+    delivery_max_ms: int = 60_000
+    sweep_delay_ms: int = 0
+    budget: Budget = NO_BUDGET
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+
+    def budget_of(self, tenant: str) -> Budget:
+        """Return what the tenant may take up."""
+        return self.budgets.get(tenant, self.budget)
 
     def __post_init__(self) -> None:
         assert self.backoff_policy in POLICIES

@@ -18,3 +18,8 @@ def fnv1a_64(text: str) -> int:
 def shard_of(text: str, shards: int) -> int:
     """Return the shard, from 0, of a task id or of `tenant/key` for an idempotency key."""
     return fnv1a_64(text) % shards
+
+
+def home_shard(tenant: str, shards: int) -> int:
+    """Return the shard, from 0, whose leader keeps what a tenant has once in the whole cluster."""
+    return shard_of("tenant/" + (tenant or "_"), shards)

@@ -42,6 +42,7 @@ class AttemptOutcome(StrEnum):
     NACKED = "NACKED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     CANCELLED = "CANCELLED"
+    REQUEUED = "REQUEUED"  # No delivery: an operator revived the task, whose error this keeps.
 
 
 class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
@@ -76,6 +77,11 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         run_at_ms: The start time the producer asked for; 0 for at once.
         ended_by: Id of the request that made the task terminal.
         payload_bytes: Size of the payload, so that a claim's answer can be bounded without it.
+        result_bytes: The same of the result; 0 until there is one.
+        uploads: Sets of artifacts to be deleted with it, by their ids: those that workers began to
+            store for it; once it has ended, those its result refers to.
+        endings: How often it became terminal, which a revived task does more than once.
+        dead_queue: Queue whose dead letters hold it; empty unless DEAD.
     """
 
     id: str
@@ -107,6 +113,10 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     has_result: bool = False
     history: tuple[Attempt, ...] = ()
     payload_bytes: int = 0
+    result_bytes: int = 0
+    uploads: tuple[str, ...] = ()
+    endings: int = 0
+    dead_queue: str = ""
 
 
 class Artifact(Struct, frozen=True, array_like=True):
@@ -136,9 +146,17 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, array_like=True):
-    """How many tasks of one queue are in each live place."""
+    """How many tasks of one queue are in each place, and what they take up.
+
+    Attributes:
+        dead: Dead letters kept here, whichever queue the tasks belong to.
+        stored_bytes: Payloads and results of the queue's tasks, wherever they are.
+    """
 
     ready: int = 0
     delayed: int = 0
     leased: int = 0
     dead: int = 0
+    done: int = 0
+    failed: int = 0
+    stored_bytes: int = 0

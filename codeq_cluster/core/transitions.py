@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import (
@@ -116,7 +117,9 @@ def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
     )
 
 
-def submitted(task: Task, operation: Submit, rules: Rules, *, now_ms: int) -> TaskChange:
+def submitted(
+    task: Task, operation: Submit, rules: Rules, policy: Policy, *, now_ms: int
+) -> TaskChange:
     """LEASED → DONE or FAILED, as the worker says."""
     assert task.state is State.LEASED
     assert operation.status in (COMPLETED, FAILED)
@@ -139,10 +142,10 @@ def submitted(task: Task, operation: Submit, rules: Rules, *, now_ms: int) -> Ta
         request=operation.request,
     )
     state = State.DONE if done else State.FAILED
-    return _terminal(task, state, result, rules, ended=attempt)
+    return _terminal(task, state, result, rules, policy, ended=attempt, uploads=operation.uploads)
 
 
-def cancelled(task: Task, rules: Rules, *, request: str, now_ms: int) -> TaskChange:
+def cancelled(task: Task, rules: Rules, policy: Policy, *, request: str, now_ms: int) -> TaskChange:
     """READY, DELAYED or LEASED → FAILED; a delivery under way ends with it."""
     assert not task.state.terminal
     attempt = (
@@ -151,17 +154,24 @@ def cancelled(task: Task, rules: Rules, *, request: str, now_ms: int) -> TaskCha
         else None
     )
     result = _broker_result(task, CANCELLED, request=request, now_ms=now_ms)
-    return _terminal(task, State.FAILED, result, rules, ended=attempt)
+    return _terminal(task, State.FAILED, result, rules, policy, ended=attempt)
 
 
 def dead(
-    task: Task, rules: Rules, *, error: str, now_ms: int, ended: Attempt | None = None
+    task: Task,
+    rules: Rules,
+    policy: Policy,
+    *,
+    error: str,
+    now_ms: int,
+    ended: Attempt | None = None,
 ) -> TaskChange:
     """READY, DELAYED or LEASED → DEAD.
 
     Args:
         task: Not terminal.
         rules: For the retention and the history's bound.
+        policy: Of its queue, for the queue whose dead letters it becomes one of.
         error: Why, as it will be read.
         now_ms: The instant of death.
         ended: The delivery that was one too many; None for a task that was waiting.
@@ -170,7 +180,36 @@ def dead(
     assert (ended is not None) == (task.state is State.LEASED)
     request = ended.request if ended is not None else ""
     result = _broker_result(task, error, request=request, now_ms=now_ms)
-    return _terminal(task, State.DEAD, result, rules, ended=ended)
+    return _terminal(task, State.DEAD, result, rules, policy, ended=ended)
+
+
+def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms: int) -> Task:
+    """DEAD → READY, all attempts before it and no time to live; the history keeps why it died."""
+    assert task.state is State.DEAD
+    death = Attempt(
+        worker=by,
+        started_ms=task.updated_ms,
+        ended_ms=now_ms,
+        outcome=AttemptOutcome.REQUEUED,
+        error=task.error[:HISTORY_ERROR_CHARS_MAX],
+        request=request,
+    )
+    return replace(
+        task,
+        state=State.READY,
+        attempts=0,
+        seq=seq,
+        ready_ms=now_ms,
+        expires_ms=0,
+        retain_until_ms=0,
+        error="",
+        updated_ms=now_ms,
+        ended_by="",
+        has_result=False,
+        result_bytes=0,
+        dead_queue="",
+        history=_history(task, death, rules),
+    )
 
 
 def attempt_of(
@@ -200,12 +239,25 @@ def _broker_result(task: Task, error: str, *, request: str, now_ms: int) -> Resu
 
 
 def _terminal(
-    task: Task, state: State, result: Result, rules: Rules, *, ended: Attempt | None
+    task: Task,
+    state: State,
+    result: Result,
+    rules: Rules,
+    policy: Policy,
+    *,
+    ended: Attempt | None,
+    uploads: tuple[str, ...] = (),
 ) -> TaskChange:
     now_ms = result.completed_ms
-    retain_until_ms = now_ms + (
-        rules.dlq_retention_ms if state is State.DEAD else rules.retention_ms
-    )
+    topic = policy.topic
+    if state is State.DEAD:
+        retention_ms = rules.dlq_retention_ms
+        dead_queue = (topic.dead_letter if topic is not None else "") or task.command.lower()
+    else:
+        by_topic_s = topic.retention_s if topic is not None else 0
+        retention_ms = by_topic_s * 1000 or rules.retention_ms
+        dead_queue = ""
+    retain_until_ms = now_ms + retention_ms
     if task.idempotency_key:
         # The key's row goes with its task, so the task stays as long as the key is promised.
         retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
@@ -223,6 +275,10 @@ def _terminal(
         updated_ms=now_ms,
         ended_by=result.request,
         has_result=True,
+        result_bytes=len(result.body.encode()) + len(result.error.encode()),
+        uploads=uploads,
+        endings=task.endings + 1,
+        dead_queue=dead_queue,
         history=task.history if ended is None else _history(task, ended, rules),
     )
     return TaskChange(before=task, after=after, result=result)

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.items import Item, Kind, Policy
 from codeq_cluster.core.task import Result, Task
 
 
@@ -46,6 +49,27 @@ class View(Protocol):
 
         The view must not change while the iterator is in use.
         """
+
+    def item(self, kind: Kind, tenant: str, item_id: str) -> Item | None:
+        """Return the item of this shard, or None."""
+
+    def count_items(self, kind: Kind, tenant: str, most: int) -> int:
+        """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Return what governs the queue, wherever that is kept; another shard's may be behind."""
+
+    def leased(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of the queue are leased on all shards; see `Usage` for how well."""
+
+    def usage(self, tenant: str) -> Usage:
+        """Return what the tenant takes up on all shards."""
+
+    def turns(self, tenant: str) -> Turns:
+        """Return whose turn it is among the tenant's queues; it is the view's to keep."""
+
+    def lapsed(self, count: int) -> tuple[Item, ...]:
+        """Return at most `count` items whose end is at or before `now_ms`, oldest first."""
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks leased under a claim request now."""

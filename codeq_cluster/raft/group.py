@@ -20,7 +20,7 @@ from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.guard import Guard, Memory
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
-from codeq_cluster.raft.journal import NO_OP, Entry, Journal
+from codeq_cluster.raft.journal import NO_OP, Entry, Journal, Rows, rows_after_snapshot
 from codeq_cluster.raft.messages import Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
@@ -45,8 +45,9 @@ _APPLY_ENTRIES_A_TURN = 256
 _APPLY_BYTES_A_TURN = 4 * 2**20
 # Batches that may wait for a slow flush, over all peers.
 _INBOX_BATCHES = 8
-# The log is kept for slow followers, but not at any price.
-_KEEP_BYTES = 256 * 2**20
+# While a snapshot is on its way, what follows it is kept, but not at any price.
+_HELD_LOGS_MAX = 16
+_HOLD_S = 60.0
 
 
 class RaftGroup:
@@ -72,6 +73,7 @@ class RaftGroup:
         random: Random,
         settings: RaftSettings,
         on_fatal: Callable[[BaseException], None],
+        on_behind: Callable[[], None] = lambda: None,
         rules: Rules = ALL_RULES,
     ) -> None:
         """Wire the group; nothing happens before `start`.
@@ -91,6 +93,7 @@ class RaftGroup:
             random: For election timeouts.
             settings: Times and sizes.
             on_fatal: Called once when the replica must stop; no turn follows.
+            on_behind: Called, again and again, while the leader lacks what this node needs.
             rules: Production keeps the default; tests show what a rule prevents.
         """
         assert node_id in nodes, "a group is run by one of its voters"
@@ -105,6 +108,7 @@ class RaftGroup:
         self._flusher = flusher
         self._settings = settings
         self._on_fatal = on_fatal
+        self._on_behind = on_behind
         self._rules = rules
         self._sync = settings.durability is Durability.FSYNC
         self._counters: Counter[str] = Counter()
@@ -121,9 +125,7 @@ class RaftGroup:
             hold_promises=rules.hold_promises,
         )
         self._incarnation = incarnation
-        self._journal = Journal(
-            store, cache_bytes_max=settings.cache_bytes_max, keep_committed=rules.keep_committed
-        )
+        self._journal = self._new_journal()
         self._elections = Elections(
             node_id=node_id,
             voters=len(nodes),
@@ -131,6 +133,7 @@ class RaftGroup:
             election_ms=settings.election_ms,
             random=random,
         )
+        self._held_until = float("-inf")
         self._barriers = Barriers(voters=len(nodes))
         self._digests = Digests()
         self._handover = Handover()
@@ -149,6 +152,7 @@ class RaftGroup:
         self._turned_at = float("-inf")
         self._flushing = False
         self._wanted = False
+        self._idle: Callable[[], None] | None = None
         self._soon: Handle | None = None
         self._timer: Handle | None = None
         self._timer_at = float("inf")
@@ -202,10 +206,63 @@ class RaftGroup:
     def stop(self) -> None:
         """Stop for good: no call back follows, not even for a flush under way."""
         self._running = False
+        self._idle = None
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()
         self._soon = self._timer = None
+
+    def pause(self, idle: Callable[[], None]) -> None:
+        """Take no more turns, so that the store can be exchanged under the group.
+
+        Args:
+            idle: Called on the loop once no flush is under way, perhaps at once; `resume` follows.
+                Never, when that flush fails: then the replica stops.
+        """
+        assert self._running, "a group is paused once"
+        self.stop()
+        self._barriers.fail()
+        self._outbox.forget()
+        self._source.follow(None)
+        if self._flushing:
+            self._idle = idle
+        else:
+            idle()
+
+    def rows_after_snapshot(self, index: int, term: int) -> Rows:
+        """Return what the log's rows must be beside a snapshot's state; the group is paused."""
+        assert not self._running, "the log may change"
+        journal = self._journal
+        vote: tuple[int, str | None] = (journal.term, journal.voted_for)
+        if term > journal.term or not self._rules.keep_the_vote:
+            # Its leader has been elected again since; in that term this node has no vote yet.
+            vote = (term, None)
+        return rows_after_snapshot(index, term, vote_term=vote[0], voted_for=vote[1])
+
+    def resume(self) -> None:
+        """Go on with what the store holds now, as after a start.
+
+        Raises:
+            DataDirectoryRefused: Log and state are damaged or do not fit.
+        """
+        self._journal = self._new_journal()
+        self._digests = Digests()
+        self._handover = Handover()
+        self._memory = Memory()
+        self._led_term = self._told_commit = 0
+        self._flushing = self._wanted = False
+        self.start()
+
+    def wants_snapshot(self, index: int, term: int) -> bool:
+        """Tell whether a snapshot of that entry takes this replica forward."""
+        if self._rules.newer_snapshots_only and index <= self._journal.commit:
+            return False
+        return self._journal.term_at(index) != term
+
+    def hold(self) -> None:
+        """Keep more of the log for a minute: a snapshot is on its way to a peer."""
+        if self._rules.hold_for_snapshots:
+            self._held_until = self._timers.now() + _HOLD_S
 
     def wake(self) -> None:
         """Note that the source has something; it is asked in the next turn."""
@@ -329,6 +386,9 @@ class RaftGroup:
         self._wanted = False
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
+        if self._memory.behind:
+            self._memory.behind = False
+            self._on_behind()
         self._give_up_without_peers()
         self._note_role()
         self._tick()
@@ -459,14 +519,31 @@ class RaftGroup:
             self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
 
     def _forget(self) -> None:
-        """Trim what every voter holds, but for what a slow reader of the log may want."""
-        engine = self._engine
+        """Trim what every voter holds, but for what a slow reader of the log may want.
+
+        A log beyond its bounds is trimmed all the same: voters that lack what goes get a snapshot.
+        """
+        engine, journal, settings = self._engine, self._journal, self._settings
         floor = min((engine.match_index(peer) for peer in self._peers), default=self._applied)
+        entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
+        if self._timers.now() < self._held_until:
+            entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
+        if journal.log_bytes > bytes_max or len(journal) > entries_max:
+            # In halves, so that it is not done for every entry.
+            within = journal.first_within(bytes_max // 2, entries_max // 2, upto=self._applied)
+            floor = max(floor, within)
+        else:
+            floor -= settings.keep_entries
         floor = min(floor, self._applied)
-        if self._journal.log_bytes <= _KEEP_BYTES:
-            floor -= self._settings.keep_entries
         self._memory.floor = max(floor, 0)
-        self._journal.trim(floor)
+        journal.trim(floor)
+
+    def _new_journal(self) -> Journal:
+        return Journal(
+            self._store,
+            cache_bytes_max=self._settings.cache_bytes_max,
+            keep_committed=self._rules.keep_committed,
+        )
 
     # The library's host.
 
@@ -547,6 +624,11 @@ class RaftGroup:
     def _flushed(self, error: BaseException | None) -> None:
         self._flushing = False
         if not self._running:
+            idle, self._idle = self._idle, None
+            if idle is not None and error is not None:
+                self._fail(error)
+            elif idle is not None:
+                idle()
             return
         if error is not None:
             # Never tried again: what the disk holds now is unknown.

@@ -20,6 +20,7 @@ from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import (
     Answer,
     Append,
+    Behind,
     Message,
     PreVote,
     PreVoteRequest,
@@ -84,6 +85,8 @@ class Guard:
                 self._timeout_now(peer, message)
             case TermHint():
                 self._learn_term(message.term)
+            case Behind():
+                self._behind(peer, message)
             case _:
                 assert_never(message)
 
@@ -240,6 +243,7 @@ class Guard:
             self.memory.rewound[peer] = self.outbox.sent(peer)
             if not engine.rewind(peer, message.next):
                 self.counters["peer_out_of_reach"] += 1
+                self.outbox.send(peer, Behind(term=engine.term(), first=self.journal.first))
         self.barriers.answered(peer, message.round)
 
     def _compare_with_follower(self, peer: str, message: Answer) -> None:
@@ -309,6 +313,12 @@ class Guard:
         self.memory.stand = True
         self.memory.transfer = True
 
+    def _behind(self, peer: str, message: Behind) -> None:
+        if message.term != self.engine.term() or self.engine.leader() != peer:
+            self.counters["stale_behind"] += 1
+            return
+        self.memory.behind = True
+
     def _learn_term(self, term: int) -> None:
         if term > self.engine.term():
             self.engine.adopt(term)
@@ -338,6 +348,7 @@ class Memory:
         stand: Start an election with this turn's tick.
         transfer: The leader asked for that election.
         votes: (term, voter) counted in this term.
+        behind: The leader no longer has what this node needs.
     """
 
     def __init__(self) -> None:
@@ -347,3 +358,4 @@ class Memory:
         self.stand = False
         self.transfer = False
         self.votes: set[tuple[int, str]] = set()
+        self.behind = False

@@ -15,7 +15,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
@@ -23,6 +23,9 @@ from codeq_cluster.raft.ports import LogStore
 
 Entry = tuple[bytes, int, int]
 """The library's triple: command, index, term."""
+
+Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]
+"""Puts, and the half-open key ranges that are deleted before them."""
 
 NO_OP = b"\x01"
 FIRST_INDEX = 1
@@ -340,6 +343,18 @@ class Journal:
         del self._run_terms[:run]
         self._trimmed_to = floor
 
+    def first_within(self, bytes_max: int, entries_max: int, *, upto: int) -> int:
+        """Return the index to trim to, at most `upto`, for what stays to be within both bounds.
+
+        Looks at what would go and at nothing else.
+        """
+        index, log_bytes = self.first, self.log_bytes
+        end = min(upto, self.last)
+        while index < end and (log_bytes > bytes_max or self.last - index + 1 > entries_max):
+            log_bytes -= self._sizes[index - self.first]
+            index += 1
+        return index
+
     @property
     def dirty(self) -> bool:
         """Tell whether something waits for a flush."""
@@ -409,6 +424,53 @@ class Journal:
         ):
             self._cache_bytes -= len(self._cache.pop(self._cache_first)[0])
             self._cache_first += 1
+
+
+def rows_after_snapshot(index: int, term: int, *, vote_term: int, voted_for: str | None) -> Rows:
+    """Return the rows of a log that begins at a snapshot.
+
+    Args:
+        index: Of the last entry in the snapshot's state.
+        term: Of that entry.
+        vote_term: This node's current term.
+        voted_for: Who has its vote in it: a snapshot changes the log, never what was promised.
+    """
+    puts = [
+        (_key(index), _encode_row(NO_OP, index, term)),
+        (_VOTE, _encode_vote(vote_term, voted_for)),
+    ]
+    return puts, [(_LOG, _LOG_END)]
+
+
+def stored_term(get: Callable[[bytes], bytes | None], index: int) -> int | None:
+    """Return the term of a stored entry, or None when the store does not hold it.
+
+    Raises:
+        ValueError: The row is damaged.
+    """
+    value = get(_key(index))
+    return None if value is None else _decode_row(_key(index), value)[2]
+
+
+def stored_vote(get: Callable[[bytes], bytes | None]) -> tuple[int, str | None]:
+    """Return the stored term and who has the vote in it; (0, None) when there is none.
+
+    Raises:
+        DataDirectoryRefused: The row is damaged.
+    """
+    value = get(_VOTE)
+    return (0, None) if value is None else _decode_vote(value)
+
+
+def stored_entries(
+    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]], *, start: int = 0
+) -> Iterator[Entry]:
+    """Yield the stored entries from an index on.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    return (_decode_row(key, value) for key, value in rows(_key(start), _LOG_END))
 
 
 def _key(index: int) -> bytes:

@@ -1,7 +1,7 @@
 """Messages: what the nodes of a group say to each other, validated field by field.
 
 On the wire each is a map of short strings to integers, booleans, bytes and lists of these. There is
-no message for the library's snapshots, forwarded commands, oversized-entry transmission or
+no message for the library's own snapshots, forwarded commands, oversized-entry transmission or
 utility commands, so nobody can send one.
 """
 
@@ -137,7 +137,19 @@ class TermHint(_Message, frozen=True, kw_only=True, tag=8):
     """Your term is over; mine is `term`."""
 
 
-Message = Append | Answer | VoteRequest | Vote | PreVoteRequest | PreVote | TimeoutNow | TermHint
+class Behind(_Message, frozen=True, kw_only=True, tag=9):
+    """What you need next is gone from my log: you need a snapshot.
+
+    Attributes:
+        first: Index of the oldest entry the leader has.
+    """
+
+    first: _Number = msgspec.field(name="f")
+
+
+Message = (
+    Append | Answer | VoteRequest | Vote | PreVoteRequest | PreVote | TimeoutNow | TermHint | Behind
+)
 
 # By tag: a union as the target costs ten times the conversion itself.
 _KINDS: Mapping[object, type[Message]] = {
@@ -149,6 +161,7 @@ _KINDS: Mapping[object, type[Message]] = {
     6: PreVote,
     7: TimeoutNow,
     8: TermHint,
+    9: Behind,
 }
 _NATIVE = (bytes,)
 

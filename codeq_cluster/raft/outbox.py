@@ -39,6 +39,10 @@ class Outbox:
         else:
             self.send(peer, message)
 
+    def forget(self) -> None:
+        """Drop what was held: the disk it waits for is exchanged."""
+        self._held.clear()
+
     def release(self) -> None:
         """Send what was held: the journal is on disk."""
         held, self._held = self._held, []

@@ -24,6 +24,9 @@ class Rules:
         pre_vote: T12, stand only when a majority would vote.
         sticky: T12, no vote against a leader that is alive.
         term_hints: T11, tell a leader of an older term.
+        newer_snapshots_only: T5, never install what is not beyond the commit index.
+        keep_the_vote: A snapshot exchanges the log, never the term and the vote.
+        hold_for_snapshots: T5, keep what follows a snapshot while it travels.
     """
 
     fresh_only: bool = True
@@ -40,6 +43,9 @@ class Rules:
     pre_vote: bool = True
     sticky: bool = True
     term_hints: bool = True
+    newer_snapshots_only: bool = True
+    keep_the_vote: bool = True
+    hold_for_snapshots: bool = True
 
 
 ALL_RULES = Rules()

@@ -280,14 +280,14 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__newAppendEntriesTime = self._now() + self._settings.heartbeat_ms / 1000
         for peer, voter in self._voters.items():
             if voter in self._SyncObj__connectedNodes and not self._send_entries(peer, voter):
-                self._send(peer, self._SyncObj__raftNextIndex[voter], ())
+                self._send(peer, self._next(voter), ())
 
     def _send_entries(self, peer: str, voter: Node) -> bool:
         """Send entries up to the window's end; tell whether any were sent."""
         window = self._windows[peer]
         bytes_max = self._settings.append_bytes_max
         sent = False
-        start = self._SyncObj__raftNextIndex[voter]
+        start = self._next(voter)
         while start <= self._journal.last and window.open(_WINDOW_BATCHES * bytes_max):
             entries = self._journal.read(start, count=ENTRIES_MAX, bytes_max=bytes_max)
             self._send(peer, start, entries)
@@ -297,12 +297,17 @@ class SafeSyncObj(SyncObj):
             sent = True
         return sent
 
+    def _next(self, voter: Node) -> int:
+        """Return the entry the follower is sent next, one that there still is."""
+        start = max(self._SyncObj__raftNextIndex[voter], self._journal.first + 1)
+        self._SyncObj__raftNextIndex[voter] = start
+        return start
+
     def _send(
         self, peer: str, start: int, entries: Sequence[Entry], *, quiet: bool = False
     ) -> None:
         prev_term = self._journal.term_at(start - 1)
-        # Nothing is trimmed that a voter may still need.
-        assert prev_term is not None, f"entry {start - 1} is needed and gone"
+        assert prev_term is not None, f"there is no entry {start - 1}"
         self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries, quiet=quiet)
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802 - the library's name
@@ -329,10 +334,16 @@ class SafeSyncObj(SyncObj):
     ) -> list[Entry]:
         """Read a bounded part of the log.
 
-        The library asks without a count only to look at one entry and whether more follow.
+        The library asks without a count only to look at one entry and whether more follow: that
+        must not hang on what fits into one read.
         """
+        if count is None:
+            entries = self._journal.read(fromIDx, count=1, bytes_max=0)
+            if entries and fromIDx < self._journal.last:
+                entries.append(self._journal[-1])
+            return entries
         bytes_max = self._settings.append_bytes_max if maxSizeBytes is None else maxSizeBytes
-        return self._journal.read(fromIDx, count=2 if count is None else count, bytes_max=bytes_max)
+        return self._journal.read(fromIDx, count=count, bytes_max=bytes_max)
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the library's name
         """Keep the library from standing on its own."""

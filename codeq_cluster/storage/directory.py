@@ -10,12 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
+from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.storage.exchange import settle
 
 FORMAT_VERSION = 1
 
@@ -89,6 +94,15 @@ class DataDirectory:
         """Return where a shard's database is."""
         return _shard_path(self.path, shard)
 
+    def snapshots_path(self, shard: int) -> Path:
+        """Return where a shard's snapshots are."""
+        return self.path / "snapshots" / str(shard)
+
+    @property
+    def backup_path(self) -> Path:
+        """Return where checkpoints are that a backup is made from."""
+        return self.path / "backup"
+
     def close(self) -> None:
         """Unlock; harmless when it is unlocked."""
         if self._lock is not None:
@@ -125,6 +139,72 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
     return DataDirectory(path, lock, identity)
 
 
+@contextmanager
+def new_directory(
+    path: Path, *, cluster_id: str, node_id: str, shards: int
+) -> Iterator[Callable[[int], Path]]:
+    """Make a data directory from shards that the block fills; yields where each shard is.
+
+    It is a node's from the end of the block on: a crash before leaves one that no node takes.
+
+    Raises:
+        DataDirectoryRefused: The directory is in use, not empty or not writable.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (path / _IDENTITY).exists():
+            raise DataDirectoryRefused(f"the data directory {path} is a node's already")
+        _prepare(path, shards)
+        yield partial(_shard_path, path)
+        identity = Identity(
+            format_version=FORMAT_VERSION,
+            cluster_id=cluster_id,
+            node_id=node_id,
+            shards=shards,
+            data=_new_identity(),
+        )
+        _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
+    except BlockingIOError as error:
+        raise DataDirectoryRefused(
+            f"the data directory {path} is in use by another process"
+        ) from error
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def stopped_directory(path: Path) -> Iterator[Identity]:
+    """Hold the directory of a node that does not run, and say whose it is; changes nothing.
+
+    Raises:
+        DataDirectoryRefused: It is in use, or is no data directory.
+    """
+    try:
+        lock = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataDirectoryRefused(f"{path} is no data directory: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (path / _IDENTITY).is_file():
+            raise DataDirectoryRefused(f"{path} is no data directory: it has no {_IDENTITY}")
+        yield _read_identity(path / _IDENTITY)
+    except BlockingIOError as error:
+        raise DataDirectoryRefused(
+            f"the data directory {path} is in use by another process"
+        ) from error
+    finally:
+        os.close(lock)
+
+
+def _new_identity() -> int:
+    return secrets.randbelow(2**31 - 1) + 1
+
+
 def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int) -> Identity:
     file = path / _IDENTITY
     if file.exists():
@@ -136,7 +216,7 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             cluster_id=cluster_id,
             node_id=node_id,
             shards=shards,
-            data=secrets.randbelow(2**31 - 1) + 1,
+            data=_new_identity(),
         )
     for what, theirs, ours in (
         ("format version", was.format_version, FORMAT_VERSION),
@@ -149,6 +229,7 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
                 f"the data directory {path} was made for {what} {theirs}, not {ours}"
             )
     for shard in range(shards):
+        settle(_shard_path(path, shard))
         # A log made anew would forget its vote and what it acknowledged, so it is never made here.
         if not _shard_path(path, shard).is_dir():
             raise DataDirectoryRefused(
@@ -208,12 +289,3 @@ def _write_durably(file: Path, content: bytes) -> None:
         os.fsync(out.fileno())
     temporary.replace(file)
     sync_directory(file.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable: a file's own fsync does not."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -7,13 +7,16 @@ newer than the log that led to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     ColumnFamily,
     DBRecoveryMode,
     Options,
@@ -23,9 +26,12 @@ from rocksdict import (
     WriteOptions,
 )
 
+from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.directory import sync_directory
+from codeq_cluster.storage.exchange import exchange, incoming_path
+
+TermAt = Callable[[Callable[[bytes], bytes | None], int], int | None]
 
 _STATE = "state"
 _LOG = "raft"
@@ -71,21 +77,11 @@ class RocksShard:
         Raises:
             DataDirectoryRefused: Another process has it open, or it is damaged.
         """
-        state = _family(settings, cache)
-        # A queue is deleted from where it is read: files full of tombstones are compacted early,
-        # so that a scan of a queue's head does not wade through what was claimed before.
-        state.add_compact_on_deletion_collector_factory(
-            _TOMBSTONE_WINDOW, _TOMBSTONE_WINDOW // 2, deletion_ratio=0.5
-        )
-        families = {_STATE: state, _LOG: _family(settings, cache)}
-        try:
-            if not path.exists():
-                path.mkdir(parents=True)
-                sync_directory(path.parent)
-            self._db = Rdict(str(path), _database(settings), column_families=families)
-        except Exception as error:
-            raise DataDirectoryRefused(_why_refused(path, error)) from error
-        self._open = True
+        self._path = path
+        self._settings = settings
+        self._cache = cache
+        self._db = self._open()
+        self._is_open = True
         self.log = RocksLog(self._db)
         try:
             self.state = RocksState(self._db)
@@ -94,9 +90,63 @@ class RocksShard:
             self._db.close()
             raise DataDirectoryRefused(_why_refused(path, error)) from error
 
+    def _open(self) -> Rdict:
+        state = _family(self._settings, self._cache)
+        # A queue is deleted from where it is read: files full of tombstones are compacted early,
+        # so that a scan of a queue's head does not wade through what was claimed before.
+        state.add_compact_on_deletion_collector_factory(
+            _TOMBSTONE_WINDOW, _TOMBSTONE_WINDOW // 2, deletion_ratio=0.5
+        )
+        families = {_STATE: state, _LOG: _family(self._settings, self._cache)}
+        path = self._path
+        try:
+            if not path.exists():
+                path.mkdir(parents=True)
+                sync_directory(path.parent)
+            return Rdict(str(path), _database(self._settings), column_families=families)
+        except Exception as error:
+            raise DataDirectoryRefused(_why_refused(path, error)) from error
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a copy of the shard as it is now, of hard links; may be called from a thread.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        try:
+            Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:
+            raise StorageFailed(f"making a checkpoint: {error}") from error
+
+    def replace(self, log_rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Go on with the directory prepared beside this one, under a log of these rows.
+
+        `state` and `log` stay the objects they are. Blocks for some tenths of a second.
+
+        Args:
+            log_rows: All the rows of the log; what the prepared directory has is dropped.
+
+        Raises:
+            StorageFailed: The disk refused; the node must stop, the next start goes on from there.
+        """
+        prepared = RocksShard(incoming_path(self._path), settings=self._settings, cache=self._cache)
+        prepared.log.write(log_rows, delete_ranges=[(b"", b"\xff")], sync=True)
+        prepared.close()
+        self.close()
+        try:
+            exchange(self._path)
+            self._db = self._open()
+        except (OSError, DataDirectoryRefused) as error:
+            raise StorageFailed(f"exchanging {self._path}: {error}") from error
+        self._is_open = True
+        self.log.open(self._db)
+        self.state.open(self._db)
+
     def properties(self) -> dict[str, float]:
         """Return RocksDB's own numbers, summed over both families where that makes sense."""
-        families = (self._db.get_column_family(_STATE), self._db.get_column_family(_LOG))
+        # Those that are open already: one opened for the question would flush its memtable when it
+        # is let go of, on the loop, with every look at the metrics.
+        families = (self.state.family, self.log.family)
         numbers: dict[str, float] = {}
         for name, rocks_name in _PROPERTIES.items():
             values = [float(family.property_int_value(rocks_name) or 0) for family in families]
@@ -110,9 +160,9 @@ class RocksShard:
         Raises:
             StorageFailed: RocksDB reports, at last, a failure of its background work.
         """
-        if not self._open:
+        if not self._is_open:
             return
-        self._open = False
+        self._is_open = False
         failures: list[Exception] = []
         for part in (self.state, self.log, self._db):
             try:
@@ -127,10 +177,20 @@ class _Rows:
     """Ordered rows of one column family."""
 
     def __init__(self, db: Rdict, name: str) -> None:
+        self._name = name
+        self.open(db)
+
+    def open(self, db: Rdict) -> None:
+        """Read and write this database from now on."""
         self._db = db
-        self._rows = db.get_column_family(name)
+        self._rows = db.get_column_family(self._name)
         # None once closed: a handle that is held keeps the directory locked.
-        self._handle: ColumnFamily | None = db.get_column_family_handle(name)
+        self._handle: ColumnFamily | None = db.get_column_family_handle(self._name)
+
+    @property
+    def family(self) -> Rdict:
+        """Return the open family."""
+        return self._rows
 
     def close(self) -> None:
         """Let go of the family."""
@@ -189,13 +249,15 @@ class RocksState(_Rows):
 
     def __init__(self, db: Rdict) -> None:
         super().__init__(db, _STATE)
-        place = self.get(_PLACE)
-        if place is None:
-            self._applied, self._digest = _FRESH_INDEX, _FRESH_DIGEST
-        else:
-            if len(place) != _PLACE_BYTES:
-                raise ValueError(f"the applied index has {len(place)} bytes, not {_PLACE_BYTES}")
-            self._applied, self._digest = int.from_bytes(place[:8], "big"), place[8:]
+
+    def open(self, db: Rdict) -> None:
+        """Read and write this database from now on.
+
+        Raises:
+            ValueError: Its applied index is damaged.
+        """
+        super().open(db)
+        self._applied, self._digest = _place(self.get(_PLACE))
 
     @property
     def applied_index(self) -> int:
@@ -239,6 +301,27 @@ class RocksState(_Rows):
                 batch.put(key, value)
         batch.put(_PLACE, index.to_bytes(8, "big") + digest)
         self._write(batch, sync=False)
+        self._applied, self._digest = index, digest
+
+    def fill(self, rows: Mapping[bytes, bytes]) -> None:
+        """Write rows of a state that is being made and is of no entry yet; `settle` ends that.
+
+        Raises:
+            StorageFailed: Nothing was written.
+        """
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        for key, value in rows.items():
+            batch.put(key, value)
+        self._write(batch, sync=False)
+
+    def settle(self, *, index: int, digest: bytes) -> None:
+        """Say of which entry the state is that `fill` has made; durable with the next synced write.
+
+        Raises:
+            StorageFailed: Nothing was written.
+        """
+        self.fill({_PLACE: index.to_bytes(8, "big") + digest})
         self._applied, self._digest = index, digest
 
 
@@ -289,6 +372,125 @@ class RocksLog(_Rows):
         for key, value in puts:
             batch.put(key, value)
         self._write(batch, sync=sync)
+
+
+class StoredShard:
+    """A shard's directory that nobody writes: a checkpoint, or a stopped node's; read only."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the directory; what its write-ahead log holds is read too.
+
+        Raises:
+            StorageFailed: It cannot be read, or is damaged.
+        """
+        self._name = path.name
+        families = {_STATE: Options(raw_mode=True), _LOG: Options(raw_mode=True)}
+        try:
+            self._db = Rdict(
+                str(path),
+                Options(raw_mode=True),
+                column_families=families,
+                access_type=AccessType.read_only(),
+            )
+            self._state = self._db.get_column_family(_STATE)
+            self._log = self._db.get_column_family(_LOG)
+            self.index, self.digest = _place(self._state.get(_PLACE))
+        except Exception as error:
+            raise StorageFailed(f"reading {self._name}: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the directory."""
+        self._state.close()
+        self._log.close()
+        self._db.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row of the state, or None; raises StorageFailed."""
+        return self._get(self._state, key)
+
+    def log_get(self, key: bytes) -> bytes | None:
+        """Return a row of the log, or None; raises StorageFailed."""
+        return self._get(self._log, key)
+
+    def rows(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the state's rows of start <= key < end, ascending; raises StorageFailed."""
+        return self._iterate(self._state, start, end)
+
+    def log_rows(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the log's rows of start <= key < end, ascending; raises StorageFailed."""
+        return self._iterate(self._log, start, end)
+
+    def _get(self, family: Rdict, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = family.get(key)
+        except Exception as error:
+            raise StorageFailed(f"reading {self._name}: {error}") from error
+        return value
+
+    def _iterate(self, family: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            options = ReadOptions()
+            options.set_iterate_upper_bound(end)
+            found = family.iter(options)
+            found.seek(start)
+            while found.valid():
+                yield found.key(), found.value()
+                found.next()
+            found.status()
+        except Exception as error:
+            raise StorageFailed(f"reading {self._name}: {error}") from error
+
+
+def read_place(path: Path, *, term_at: TermAt, every_row: bool = False) -> tuple[int, int, bytes]:
+    """Return (index, term, digest) of the last entry in a directory that nobody writes.
+
+    Args:
+        path: A checkpoint.
+        term_at: Finds the term of an entry among the rows of the log.
+        every_row: Read all the state, whose checksums RocksDB then compares.
+
+    Raises:
+        StorageFailed: It cannot be read, or is damaged.
+    """
+    families = {_STATE: Options(raw_mode=True), _LOG: Options(raw_mode=True)}
+    try:
+        db = Rdict(
+            str(path),
+            Options(raw_mode=True),
+            column_families=families,
+            access_type=AccessType.read_only(),
+        )
+        try:
+            state = db.get_column_family(_STATE)
+            if every_row:
+                rows = state.iter()
+                rows.seek_to_first()
+                while rows.valid():
+                    rows.next()
+                rows.status()
+            index, digest = _place(state.get(_PLACE))
+            term = term_at(db.get_column_family(_LOG).get, index)
+        finally:
+            db.close()
+    except Exception as error:
+        raise StorageFailed(f"reading {path.name}: {error}") from error
+    if term is None:
+        raise StorageFailed(f"{path.name} lacks the log entry {index} that its state ends with")
+    return index, term, digest
+
+
+def _place(row: bytes | None) -> tuple[int, bytes]:
+    if row is None:
+        return _FRESH_INDEX, _FRESH_DIGEST
+    if len(row) != _PLACE_BYTES:
+        raise ValueError(f"the applied index has {len(row)} bytes, not {_PLACE_BYTES}")
+    return int.from_bytes(row[:8], "big"), row[8:]
 
 
 def _database(settings: StoreSettings) -> Options:

@@ -1,4 +1,7 @@
-"""Logs: one JSON object a line, an event and its fields. Tokens and payloads never get here."""
+"""Logs: one JSON object a line, an event and its fields. Tokens and payloads never get here.
+
+Whatever the process has to say goes this way, warnings and what nobody caught included.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,36 @@ import json
 import logging
 import math
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import TextIO
 
 # What a record carries of its own; everything else came in `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+log = logging.getLogger(__name__)
+
 _TEXT_CHARS_MAX = 4000  # A field is context, not a dump.
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as `{"at","level","event","logger", fields…}`."""
+    """Formats a record as `{"ts","level","event","node","logger", fields…}`.
+
+    Args:
+        node: Id of the node whose process this is.
+    """
+
+    def __init__(self, *, node: str) -> None:
+        super().__init__()
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record as one line."""
         line: dict[str, object] = {
-            "at": _instant(record.created),
+            "ts": _instant(record.created),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _plain(record.getMessage()),
+            "node": self._node,
             "logger": record.name,
         }
         for name, value in vars(record).items():
@@ -30,19 +46,22 @@ class JsonLines(logging.Formatter):
                 line[name] = _plain(value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
         # The standard library escapes what is no valid UTF-8, where a faster encoder gives up.
         return json.dumps(line, default=str)
 
 
-def set_up_logs(level: str, stream: TextIO | None = None) -> None:
+def set_up_logs(level: str, *, node: str, stream: TextIO | None = None) -> None:
     """Send every log line of the process to `stream`, standard error when it is None.
 
     Args:
         level: `debug`, `info`, `warning` or `error`; what is below it is dropped.
+        node: Id of the node whose process this is.
         stream: Where the lines go.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines(node=node))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -50,6 +69,27 @@ def set_up_logs(level: str, stream: TextIO | None = None) -> None:
     root.setLevel(level.upper())
     # The library's lines below that speak of clients' mistakes, which are metrics here.
     logging.getLogger("aiohttp").setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_thread
+    sys.unraisablehook = _unraisable
+
+
+def _uncaught(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return  # Somebody asked for it.
+    log.critical("uncaught error", exc_info=(kind, error, traceback))
+
+
+def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None:
+        log.error("uncaught error in a thread", exc_info=args.exc_value)
+
+
+def _unraisable(args: sys.UnraisableHookArgs) -> None:
+    log.error("error that could not be raised", exc_info=args.exc_value)
 
 
 def _instant(unix_s: float) -> str:

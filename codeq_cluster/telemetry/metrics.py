@@ -10,6 +10,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from codeq_cluster.telemetry.scrapes import Scrapes
+
 _LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _SHORT_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
@@ -26,12 +28,16 @@ class Metrics:
     Increments cost a dictionary look-up each: label children are kept. What is a level and not
     an event is read at scrape time from the sources the node registers.
 
+    Attributes:
+        scrapes: The text for whoever asks over the network.
+
     Args:
         commands_max: Distinct `command` labels; the rest is counted under `other`.
     """
 
     def __init__(self, *, commands_max: int = 200) -> None:
         self.registry = CollectorRegistry()
+        self.scrapes = Scrapes(self.scrape)
         self._commands_max = commands_max
         self._commands: set[str] = set()
         self._children: dict[tuple[object, ...], object] = {}
@@ -50,6 +56,9 @@ class Metrics:
         self._lease_expired = self._counter("codeq_lease_expired", "Leases expired.", "command")
         self._webhooks = self._counter(
             "codeq_webhook_deliveries", "Webhook deliveries.", "kind", "command", "outcome"
+        )
+        self._swept = self._counter(
+            "codeq_artifact_sweeps", "Attempts to delete unneeded artifacts.", "outcome"
         )
         self._rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
@@ -101,6 +110,10 @@ class Metrics:
     def webhook_delivered(self, kind: str, command: str, outcome: str) -> None:
         """Count a delivery attempt."""
         self._child(self._webhooks, kind, self._command(command), outcome).inc()
+
+    def artifacts_swept(self, outcome: str) -> None:
+        """Count an attempt to delete the artifacts of one upload."""
+        self._child(self._swept, outcome).inc()
 
     def rate_limited(self, scope: str, operation: str) -> None:
         """Count a refused request."""

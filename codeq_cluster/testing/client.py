@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -39,15 +40,22 @@ class Answer:
 class Client:
     """HTTP calls whose every end is an `Answer`; an async context manager."""
 
-    def __init__(self, urls: Mapping[str, str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        urls: Mapping[str, str],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
         self.urls = dict(urls)
+        self._trust = trust or ssl.create_default_context()
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Open the session."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._trust),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
         )
         return self

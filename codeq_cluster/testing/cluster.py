@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import yaml
 
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
+from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.partition import LinkProxies
 
 T = TypeVar("T")
@@ -125,13 +127,14 @@ class NodeProcess:
     http_port: int
     link_port: int
     directory: Path
+    secure: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     paused: bool = False
 
     @property
     def url(self) -> str:
         """Base URL of the HTTP front end."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"{'https' if self.secure else 'http'}://127.0.0.1:{self.http_port}"
 
     @property
     def config_path(self) -> Path:
@@ -174,7 +177,9 @@ class LocalCluster:
         cuttable: Route every directed link through a proxy of this process, so that `cut` works.
             Without it nodes dial each other directly, and a killed node refuses connections at
             once, as on one machine without proxies.
-        settings: Top-level keys to add to every configuration file, or to replace in it.
+        settings: Added to every configuration file: what a section lacks, or in place of a key.
+        authority: Signs a certificate a node, for https and for the link; None leaves both plain.
+        names: Ids of the nodes; None for n1, n2 and so on.
     """
 
     def __init__(
@@ -185,19 +190,23 @@ class LocalCluster:
         shards: int = 4,
         cuttable: bool = False,
         settings: Mapping[str, object] | None = None,
+        authority: Authority | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.shards = shards
+        self.authority = authority
         self._settings = dict(settings or {})
         self._cuttable = cuttable
         ports = free_ports(2 * nodes)
         self.nodes: dict[str, NodeProcess] = {}
         for n in range(nodes):
-            node_id = f"n{n + 1}"
+            node_id = names[n] if names else f"n{n + 1}"
             self.nodes[node_id] = NodeProcess(
                 id=node_id,
                 http_port=ports[2 * n],
                 link_port=ports[2 * n + 1],
                 directory=directory / node_id,
+                secure=authority is not None,
             )
         self._proxies = LinkProxies({n.id: n.link_port for n in self.nodes.values()})
         self._http: aiohttp.ClientSession | None = None
@@ -207,6 +216,7 @@ class LocalCluster:
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(ssl=self.trust),
         )
         try:
             if self._cuttable:
@@ -249,6 +259,13 @@ class LocalCluster:
         if self._http is not None:
             await self._http.close()
             self._http = None
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        """What a client needs to believe the nodes; of no effect on plain HTTP."""
+        if self.authority is None:
+            return ssl.create_default_context()
+        return ssl.create_default_context(cadata=self.authority.pem.decode())
 
     @property
     def urls(self) -> dict[str, str]:
@@ -501,11 +518,28 @@ class LocalCluster:
             },
             "persistenceConfig": {"path": str(node.data_path), "numShards": self.shards},
             "auth": {"tenantFallback": "default", **_PROVIDERS},
-            **self._settings,
+            "webhooks": {"allowPrivate": True},
         }
+        for key, value in self._settings.items():
+            section = config.get(key)
+            if isinstance(section, dict) and isinstance(value, dict):
+                config[key] = section | value
+            else:
+                config[key] = value
+        if self.authority is not None:
+            _secure(config, node, self.authority)
         node.config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def _link_port(self, source: NodeProcess, target: NodeProcess) -> int:
         if source is target or not self._cuttable:
             return target.link_port
         return self._proxies.port(source.id, target.id)
+
+
+def _secure(config: dict[str, object], node: NodeProcess, authority: Authority) -> None:
+    certificate, key, ca = (node.directory / name for name in ("node.pem", "node.key", "ca.pem"))
+    authority.issue(node.id, "127.0.0.1").write(certificate, key)
+    ca.write_bytes(authority.pem)
+    pair = {"certFile": str(certificate), "keyFile": str(key)}
+    config["tls"] = pair
+    config["raft.tls"] = {**pair, "caFile": str(ca)}

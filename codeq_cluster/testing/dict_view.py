@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.items import (
+    KIND_OF,
+    Audit,
+    Delivery,
+    Item,
+    Kind,
+    Policy,
+    Subscription,
+    Topic,
+)
 from codeq_cluster.core.task import Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -17,20 +29,28 @@ class DictView:
         now_ms: Set by whoever lets time pass.
         draw: What the leader's random number is, in [0, 1).
         tasks: By id.
+        items: By kind, tenant and id.
+        bodies: What each delivery tells of, by tenant and id.
     """
 
     def __init__(self, *, now_ms: int = 1, draw: float = 0.5) -> None:
         self.now_ms = now_ms
         self.draw = draw
         self.tasks: dict[str, Task] = {}
+        self.items: dict[tuple[Kind, str, str], Item] = {}
+        self.bodies: dict[tuple[str, str], Result] = {}
+        self._turns: dict[str, Turns] = {}
         self._payloads: dict[str, str] = {}
         self._results: dict[str, Result] = {}
         self._keys: dict[tuple[str, str], KeyRow] = {}
         self._seq = 0
 
-    def advance(self, changes: Sequence[TaskChange]) -> None:
+    def advance(self, changes: Sequence[Change]) -> None:
         """Take a decision's changes; the next decision sees them."""
         for change in changes:
+            if isinstance(change, ItemChange):
+                self._change_item(change)
+                continue
             if change.before is not None:
                 assert self.tasks[change.before.id] == change.before
             if change.after is not None:
@@ -53,6 +73,51 @@ class DictView:
     def keyed(self, tenant: str, key: str) -> KeyRow | None:
         """Return what the idempotency key stands for, or None."""
         return self._keys.get((tenant, key))
+
+    def item(self, kind: Kind, tenant: str, item_id: str) -> Item | None:
+        """Return the item, or None."""
+        return self.items.get((kind, tenant, item_id))
+
+    def count_items(self, kind: Kind, tenant: str, most: int) -> int:
+        """Return how many items of a kind the tenant has, counted up to `most`."""
+        return min(most, sum(name[:2] == (kind, tenant) for name in self.items))
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Return what governs the queue."""
+        topic = self.items.get((Kind.TOPIC, tenant, queue))
+        assert topic is None or isinstance(topic, Topic)
+        return Policy(topic, (Kind.PAUSE, tenant, queue) in self.items)
+
+    def leased(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of the queue are leased."""
+        return sum(
+            task.tenant == tenant and task.command.lower() == queue and task.state is State.LEASED
+            for task in self.tasks.values()
+        )
+
+    def usage(self, tenant: str) -> Usage:
+        """Return what the tenant takes up."""
+        own = [task for task in self.tasks.values() if task.tenant == tenant]
+        return Usage(
+            sum(task.state in (State.READY, State.DELAYED) for task in own),
+            sum(task.state is State.LEASED for task in own),
+            sum(task.payload_bytes + task.result_bytes for task in own),
+        )
+
+    def turns(self, tenant: str) -> Turns:
+        """Return whose turn it is among the tenant's queues."""
+        return self._turns.setdefault(tenant, Turns())
+
+    def lapsed(self, count: int) -> tuple[Item, ...]:
+        """Return at most `count` items that have ended, oldest first."""
+        ended = [
+            item
+            for item in self.items.values()
+            if isinstance(item, Subscription | Delivery | Audit)
+            and 0 < item.expires_ms <= self.now_ms
+        ]
+        ended.sort(key=lambda item: (item.expires_ms, KIND_OF[type(item)], item.tenant, item.id))
+        return tuple(ended[:count])
 
     def queues(self, tenant: str) -> Iterable[str]:
         """Return the tenant's queues that have ready tasks."""
@@ -98,6 +163,22 @@ class DictView:
         """Return `draw`."""
         return self.draw
 
+    def _change_item(self, change: ItemChange) -> None:
+        for item, keep in ((change.before, False), (change.after, True)):
+            if item is None:
+                continue
+            name = KIND_OF[type(item)], item.tenant, item.id
+            if keep:
+                assert (name in self.items) == (change.before is not None)
+                self.items[name] = item
+                if change.body is not None:
+                    self.bodies[item.tenant, item.id] = change.body
+            else:
+                assert self.items[name] == item
+                if change.after is None:
+                    del self.items[name]
+                    self.bodies.pop((item.tenant, item.id), None)
+
     def _forget(self, task: Task) -> None:
         del self.tasks[task.id]
         del self._payloads[task.id]
@@ -114,6 +195,8 @@ class DictView:
                 self._keys[task.tenant, task.idempotency_key] = row
         if change.result is not None:
             self._results[task.id] = change.result
+        if not task.has_result:
+            self._results.pop(task.id, None)
 
 
 def _timer_ms(task: Task) -> int:

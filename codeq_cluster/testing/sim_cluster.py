@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.journal import FIRST_INDEX, Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
@@ -38,7 +38,9 @@ class SimNode:
     timers: SimTimers
     flusher: SimFlusher
     commit: int = 0
+    applied: int = 0
     fatal: BaseException | None = None
+    reseeding: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +63,10 @@ class SimCluster:
         history: Index -> (term, payload) as first applied anywhere.
         acknowledged: Values whose client was told "done".
         flush_s: Draws the seconds a disk write takes.
+        snapshot_s: Draws the seconds half of a snapshot's way takes.
+        snapshot_arrives: Draws whether a snapshot that was fetched is whole.
+        at_exchange: Called with the node right before its disk is exchanged, and right after.
+        snapshots: Installed so far.
         nodes: Those that are up.
         expect_fatal: A replica that stops itself is part of the story.
     """
@@ -87,6 +93,10 @@ class SimCluster:
         self.history: dict[int, tuple[int, bytes | None]] = {}
         self.acknowledged: dict[bytes, int] = {}
         self.flush_s: Callable[[], float] = lambda: 0.001
+        self.snapshot_s: Callable[[], float] = lambda: 0.01
+        self.snapshot_arrives: Callable[[], bool] = lambda: True
+        self.at_exchange: Callable[[str], None] = lambda _node_id: None
+        self.snapshots = 0
         self.expect_fatal = False
         self._incarnations = dict.fromkeys(self.ids, 0)
         self._leaders: dict[int, str] = {}
@@ -122,6 +132,7 @@ class SimCluster:
             random=Random(self.random.random()),  # noqa: S311 - timeouts, not secrets
             settings=self.settings,
             on_fatal=partial(self._fatal, node_id),
+            on_behind=partial(self._behind, node_id),
             rules=self.rules,
         )
         node = SimNode(
@@ -180,6 +191,55 @@ class SimCluster:
         self.network.receivers.pop(node_id, None)
         if not self.expect_fatal:
             raise InvariantViolated(f"{node_id} stopped itself: {error}") from error
+
+    # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
+
+    def _behind(self, node_id: str) -> None:
+        node = self.nodes[node_id]
+        if not node.reseeding:
+            node.reseeding = True
+            node.timers.call_later(self.snapshot_s(), partial(self._fetch, node))
+
+    def _fetch(self, node: SimNode) -> None:
+        leader = self.nodes.get(node.group.status().leader or "")
+        if leader is None or leader.fatal is not None or (leader.id, node.id) in self.network.cut:
+            node.reseeding = False
+            return
+        leader.group.hold()
+        index = leader.machine.applied_index
+        term = self._log(leader.id).term_at(index)
+        assert term is not None
+        rows = leader.machine.rows()
+        node.timers.call_later(
+            self.snapshot_s(), partial(self._install, node, rows, index=index, term=term)
+        )
+
+    def _install(
+        self, node: SimNode, rows: list[tuple[bytes, bytes]], *, index: int, term: int
+    ) -> None:
+        node.reseeding = False
+        wanted = node.fatal is None and not node.group.status().is_leader
+        if wanted and self.snapshot_arrives() and node.group.wants_snapshot(index, term):
+            node.group.pause(partial(self._exchange, node, rows, index=index, term=term))
+
+    def _exchange(
+        self, node: SimNode, rows: list[tuple[bytes, bytes]], *, index: int, term: int
+    ) -> None:
+        puts, _ = node.group.rows_after_snapshot(index, term)
+        self.at_exchange(node.id)
+        if self.nodes.get(node.id) is not node:
+            return
+        self.disks[node.id].exchange([*rows, *puts])
+        # What it held beyond the snapshot was another history's, so nobody counts on it.
+        self._promises[node.id].entry = (index, term)
+        self.at_exchange(node.id)
+        if self.nodes.get(node.id) is not node:
+            return
+        node.machine.load()
+        node.group.resume()
+        self.snapshots += 1
+        self._check_state(node)
+        self.check()
 
     # Time.
 
@@ -297,12 +357,20 @@ class SimCluster:
                 f"{'nothing' if found is None else f'term {found}'} there"
             )
 
+    def _check_state(self, node: SimNode) -> None:
+        """Check that what a node has installed is what the entries up to there make."""
+        upto = node.machine.applied_index
+        entries = [self.history.get(index) for index in range(FIRST_INDEX + 1, upto + 1)]
+        made = [entry[1] for entry in entries if entry is not None and entry[1] is not None]
+        if None in entries or node.machine.values != made:
+            raise InvariantViolated(f"{node.id} installed a state that is no entry {upto}'s")
+
     def check(self) -> None:
         """Look at every node.
 
         Raises:
-            InvariantViolated: Two leaders in a term, a commit index that went back, a match
-                index that lies.
+            InvariantViolated: Two leaders in a term, a commit index or a state that went back, a
+                match index that lies.
         """
         for node in self.nodes.values():
             if node.fatal is not None:
@@ -310,7 +378,10 @@ class SimCluster:
             status = node.group.status()
             if status.commit_index < node.commit:
                 raise InvariantViolated(f"{node.id}'s commit index went back from {node.commit}")
+            if node.machine.applied_index < node.applied:
+                raise InvariantViolated(f"{node.id}'s state went back from entry {node.applied}")
             node.commit = status.commit_index
+            node.applied = node.machine.applied_index
             if not status.is_leader:
                 continue
             if self._leaders.setdefault(status.term, node.id) != node.id:
@@ -327,9 +398,8 @@ class SimCluster:
         if follower.group.status().term != term:
             return
         mine, theirs = self._log(leader.id), self._log(peer)
-        if match >= theirs.first and (
-            match > theirs.flushed_last or mine.term_at(match) != theirs.term_at(match)
-        ):
+        known = min(match - mine.first, match - theirs.first) >= 0  # Else one of them forgot it.
+        if match > theirs.flushed_last or (known and mine.term_at(match) != theirs.term_at(match)):
             raise InvariantViolated(
                 f"{leader.id} believes {peer} holds entry {match}, which it does not"
             )

@@ -70,6 +70,13 @@ class SimDisk:
         if sync:
             self._harden(len(self._volatile))
 
+    def exchange(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Hold these rows and no others, durably and at once: a directory renamed over another."""
+        self._rows = dict(rows)
+        self._keys = sorted(self._rows)
+        self._durable = dict(self._rows)
+        self._volatile.clear()
+
     def crash(self, random: Random) -> None:
         """Lose a random part of what was not synced, the youngest first."""
         self._harden(random.randint(0, len(self._volatile)))

@@ -24,13 +24,22 @@ class SimMachine:
     def __init__(self, disk: SimDisk, applied: Applied) -> None:
         self._disk = disk
         self._applied = applied
-        meta = disk.get(_META)
+        self.load()
+
+    def load(self) -> None:
+        """Read the state from the disk."""
+        meta = self._disk.get(_META)
         self._index: int = 1
         self._digest = bytes(16)
         if meta is not None:
             self._index, self._digest = _HEAD.unpack(meta)
-        rows = disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)
+        rows = self._disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)
         self.values = [value for _, value in rows]
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """Return the state as it is stored."""
+        head = (_META, _HEAD.pack(self._index, self._digest))
+        return [head, *self._disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)]
 
     @property
     def applied_index(self) -> int:

@@ -40,6 +40,8 @@ class Options:
     Attributes:
         slow_disk: Flushes sometimes take up to half a second.
         small: Batches, caches and logs so small that their edges are met all the time.
+        away: A node is cut off or down for so long that the others forget what it needs.
+        torn: Part of the snapshots that come damaged, and of the exchanges in which the node dies.
         in_flight: Entries a leader may propose ahead; many of them close the windows.
     """
 
@@ -55,6 +57,8 @@ class Options:
     slow_disk: bool
     small: bool
     in_flight: int
+    away: float
+    torn: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,8 @@ def draw_options(random: Random) -> Options:
         slow_disk=random.random() < 0.3,
         small=random.random() < 0.6,
         in_flight=random.choice((1, 4, 8, 64)),
+        away=random.choice((0.0, 0.002, 0.004)),
+        torn=sometimes(0.2),
     )
 
 
@@ -149,11 +155,15 @@ class _Run:
             self._cluster.flush_s = self._slow_flush
         else:
             self._cluster.flush_s = lambda: random.choice((0.0002, 0.001, 0.004))
+        self._cluster.snapshot_s = lambda: random.choice((0.001, 0.02, 0.2, 1.5))
+        self._cluster.snapshot_arrives = lambda: random.random() >= options.torn
+        self._cluster.at_exchange = self._at_exchange
         self._values = count()
         self._proposed = 0
         self._reads = 0
         self._crashes = 0
         self._down: dict[str, float] = {}
+        self._back_at = float("inf")
         self._counters: Counter[str] = Counter()
         self.note(f"options {options}")
         self._cluster.start()
@@ -172,6 +182,7 @@ class _Run:
         while self.elapsed() < _FAULTS_S:
             self._clients()
             self._network_faults()
+            self._send_away()
             self._crash_and_restart()
             self._step()
 
@@ -184,6 +195,8 @@ class _Run:
         cluster = self._cluster
         self.note("calm")
         cluster.network.faults = NetworkFaults()
+        cluster.snapshot_arrives = lambda: True
+        cluster.at_exchange = lambda _node_id: None
         cluster.flush_s = lambda: 0.001
         cluster.heal()
         self._down.clear()
@@ -210,6 +223,7 @@ class _Run:
             self._counters.update(node.group.status().counters)
         states = sorted((node.id, node.machine.digest.hex()) for node in cluster.nodes.values())
         terms = max((node.group.status().term for node in cluster.nodes.values()), default=0)
+        self._counters["snapshots"] = cluster.snapshots
         return Report(
             seed=self._seed,
             options=self._options,
@@ -239,7 +253,9 @@ class _Run:
                 if not believers:
                     break
                 node = random.choice(believers)
-                node.source.propose(f"{self._seed}/{next(self._values)}".encode())
+                # Half of them so large that no two fit one of the small batches.
+                size = random.choice((0, 40))
+                node.source.propose(f"{self._seed}/{next(self._values)}".ljust(size, ".").encode())
                 node.group.wake()
                 self._proposed += 1
         if random.random() < options.barrier:
@@ -295,6 +311,36 @@ class _Run:
         cluster.network.cut = cut
         self.note(f"cut {sorted(cut)}")
 
+    def _send_away(self) -> None:
+        random, cluster = self._random, self._cluster
+        if cluster.clock.now >= self._back_at:
+            self._back_at = float("inf")
+            cluster.heal()
+            self.note("healed")
+        if random.random() >= self._options.away:
+            return
+        node_id, seconds = random.choice(cluster.ids), random.uniform(4.0, 12.0)
+        if random.random() < 0.5:
+            self._crash(node_id, down_s=seconds)
+        else:
+            self.note(f"cut off {node_id} for {seconds:.2f} s")
+            others = "".join(peer for peer in cluster.ids if peer != node_id)
+            cluster.cut(node_id, others)
+            self._back_at = cluster.clock.now + seconds
+
+    def _at_exchange(self, node_id: str) -> None:
+        if self._random.random() < self._options.torn:
+            self._crash(node_id, down_s=self._random.uniform(0.05, 2.0))
+
+    def _crash(self, node_id: str, *, down_s: float) -> None:
+        cluster = self._cluster
+        if node_id in cluster.nodes:
+            self._crashes += 1
+            self._counters.update(cluster.nodes[node_id].group.status().counters)
+            self.note(f"crash {node_id}")
+            cluster.crash(node_id, refused=self._random.random() < 0.7)
+            self._down[node_id] = cluster.clock.now + down_s
+
     def _crash_and_restart(self) -> None:
         random, options, cluster = self._random, self._options, self._cluster
         for node_id in [each for each, until in self._down.items() if until < cluster.clock.now]:
@@ -308,12 +354,7 @@ class _Run:
                 list(cluster.nodes) if everyone else [random.choice(cluster.ids)]
             )
             for node_id in victims:
-                if node_id in cluster.nodes:
-                    self._crashes += 1
-                    self._counters.update(cluster.nodes[node_id].group.status().counters)
-                    self.note(f"crash {node_id}")
-                    cluster.crash(node_id, refused=random.random() < 0.7)
-                    self._down[node_id] = cluster.clock.now + random.uniform(0.05, 4.0)
+                self._crash(node_id, down_s=random.uniform(0.05, 4.0))
 
     def _slow_flush(self) -> float:
         if self._random.random() < 0.02:
@@ -330,9 +371,10 @@ def _settings(*, small: bool, in_flight: int) -> RaftSettings:
         return RaftSettings(entries_in_flight_max=in_flight)
     return RaftSettings(
         append_bytes_max=64,
-        entry_bytes_max=32,
+        entry_bytes_max=48,
         cache_bytes_max=256,
         keep_entries=20,
+        log_entries_max=100,
         entries_in_flight_max=in_flight,
     )
 
@@ -369,6 +411,7 @@ def main(arguments: list[str] | None = None) -> int:
             write,
             f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
             f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
+            f"{report.counters['snapshots']} snapshots{' of a small log' * report.options.small}, "
             f"digest {report.digest}",
         )
     seconds = time.monotonic() - began

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, cast
 
 from codeq_cluster.settings import LinkSettings
+from codeq_cluster.wire.channel import Channel, refusal_of
 from codeq_cluster.wire.counters import Tally
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Dialling, Session, refusal
@@ -37,13 +39,16 @@ class Connection(asyncio.Protocol, ABC):
         address: Host of the other side, without its port.
     """
 
-    def __init__(self, *, peer: str, settings: LinkSettings, tally: Tally) -> None:
+    def __init__(
+        self, *, peer: str, settings: LinkSettings, tally: Tally, channel: Channel | None
+    ) -> None:
         self.closed = False
         self.session: Session | None = None
         self.peer = peer
         self.address = ""
         self._settings = settings
         self._tally = tally
+        self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._writer: FrameWriter | None = None
@@ -77,8 +82,8 @@ class Connection(asyncio.Protocol, ABC):
         self._tally.bytes_in += len(data)
         self._heard = True
         reader = self._reader
-        reader.feed(data)
         try:
+            reader.feed(data if self._channel is None else self._unsealed(self._channel, data))
             # A frame may replace or close this very connection, so each one asks again.
             while not self.closed and (body := reader.next()) is not None:
                 if self.session is None:
@@ -163,6 +168,9 @@ class Connection(asyncio.Protocol, ABC):
             self._transport.close()
 
     @abstractmethod
+    def _opened(self) -> None: ...
+
+    @abstractmethod
     def _greeted(self, body: bytes) -> None: ...
 
     @abstractmethod
@@ -175,10 +183,7 @@ class Connection(asyncio.Protocol, ABC):
     def _ended(self) -> None: ...
 
     def _greet(self, body: bytes) -> None:
-        assert self._transport is not None
-        frame = plain_frame(body)
-        self._tally.bytes_out += len(frame)
-        self._transport.write(frame)
+        self._write(plain_frame(body))
 
     def _secure(self, session: Session) -> None:
         if self._deadline is not None:
@@ -195,8 +200,31 @@ class Connection(asyncio.Protocol, ABC):
         self._queue.clear()
         self._queued_bytes = 0
         self._spoke = True
-        self._tally.bytes_out += len(frames)
-        self._transport.write(frames)
+        self._write(frames)
+
+    def _write(self, said: bytes) -> None:
+        self._write_raw(said if self._channel is None else self._channel.seal(said))
+
+    def _write_raw(self, data: bytes) -> None:
+        assert self._transport is not None
+        if data:
+            self._tally.bytes_out += len(data)
+            self._transport.write(data)
+
+    def _unsealed(self, channel: Channel, data: bytes) -> bytes:
+        was_established = channel.established
+        try:
+            said = channel.open(data)
+        except ssl.SSLError as error:
+            if self.session is not None:
+                raise FrameRefusedError(BadFrame.MAC) from error
+            raise HandshakeRefusedError(refusal_of(error)) from error
+        finally:
+            # An alert tells the other side why.
+            self._write_raw(channel.unsent())
+        if channel.established and not was_established:
+            self._opened()
+        return said
 
     def _close(self) -> None:
         self.closed = True
@@ -222,10 +250,11 @@ class Outbound(Connection):
         peer: str,
         settings: LinkSettings,
         tally: Tally,
+        channel: Channel | None,
         on_made: Callable[[Outbound], None],
         on_ended: Callable[[Outbound], None],
     ) -> None:
-        super().__init__(peer=peer, settings=settings, tally=tally)
+        super().__init__(peer=peer, settings=settings, tally=tally, channel=channel)
         self._dialling = dialling
         self._on_made = on_made
         self._on_ended = on_ended
@@ -236,6 +265,14 @@ class Outbound(Connection):
         """Take over the socket and greet; called by the loop."""
         super().connection_made(transport)
         self._on_made(self)
+        if self._channel is None:
+            self._opened()
+        else:
+            self._write_raw(self._channel.start())
+
+    def _opened(self) -> None:
+        if self._channel is not None and self.peer not in self._channel.names:
+            raise HandshakeRefusedError(HandshakeRefusal.NAME)
         self._greet(self._dialling.hello())
 
     def _greeted(self, body: bytes) -> None:
@@ -254,7 +291,7 @@ class Outbound(Connection):
 
     def _refuse(self, reason: HandshakeRefusal) -> None:
         del reason
-        self.abort()
+        self.finish()
 
     def _ended(self) -> None:
         if not self.authenticated.done():
@@ -273,12 +310,13 @@ class Inbound(Connection):
         *,
         settings: LinkSettings,
         tally: Tally,
+        channel: Channel | None,
         on_made: Callable[[Inbound], None],
         on_authenticated: Callable[[Inbound], None],
         on_message: Callable[[Inbound, Message], None],
         on_ended: Callable[[Inbound], None],
     ) -> None:
-        super().__init__(peer="", settings=settings, tally=tally)
+        super().__init__(peer="", settings=settings, tally=tally, channel=channel)
         self._accepting = accepting
         self._on_made = on_made
         self._on_authenticated = on_authenticated
@@ -289,6 +327,10 @@ class Inbound(Connection):
         """Take over the socket and wait for a greeting; called by the loop."""
         super().connection_made(transport)
         self._on_made(self)
+
+    def _opened(self) -> None:
+        if self._channel is not None:
+            self._accepting.expect(self._channel.names)
 
     def _greeted(self, body: bytes) -> None:
         answer, session = self._accepting.receive(body)
@@ -301,7 +343,8 @@ class Inbound(Connection):
         self._on_message(self, message)
 
     def _refuse(self, reason: HandshakeRefusal) -> None:
-        self._greet(refusal(reason))
+        if self._channel is None or self._channel.established:
+            self._greet(refusal(reason))
         self.finish()
 
     def _ended(self) -> None:

@@ -182,7 +182,7 @@ class Dialling:
 class Accepting:
     """The side that was asked."""
 
-    __slots__ = ("_identity", "_is_stale", "_peers", "_transcript")
+    __slots__ = ("_identity", "_is_stale", "_names", "_peers", "_transcript")
 
     def __init__(
         self,
@@ -201,7 +201,12 @@ class Accepting:
         self._identity = identity
         self._peers = peers
         self._is_stale = is_stale
+        self._names: Container[str] | None = None
         self._transcript: _Transcript | None = None
+
+    def expect(self, names: Container[str]) -> None:
+        """Refuse whoever says to be another node than one of `names`: its certificate's."""
+        self._names = names
 
     def receive(self, body: bytes) -> tuple[bytes, Session | None]:
         """Take the next greeting; return the answer, and the session when it is done.
@@ -245,6 +250,8 @@ class Accepting:
             raise HandshakeRefusedError(HandshakeRefusal.MYSELF)
         if dialler not in self._peers:
             raise HandshakeRefusedError(HandshakeRefusal.STRANGER)
+        if self._names is not None and dialler not in self._names:
+            raise HandshakeRefusedError(HandshakeRefusal.NAME)
         if acceptor != me.node_id:
             raise HandshakeRefusedError(HandshakeRefusal.MISDIRECTED)
         self._transcript = _Transcript(

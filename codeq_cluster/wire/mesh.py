@@ -13,6 +13,8 @@ from typing import Final
 from codeq_cluster.errors import ConfigInvalid, PeerUnreachable
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.addresses import Address
+from codeq_cluster.wire.certificates import Certificates, LinkContexts
+from codeq_cluster.wire.channel import Channel
 from codeq_cluster.wire.connection import Connection, Inbound, Outbound
 from codeq_cluster.wire.counters import LinkCounters, Tally
 from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
@@ -77,6 +79,7 @@ class Mesh:
         on_down: Callable[[str, bool], None],
         serve: Serve,
         recognises: Callable[[str, int], bool] = lambda peer, incarnation: True,  # noqa: ARG005
+        certificates: Certificates[LinkContexts] | None = None,
     ) -> None:
         """Prepare; nothing happens before `start`.
 
@@ -95,6 +98,8 @@ class Mesh:
                 whether the peer's machine refuses a new one at once (its process has ended).
             recognises: Tells whether (peer, incarnation) is who it was; a peer that proved itself
                 and is not is kept out, for its data is not the data it had.
+            certificates: What both ends of every connection prove themselves with, beside the
+                secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
 
         Raises:
@@ -115,6 +120,7 @@ class Mesh:
         self._on_up = on_up
         self._on_down = on_down
         self._recognises = recognises
+        self._certificates = certificates
         self._tally = Tally()
         self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
         self._handlers = Handlers(
@@ -257,6 +263,7 @@ class Mesh:
             Accepting(self._identity, self._peers, self._is_stale),
             settings=self._settings,
             tally=self._tally,
+            channel=self._channel(accepting=True),
             on_made=self._accepted,
             on_authenticated=self._authenticated,
             on_message=self._received,
@@ -385,6 +392,7 @@ class Mesh:
                 peer=peer,
                 settings=self._settings,
                 tally=self._tally,
+                channel=self._channel(accepting=False),
                 on_made=self._track,
                 on_ended=self._untrack,
             )
@@ -416,6 +424,13 @@ class Mesh:
         return pause_ms * self._jitter.uniform(0.5, 1) / 1000
 
     # Bookkeeping.
+
+    def _channel(self, *, accepting: bool) -> Channel | None:
+        if self._certificates is None:
+            return None
+        contexts = self._certificates.current
+        context = contexts.accepting if accepting else contexts.dialling
+        return Channel(context, accepting=accepting)
 
     def _track(self, connection: Connection) -> None:
         self._connections.add(connection)

@@ -16,7 +16,11 @@ class BadFrame(StrEnum):
 
 
 class HandshakeRefusal(StrEnum):
-    """Why two nodes did not become peers."""
+    """Why two nodes did not become peers.
+
+    `tls`: the other side speaks no TLS 1.3; `certificate`: it has none the CA has signed; `name`:
+    its certificate is another node's.
+    """
 
     VERSION = "version"
     CLUSTER = "cluster"
@@ -28,6 +32,9 @@ class HandshakeRefusal(StrEnum):
     TIMEOUT = "timeout"
     CROWDED_OUT = "crowded-out"
     REFUSED_BY_PEER = "refused-by-peer"
+    TLS = "tls"
+    CERTIFICATE = "certificate"
+    NAME = "name"
 
 
 class FrameRefusedError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import signal
 import socket
@@ -15,19 +16,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.testing.cluster import ClusterError, free_ports, until
+from codeq_cluster.testing.cluster import ClusterError, until
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 25.0
 DEV = [sys.executable, "-m", "codeq_cluster.cli.main", "dev"]
 
 
+# The links' ports are 10,000 above and, like these, below the kernel's range of ephemeral ports.
+BASES = range(20_000, 22_700)
+
+
 def port_base() -> int:
-    """Return a port whose next two are free as well."""
-    for base in free_ports(50):
+    """Return a port that is free with the next two, as are the links' ports that go with them."""
+    for base in random.sample(BASES, len(BASES)):
         try:
-            for port in range(base, base + 3):
+            for port in (*range(base, base + 3), *range(base + 10_000, base + 10_003)):
                 with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
@@ -159,9 +165,10 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     """A port somebody listens on ends the start with 1 and names the port."""
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-        code, lines = refused("--data", str(tmp_path / "dev"), "--port-base", str(port - 1))
+    base = port_base()
+    port = base + 1
+    with socket.create_server(("127.0.0.1", port)):
+        code, lines = refused("--data", str(tmp_path / "dev"), "--port-base", str(base))
 
     assert (1, 1) == (code, len(lines)), lines
     assert str(port) in lines[0]

@@ -16,6 +16,19 @@ import pytest
 
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.entries import Entry
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.items import (
+    KIND_OF,
+    Audit,
+    Delivery,
+    Item,
+    Kind,
+    Mode,
+    Pause,
+    Subscription,
+    Sweep,
+    Topic,
+)
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -75,6 +88,10 @@ FULL = Task(
         for outcome in AttemptOutcome
     ),
     payload_bytes=12,
+    result_bytes=34,
+    uploads=("upload-1", "upload-2"),
+    endings=3,
+    dead_queue="graves",
 )
 RESULT = Result(
     task_id="22222222",
@@ -86,6 +103,86 @@ RESULT = Result(
     worker="worker-7",
     request="request-4",
 )
+ITEMS: dict[str, Item] = {
+    "topic": Topic(
+        tenant="acme",
+        id="render.video",
+        name="Render.Video",
+        version=2,
+        priority_tiers=(1, 5, 10),
+        max_attempts=7,
+        dead_letter="graves",
+        retention_s=3600,
+        max_consumers=8,
+        weight=100,
+        created_ms=NOW_MS,
+        updated_ms=NOW_MS + 1,
+        request="request-5",
+    ),
+    "pause": Pause(tenant="", id="render", by="ops", since_ms=NOW_MS, request="request-6"),
+    **{
+        f"{mode.value} subscription": Subscription(
+            tenant="acme",
+            id="44444444",
+            worker="worker-7",
+            callback_url="https://worker.example/notices",
+            event_types=("render", "Scan"),
+            mode=mode,
+            group_id="g1",
+            ttl_ms=300_000,
+            min_interval_ms=5_000,
+            created_ms=NOW_MS,
+            expires_ms=NOW_MS + 300_000,
+        )
+        for mode in Mode
+    },
+    "pending delivery": Delivery(
+        tenant="acme",
+        id="22222222.1",
+        task_id="22222222",
+        command="Render.Video",
+        url="https://hooks.example/done",
+        created_ms=NOW_MS,
+        due_ms=NOW_MS + 2,
+        trace_parent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        trace_state="a=b",
+        since_ms=NOW_MS,
+    ),
+    "dead delivery": Delivery(
+        tenant="acme",
+        id="22222222.2",
+        task_id="22222222",
+        command="Render.Video",
+        url="https://hooks.example/done",
+        created_ms=NOW_MS,
+        attempts=5,
+        died_ms=NOW_MS + 3,
+        expires_ms=NOW_MS + 4,
+        error="503",
+        replay="request-7",
+        since_ms=NOW_MS + 1,
+    ),
+    "sweep": Sweep(
+        tenant="",
+        id="22222222.upload-1",
+        task_id="22222222",
+        upload="upload-1",
+        due_ms=NOW_MS + 5,
+        attempts=1,
+    ),
+    "audit": Audit(
+        tenant="acme",
+        id="998300000000000-request-8",
+        at_ms=NOW_MS,
+        actor="ops",
+        action="dlq.requeue",
+        target="22222222",
+        detail="3 on one shard",
+        request="request-8",
+        expires_ms=NOW_MS + 6,
+        index=70_000,
+    ),
+}
 ENTRY = Entry(
     epoch=7,
     ordinal=300,
@@ -106,7 +203,25 @@ def _key_lines() -> dict[str, bytes]:
         ),
         "delayed": keyspace.delayed("render", "acme", due_ms=NOW_MS, task_id="11111111"),
         "inprog": keyspace.inprog("render", "acme", task_id="11111111"),
-        "dlq": keyspace.dlq("render", "acme", task_id="11111111"),
+        **{
+            place.value: keyspace.ended(
+                place, "render", "acme", ended_ms=NOW_MS, task_id="11111111"
+            )
+            for place in (Place.DONE, Place.FAILED, Place.DLQ)
+        },
+        **{
+            f"{kind.value} of {tenant or 'the default tenant'}": keyspace.item(
+                kind, tenant, "55555555"
+            )
+            for kind in Kind
+            for tenant in ("acme", "")
+        },
+        **{
+            f"{name}, index {number}": key
+            for name, item in ITEMS.items()
+            for number, key in enumerate(keyspace.item_index_keys(item))
+        },
+        "body": keyspace.body("", "11111111.1"),
         "lease": keyspace.lease(NOW_MS, "11111111"),
         "ttl": keyspace.ttl(NOW_MS, "11111111"),
         "claim": keyspace.claim("request-1", "11111111"),
@@ -137,7 +252,8 @@ def _record_lines() -> dict[str, bytes]:
         },
         "result": records.encode_result(RESULT),
         "idempotency row": records.encode_key_row(KeyRow("22222222", "fingerprint")),
-        "counters": records.encode_counters(Counters(1, 200, 70_000, 5_000_000_000)),
+        **{name: records.encode_item(item) for name, item in ITEMS.items()},
+        "counters": records.encode_counters(Counters(1, 200, 70_000, 5_000_000_000, 1, 2, 2**40)),
     }
 
 
@@ -170,7 +286,13 @@ def test_records_written_down_read_back() -> None:
     assert records.decode_task(golden["minimal task"]) == MINIMAL
     assert records.decode_task(golden["full task"]) == FULL
     assert records.decode_result(golden["result"]) == RESULT
+    assert {name: records.decode_item(golden[name]) for name in ITEMS} == ITEMS
     assert entries.decode(_golden("entries")["full"]) == ENTRY
+
+
+def test_every_kind_of_item_is_written_down() -> None:
+    """A new kind is not forgotten here."""
+    assert {KIND_OF[type(item)] for item in ITEMS.values()} == set(Kind)
 
 
 def _golden(family: str) -> dict[str, bytes]:

@@ -6,62 +6,63 @@ misreads the semantics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
     Create,
+    Delete,
     Heartbeat,
     Nack,
     Operation,
+    Requeue,
+    Stage,
     Submit,
 )
 
-BASE_MS = 8
-MAX_MS = 40
-RETENTION_MS = 50
-DLQ_RETENTION_MS = 90
-KEY_RETENTION_MS = 70
+from .model_items import DLQ_RETENTION_MS, Answer, Items
+from .model_task import (
+    ATTEMPTS_DEFAULT,
+    BASE_MS,
+    BYTES_MAX,
+    ENDED,
+    KEY_RETENTION_MS,
+    LEASED_MAX,
+    MAX_MS,
+    RETENTION_MS,
+    SWEEP_DELAY_MS,
+    TIGHT,
+    WAITING_MAX,
+    Item,
+    body_of,
+    delivery_of,
+)
+from .model_turns import Turns
 
-Answer = tuple[object, ...]
-
-
-@dataclass
-class Item:
-    """A task."""
-
-    id: str
-    tenant: str
-    queue: str
-    priority: int
-    max_attempts: int
-    key: str
-    payload: str
-    created_ms: int
-    place: str
-    expires_ms: int
-    timer_ms: int = 0  # When the delay, the lease or the retention ends.
-    order: int = 0
-    attempts: int = 0
-    token: int = 0
-    worker: str = ""
-    claim: str = ""
-    cancelled_under: str = ""
-    submitted: tuple[object, ...] = ()
+_Held = Heartbeat | Abandon | Nack | Submit | Stage
 
 
 class Model:
     """One shard."""
 
     def __init__(self) -> None:
-        self.now_ms = 1
         self.draw = 0.5
         self.items: dict[str, Item] = {}
+        self.beside = Items()
         self._order = 0
+        self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
+        self._revived: set[tuple[str, str]] = set()
+
+    @property
+    def now_ms(self) -> int:
+        """Return the clock."""
+        return self.beside.now_ms
+
+    def pass_ms(self, passed_ms: int) -> None:
+        """Move the clock."""
+        self.beside.now_ms += passed_ms
 
     def ask(self, operation: Operation) -> Answer:
         """Do what the operation asks and return what it is answered."""
@@ -72,111 +73,212 @@ class Model:
                 return self._claim(operation)
             case Advance():
                 return self._advance(operation)
-            case _:
+            case Requeue():
+                return self._requeue(operation)
+            case Delete():
+                return self._delete(operation)
+            case Heartbeat() | Abandon() | Nack() | Submit() | Stage() | Cancel():
                 return self._act(operation)
+            case _:
+                return self.beside.ask(operation)
+
+    def leased(self, tenant: str, queue: str = "") -> int:
+        """Return how many tasks are in progress, of one queue or of all."""
+        return sum(
+            item.place == "leased" and item.tenant == tenant and queue in ("", item.queue)
+            for item in self.items.values()
+        )
+
+    def why(self, item: Item) -> str:
+        """Return the reason that the task is where it is: the first that holds."""
+        now_ms, tenant, queue = self.now_ms, item.tenant, item.queue
+        most = self.beside.says(tenant, queue, "max_consumers")
+        waiting = item.place in ("ready", "delayed")
+        holds = {
+            "completed": item.place == "done",
+            "cancelled": item.place == "failed" and item.error == "CANCELLED",
+            "failed": item.place == "failed",
+            "dead-letter": item.place == "dead",
+            "lease-expired": item.place == "leased" and item.timer_ms <= now_ms,
+            "running": item.place == "leased",
+            "expiring": waiting and 0 < item.expires_ms <= now_ms,
+            "becoming-ready": item.place == "delayed" and item.timer_ms <= now_ms,
+            "backing-off": item.place == "delayed" and item.attempts > 0,
+            "scheduled": item.place == "delayed",
+            "queue-paused": (tenant, queue) in self.beside.pauses,
+            "consumer-limit": 0 < most <= self.leased(tenant, queue),
+            "in-flight-limit": tenant == TIGHT and self.leased(tenant) >= LEASED_MAX,
+            "behind-others": self.ahead(item) > 0,
+            "no-claim": True,
+        }
+        return next(reason for reason, it_does in holds.items() if it_does)
+
+    def ahead(self, item: Item) -> int:
+        """Return how many ready tasks of its queue go before a ready task."""
+        return sum(
+            (-other.priority, other.order) < (-item.priority, item.order)
+            for other in self._ready(item.tenant, item.queue)
+        )
+
+    def _ready(self, tenant: str, queue: str) -> list[Item]:
+        ready = [
+            item
+            for item in self.items.values()
+            if (item.place, item.tenant, item.queue) == ("ready", tenant, queue)
+        ]
+        return sorted(ready, key=lambda item: (-item.priority, item.order))
 
     def _create(self, asked: Create) -> Answer:
         if asked.id in self.items:
             return "created", asked.id, False
-        for item in self.items.values():
-            if asked.idempotency_key and (item.tenant, item.key) == (
-                asked.tenant,
-                asked.idempotency_key,
-            ):
+        own = [item for item in self.items.values() if item.tenant == asked.tenant]
+        for item in own:
+            if asked.idempotency_key and item.key == asked.idempotency_key:
                 if item.payload == asked.payload:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
+        if asked.tenant == TIGHT:
+            if sum(item.place in ("ready", "delayed") for item in own) >= WAITING_MAX:
+                return "rejected", "budget-exceeded", "readyTasks"
+            if sum(item.size for item in own) + len(asked.payload) > BYTES_MAX:
+                return "rejected", "budget-exceeded", "storedBytes"
+        most = self.beside.says(asked.tenant, asked.command.lower(), "max_attempts")
+        attempts = asked.max_attempts or most or ATTEMPTS_DEFAULT
         start_ms = asked.run_at_ms or self.now_ms + asked.delay_ms
         item = self.items[asked.id] = Item(
-            asked.id,
-            asked.tenant,
-            asked.command.lower(),
-            asked.priority,
-            asked.max_attempts,
-            asked.idempotency_key,
-            asked.payload,
-            self.now_ms,
-            "",
-            self.now_ms + asked.ttl_ms if asked.ttl_ms else 0,
+            id=asked.id,
+            tenant=asked.tenant,
+            command=asked.command,
+            priority=asked.priority,
+            max_attempts=min(attempts, most) if most else attempts,
+            key=asked.idempotency_key,
+            payload=asked.payload,
+            webhook=asked.webhook,
+            created_ms=self.now_ms,
+            place="",
+            expires_ms=self.now_ms + asked.ttl_ms if asked.ttl_ms else 0,
         )
         self._wait(item, start_ms - self.now_ms)
         return "created", asked.id, False
 
     def _claim(self, asked: Claim) -> Answer:
-        held = [i.id for i in self.items.values() if i.claim == asked.request]
+        held = [item.id for item in self.items.values() if item.claim == asked.request]
         if asked.retry and held:
             return "claimed", tuple(sorted(held))
-        wanted = [command.lower() for command in asked.commands]
-        ready = [
-            item
-            for item in self.items.values()
-            if item.place == "ready"
-            and item.tenant == asked.tenant
-            and (not wanted or item.queue in wanted)
-            and not 0 < item.expires_ms <= self.now_ms
-        ]
-        ready.sort(key=lambda i: (-i.priority, wanted.index(i.queue) if wanted else 0, i.order))
-        for item in ready[: asked.count]:
+        most = asked.count
+        if asked.tenant == TIGHT:
+            most = min(most, LEASED_MAX - self.leased(TIGHT))
+            if most < 1:
+                return "rejected", "budget-exceeded", "inFlight"
+        wanted = list(dict.fromkeys(command.lower() for command in asked.commands))
+        if not wanted:
+            wanted = sorted(
+                {i.queue for i in self.items.values() if self._ready(asked.tenant, i.queue)}
+            )
+        turns = self._turns.setdefault(asked.tenant, Turns())
+        ids: list[str] = []
+        while len(ids) < most:
+            heads = {queue: item for queue in wanted if (item := self._head(asked.tenant, queue))}
+            if not heads:
+                break
+            best = max(item.priority for item in heads.values())
+            queue = turns.first([queue for queue in heads if heads[queue].priority == best])
+            if len(wanted) > 1:
+                turns.took(queue, self.beside.says(asked.tenant, queue, "weight") or 1)
+            item = heads[queue]
             item.place = "leased"
             item.attempts += 1
             item.token += 1
             item.worker = asked.worker
             item.claim = asked.request
             item.timer_ms = self.now_ms + asked.lease_ms
-        ids = [item.id for item in ready[: asked.count]]
+            ids.append(item.id)
         return "claimed", tuple(sorted(ids) if asked.retry else ids)
 
-    def _act(self, asked: Heartbeat | Abandon | Nack | Submit | Cancel) -> Answer:
+    def _head(self, tenant: str, queue: str) -> Item | None:
+        """Return the task of the queue that may be handed out next."""
+        most = self.beside.says(tenant, queue, "max_consumers")
+        if (tenant, queue) in self.beside.pauses or 0 < most <= self.leased(tenant, queue):
+            return None
+        alive = [i for i in self._ready(tenant, queue) if not 0 < i.expires_ms <= self.now_ms]
+        return alive[0] if alive else None
+
+    def _act(self, asked: _Held | Cancel) -> Answer:
         item = self.items.get(asked.id)
         if item is None or item.tenant != asked.tenant:
             return "rejected", "not-found"
-        if not isinstance(asked, Heartbeat) and (asked.request, item.id) in self._answers:
-            return self._answers[asked.request, item.id]
-        answer = self._cancel(item) if isinstance(asked, Cancel) else self._hold(item, asked)
+        request = "" if isinstance(asked, Heartbeat | Stage) else asked.request
+        if request and (request, item.id) in self._answers:
+            return self._answers[request, item.id]
+        answer = self._cancel(item, asked) if isinstance(asked, Cancel) else self._hold(item, asked)
         if isinstance(asked, Abandon) and asked.undelivered:
             return answer
-        if answer[0] != "rejected" and not isinstance(asked, Heartbeat):
-            self._answers[asked.request, item.id] = answer
+        if answer[0] != "rejected" and request:
+            self._answers[request, item.id] = answer
         return answer
 
-    def _cancel(self, item: Item) -> Answer:
-        if item.place in ("ended", "dead"):
+    def _cancel(self, item: Item, asked: Cancel) -> Answer:
+        if item.place in ENDED:
             return "rejected", "already-terminal"
         item.cancelled_under = item.worker
-        self._end(item, "ended")
+        self._end(item, "failed", error="CANCELLED", request=asked.request)
         return "cancelled", item.id
 
-    def _hold(self, item: Item, asked: Heartbeat | Abandon | Nack | Submit) -> Answer:
-        content: tuple[object, ...] = ()
-        if isinstance(asked, Submit):
-            content = (asked.status, asked.body, asked.error, asked.worker)
-            if item.submitted == content:
-                return "submitted", *content
+    def _hold(self, item: Item, asked: _Held) -> Answer:
+        if isinstance(asked, Submit) and item.submitted == _content(asked):
+            return "submitted", *item.submitted
         refused = self._refused(item, asked)
         if refused:
             return "rejected", refused
-        if isinstance(asked, Heartbeat):
-            item.timer_ms = self.now_ms + asked.extend_ms
-            return "extended", item.timer_ms
-        if isinstance(asked, Submit):
-            item.submitted = content
-            self._end(item, "ended")
-            return "submitted", *content
-        if isinstance(asked, Abandon) and asked.undelivered:
+        match asked:
+            case Heartbeat():
+                item.timer_ms = self.now_ms + asked.extend_ms
+                return "extended", item.timer_ms
+            case Stage():
+                if asked.upload not in item.uploads:
+                    if (item.tenant, f"{item.id}.{asked.upload}") in self.beside.sweeps:
+                        return "rejected", "lease-lost"
+                    item.uploads.append(asked.upload)
+                return "changed", 1
+            case Submit():
+                return self._submit(item, asked)
+            case Abandon():
+                return self._abandon(item, asked)
+            case Nack():
+                return self._nack(item, asked)
+
+    def _submit(self, item: Item, asked: Submit) -> Answer:
+        if not set(asked.uploads) <= set(item.uploads):
+            return "rejected", "lease-lost"
+        item.submitted = _content(asked)
+        self._end(
+            item,
+            "done" if asked.status == "COMPLETED" else "failed",
+            error=asked.error,
+            request=asked.request,
+            said=asked,
+        )
+        return "submitted", *item.submitted
+
+    def _abandon(self, item: Item, asked: Abandon) -> Answer:
+        if asked.undelivered:
             item.attempts -= 1
-            self._wait(item, 0)
-            return "returned", False, 0
-        if item.attempts >= item.max_attempts:
-            self._end(item, "dead")
+        elif item.attempts >= item.max_attempts:
+            self._end(item, "dead", error="MAX_ATTEMPTS", request=asked.request)
             return "returned", True, 0
-        delay_ms = 0
-        if isinstance(asked, Nack):
-            grown_ms = int(self.draw * min(BASE_MS * 2**item.attempts, MAX_MS))
-            delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else grown_ms
+        self._wait(item, 0)
+        return "returned", False, 0
+
+    def _nack(self, item: Item, asked: Nack) -> Answer:
+        if item.attempts >= item.max_attempts:
+            self._end(item, "dead", error=asked.reason or "MAX_ATTEMPTS", request=asked.request)
+            return "returned", True, 0
+        grown_ms = int(self.draw * min(BASE_MS * 2**item.attempts, MAX_MS))
+        delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else grown_ms
         self._wait(item, delay_ms)
         return "returned", False, delay_ms
 
-    def _refused(self, item: Item, asked: Heartbeat | Abandon | Nack | Submit) -> str:
+    def _refused(self, item: Item, asked: _Held) -> str:
         if item.place != "leased":
             stale = 0 < asked.token < item.token or item.cancelled_under == asked.worker
             return "lease-lost" if stale else "not-in-progress"
@@ -186,22 +288,53 @@ class Model:
             return "not-owner"
         return ""
 
+    def _requeue(self, asked: Requeue) -> Answer:
+        own = [
+            item
+            for task_id in dict.fromkeys(asked.ids)
+            if (item := self.items.get(task_id)) and item.tenant == asked.tenant
+        ]
+        before = [item for item in own if (asked.request, item.id) in self._revived]
+        dead = [item for item in own if item not in before and item.place == "dead"]
+        for item in dead:
+            self._revived.add((asked.request, item.id))
+            item.attempts = item.expires_ms = item.result_bytes = 0
+            item.error = item.dead_queue = ""
+            self._wait(item, 0)
+            for asked_before, answer in self._answers.items():
+                if asked_before[1] == item.id and answer == ("returned", True, 0):
+                    self._answers[asked_before] = ("returned", False, 0)
+        if dead:
+            self.beside.put_ids_on_record(asked, "dlq.requeue", asked.ids)
+        return "changed", len(before) + len(dead)
+
+    def _delete(self, asked: Delete) -> Answer:
+        ids = list(dict.fromkeys(asked.ids))
+        gone = [task_id for task_id in ids if task_id not in self.items]
+        places = ("dead",) if asked.dead_only else ENDED
+        found = [self.items[task_id] for task_id in ids if task_id not in gone]
+        meant = [item for item in found if item.tenant == asked.tenant and item.place in places]
+        for item in meant:
+            self._forget(item)
+        if meant:
+            action = "dlq.delete" if asked.dead_only else "task.delete"
+            self.beside.put_ids_on_record(asked, action, asked.ids)
+        return "changed", len(gone) + len(meant)
+
     def _advance(self, asked: Advance) -> Answer:
         due = [item for item in self.items.values() if self._is_due(item, asked.leases_too)]
         due.sort(key=lambda item: (self._instant_ms(item), item.id))
         for item in due[: asked.count]:
-            if item.place in ("ended", "dead"):
-                del self.items[item.id]
-            elif item.place == "leased":
-                if item.attempts >= item.max_attempts:
-                    self._end(item, "dead")
-                else:
-                    self._wait(item, 0)
-            elif 0 < item.expires_ms <= self.now_ms:
-                self._end(item, "dead")
+            if item.place in ENDED:
+                self._forget(item)
+            elif item.place == "leased" and item.attempts >= item.max_attempts:
+                self._end(item, "dead", error="LEASE_EXPIRED")
+            elif item.place != "leased" and 0 < item.expires_ms <= self.now_ms:
+                self._end(item, "dead", error="MESSAGE_EXPIRED")
             else:
                 self._wait(item, 0)
-        return "advanced", len(due[: asked.count])
+        count = len(due[: asked.count])
+        return "advanced", count + self.beside.lapse(asked.count - count)
 
     def _is_due(self, item: Item, leases_too: bool) -> bool:
         if item.place == "leased" and not leases_too:
@@ -225,9 +358,36 @@ class Model:
             self._order += 1
             item.order = self._order
 
-    def _end(self, item: Item, place: str) -> None:
+    def _end(
+        self, item: Item, place: str, *, error: str, request: str = "", said: Submit | None = None
+    ) -> None:
+        says = self.beside.topics.get((item.tenant, item.queue), {})
+        retention_ms = says.get("retention_s", 0) * 1000 or RETENTION_MS
+        if place == "dead":
+            item.dead_queue = says.get("dead_letter", "") or item.queue
+            retention_ms = DLQ_RETENTION_MS
         item.worker = item.claim = ""
         item.place = place
-        item.timer_ms = self.now_ms + (DLQ_RETENTION_MS if place == "dead" else RETENTION_MS)
+        item.error = error
+        item.endings += 1
+        item.result_bytes = len(error) + (len(said.body) if said else 0)
+        item.timer_ms = self.now_ms + retention_ms
         if item.key:
             item.timer_ms = max(item.timer_ms, item.created_ms + KEY_RETENTION_MS)
+        kept = list(said.uploads) if said else []
+        unneeded = set(item.uploads) - set(kept)
+        self.beside.sweep(item.tenant, item.id, unneeded, delay_ms=SWEEP_DELAY_MS)
+        item.uploads = kept
+        if item.webhook:
+            delivery = delivery_of(item, now_ms=self.now_ms)
+            self.beside.tell(delivery, body_of(item, said, request=request, now_ms=self.now_ms))
+
+    def _forget(self, item: Item) -> None:
+        del self.items[item.id]
+        self.beside.sweep(item.tenant, item.id, item.uploads)
+        self._answers = {key: said for key, said in self._answers.items() if key[1] != item.id}
+        self._revived = {key for key in self._revived if key[1] != item.id}
+
+
+def _content(asked: Submit) -> tuple[object, ...]:
+    return asked.status, asked.body, asked.error, asked.worker

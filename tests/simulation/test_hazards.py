@@ -428,3 +428,28 @@ def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
         cluster.elect()
         cluster.run(1.0)
         cluster.check_converged()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RaftSettings(append_bytes_max=64, entry_bytes_max=48),
+        RaftSettings(cache_bytes_max=1),
+    ],
+    ids=["two entries larger than a batch", "one of them on disk only"],
+)
+def test_a_divergent_tail_goes_however_it_is_read(settings: RaftSettings) -> None:
+    """Whether entries follow the compared one must not depend on what one read returns."""
+    cluster = settled(settings=settings)
+    propose(cluster, 3, prefix="committed".ljust(40, "."))
+    cluster.cut("A", "BC")
+    cluster.nodes["A"].source.propose(b"nobody's".ljust(41, b"."))
+    cluster.nodes["A"].group.wake()
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+
+    cluster.heal()
+    cluster.run(1.0)
+    propose(cluster, 3, prefix="after")
+
+    cluster.check_converged()
+    assert 6 == len(cluster.values("A"))

@@ -101,7 +101,7 @@ def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
     publish(directory, [(node, os.getpid())])
     try:
         with _output_to(node.log_file) as terminal:
-            set_up_logs(settings.log_level)
+            set_up_logs(settings.log_level, node=settings.node_id)
             uvloop.run(until_signal(work(terminal)))
     finally:
         retract(directory)

@@ -13,6 +13,8 @@ from codeq_cluster.errors import ConfigInvalid
 TOKEN = "dev-token"  # noqa: S105 - printed for everyone to use, on a loopback address only
 HOST = "127.0.0.1"
 
+ARTIFACTS = "artifacts"  # Beside the nodes' directories: all of them keep theirs in it.
+
 _LINK_OFFSET = 10_000
 _PORT_MAX = 65_535
 
@@ -126,6 +128,11 @@ def document(
         "persistenceConfig": {"path": str(node.data_directory), "numShards": shards},
         "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
         "allowProducerAsWorker": True,
+        "webhooks": {"allowPrivate": True},
+        "artifacts": {
+            "provider": "local",
+            "directory": str(node.directory.parent / ARTIFACTS),
+        },
         "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
     }
 

@@ -55,6 +55,17 @@ def filled(path: Path) -> RocksShard:
     return shard
 
 
+def test_a_look_at_the_numbers_writes_nothing(tmp_path: Path) -> None:
+    """What is in memory stays there, and no file is added."""
+    shard = filled(tmp_path / "s")
+    before = shard.properties()
+    after = shard.properties()
+
+    assert before["memtable_bytes"] == after["memtable_bytes"] > 0
+    assert [] == list((tmp_path / "s").glob("*.sst"))
+    shard.close()
+
+
 def test_a_restart_finds_everything(tmp_path: Path) -> None:
     """Rows, index and digest survive a close, while references to the closed store live on."""
     closed = filled(tmp_path / "s")

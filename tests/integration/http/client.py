@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,26 @@ from codeq_cluster.settings import (
     PeerAddress,
     StaticToken,
     StoreSettings,
+    WebhookSettings,
 )
 
 DEADLINE_S = 20.0
 BASE = "/v1/codeq"
+
+# Tenants of one file of tests each, which counts on finding there what it made alone.
+OWN = (
+    "idle",
+    "topics",
+    "pauses",
+    "subscribers",
+    "audited",
+    "listed",
+    "cleaned",
+    "mine",
+    "theirs",
+    "crowd",
+    "rulers",
+)
 
 _SCOPES = (*sorted(WORKER_SCOPES), "codeq:admin")
 _TOKENS = AuthProviderSettings(
@@ -39,9 +56,23 @@ _TOKENS = AuthProviderSettings(
             scopes=("codeq:claim",),
             event_types=("allowed",),
         ),
+        StaticToken(
+            token="listener",
+            subject="l",
+            tenant="acme",
+            scopes=("codeq:subscribe",),
+            event_types=("allowed", "Also.Allowed", "no command"),
+        ),
+        *(
+            StaticToken(token=name, subject="s", tenant=name, scopes=_SCOPES, event_types=("*",))
+            for name in OWN
+        ),
         StaticToken(token="homeless", subject="h", tenant="NOT A TENANT", scopes=_SCOPES),
     ),
 )
+
+# Targets of these tests listen here.
+_LOCAL = WebhookSettings(allow_private=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +101,13 @@ class Client:
 
     Attributes:
         token: Sent by default; empty for none.
+        trust: Speaks TLS when given.
     """
 
     port: int
     token: str = "acme"
     open: list[asyncio.StreamWriter] = field(default_factory=list)
+    trust: ssl.SSLContext | None = None
 
     async def post(self, path: str, body: object = b"", **options: str) -> Answer:
         """Post a body: bytes as they are, anything else as JSON."""
@@ -96,7 +129,7 @@ class Client:
             writer.write(self.head(method, path, len(body), token=token, **headers) + body)
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
-            answer = await read_answer(reader)
+            answer = await read_answer(reader, bodiless=method == "HEAD")
             writer.close()
             return answer
 
@@ -113,7 +146,7 @@ class Client:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection that is closed at the end of the test, if not before."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
         self.open.append(writer)
         return reader, writer
 
@@ -134,17 +167,20 @@ class Client:
         return (await self.get(f"admin/queues/{command}")).json
 
 
-async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    """Read one answer."""
+async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:
+    """Read one answer; one to HEAD tells of a body that does not come."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = {
         name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])
     }
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    body_bytes = 0 if bodiless else int(headers.get("content-length", "0"))
+    body = await reader.readexactly(body_bytes)
     return Answer(int(head[0].split()[1]), headers, body)
 
 
-def single(data_dir: Path, limits: LimitSettings) -> NodeSettings:
+def single(
+    data_dir: Path, limits: LimitSettings, webhooks: WebhookSettings = _LOCAL
+) -> NodeSettings:
     """Describe a cluster of one node with two shards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -161,13 +197,23 @@ def single(data_dir: Path, limits: LimitSettings) -> NodeSettings:
         store=StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20),
         limits=limits,
         auth=AuthSettings(producer=(_TOKENS,), worker=(_TOKENS,)),
+        webhooks=webhooks,
     )
 
 
 @contextlib.asynccontextmanager
-async def running(data_dir: Path, limits: LimitSettings) -> AsyncIterator[Client]:
+async def running(
+    data_dir: Path, limits: LimitSettings, webhooks: WebhookSettings = _LOCAL
+) -> AsyncIterator[Client]:
     """Run a node until the end of the block; yield a client of it."""
-    node = Node(single(data_dir, limits))
+    async with serving(single(data_dir, limits, webhooks)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
+    """Run a node of these settings until the end of the block; yield a client of it."""
+    node = Node(settings)
     await node.start()
     client = Client(node.port)
     try:

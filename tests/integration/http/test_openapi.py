@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.integration.http.client import BASE, Answer, Client
+from tests.integration.http.operating import died
 from tests.unit.api.described import JSON, Described
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -59,7 +60,7 @@ async def test_what_is_described_is_served(node: Client) -> None:
     """Without a token each route is refused, or answers; none is unknown."""
     described = (await checked(node)).described
     for path, method, operation in described.operations():
-        answer = await node.send(method, path.format(id=ID, command="c"), b"", token="")
+        answer = await node.send(method, re.sub(r"{\w+}", "c", path), b"", token="")
 
         assert answer.status == (401 if operation["security"] else 200), (method, path)
 
@@ -111,6 +112,60 @@ async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
     assert [each.status for each in cancelled] == [200, 200]
 
 
+async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
+    """Topics, pauses, dead letters, lists, deliveries, the record, subscriptions, the cluster."""
+    api = await checked(node)
+    command = "operated"
+    queue = f"{BASE}/admin/queues/{{command}}"
+    topic = f"{BASE}/admin/topics/{{name}}"
+    policy = {"maxAttempts": 9, "priorityTiers": [1], "deadLetterTopicRef": "operated-dead"}
+    answers = [
+        await api.send("PUT", topic, policy, name="described"),
+        await api.send("PUT", topic, policy | {"weight": 2}, name="described"),
+        await api.send("GET", topic, name="described"),
+        await api.send("GET", f"{BASE}/admin/topics?limit=1"),
+        await api.send("POST", f"{queue}/pause", command=command),
+        await api.send("GET", queue, command=command),
+        await api.send("GET", f"{BASE}/admin/queues"),
+        await api.send("POST", f"{queue}/resume", command=command),
+        await api.send("DELETE", f"{topic}?deletionPolicy=Delete", name="described"),
+    ]
+    assert [each.status for each in answers] == [201, *[200] * 7, 204]
+
+    one, two = [await died(node, command, webhook="http://127.0.0.1:9/") for _ in range(2)]
+    dlq = f"{queue}/dlq"
+    answers = [
+        await api.send("GET", f"{dlq}?limit=1", command=command),
+        await api.send("GET", f"{dlq}?groupBy=error", command=command),
+        await api.send("GET", f"{dlq}/{{id}}", command=command, id=one),
+        await api.send("GET", f"{BASE}/tasks/{{id}}/explain", id=one),
+        await api.send("GET", f"{BASE}/admin/tasks?limit=1&status=FAILED"),
+        await api.send("GET", f"{BASE}/admin/deliveries?limit=1"),
+        await api.send("POST", f"{BASE}/admin/deliveries/replay", {"ids": [f"{one}.1"]}),
+        await api.send("POST", f"{dlq}/requeue", {"dryRun": True}, command=command),
+        await api.send("POST", f"{dlq}/{{id}}/requeue", command=command, id=one),
+        await api.send("DELETE", f"{dlq}/{{id}}", command=command, id=two),
+        await api.send("DELETE", f"{dlq}?dryRun=true", command=command),
+        await api.send("POST", f"{BASE}/admin/tasks/cleanup", {}),
+        await api.send("GET", f"{BASE}/admin/audit?limit=1"),
+        await api.send("GET", f"{BASE}/admin/cluster"),
+        await api.send("POST", f"{BASE}/admin/cluster/transfer", {"shard": 0, "to": "n1"}),
+        await api.send("POST", f"{BASE}/tasks/{{id}}/cancel", id=one),
+    ]
+    assert [each.status for each in answers] == [200] * len(answers)
+
+    subscriptions = f"{BASE}/workers/subscriptions"
+    body = {"callbackUrl": "https://example.com/", "deliveryMode": "group", "groupId": "g"}
+    made = await api.send("POST", subscriptions, body)
+    subscription_id = str(made.json["subscriptionId"])
+    answers = [
+        await api.send("POST", f"{subscriptions}/{{id}}/heartbeat", id=subscription_id),
+        await api.send("GET", f"{subscriptions}?limit=1"),
+        await api.send("DELETE", f"{subscriptions}/{{id}}", id=subscription_id),
+    ]
+    assert [each.status for each in answers] == [200, 200, 204]
+
+
 @pytest.mark.parametrize(
     "route",
     [
@@ -150,6 +205,22 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("acme", "GET /tasks/{id}", None, "not-found"),
         ("acme", "GET /tasks/{id}?consistency=some", None, "invalid-consistency"),
         ("acme", "GET /tasks/{id}/result?waitSeconds=x", None, "invalid-query"),
+        ("acme", "GET /tasks/{id}/explain", None, "not-found"),
+        ("acme", "GET /admin/tasks?status=x", None, "invalid-status"),
+        ("acme", "GET /admin/tasks?cursor=x", None, "invalid-cursor"),
+        ("acme", "GET /admin/audit?limit=0", None, "out-of-range"),
+        ("acme", "GET /admin/deliveries?limit=x", None, "invalid-query"),
+        ("acme", "POST /admin/tasks/cleanup", {"before": "x"}, "invalid-before"),
+        ("acme", "POST /admin/deliveries/replay", {}, "ids-required"),
+        ("acme", "POST /admin/deliveries/replay", {"ids": []}, "invalid-ids"),
+        ("acme", "POST /admin/deliveries/{id}/replay", None, "not-found"),
+        ("acme", "POST /admin/cluster/transfer", {"shard": 0, "to": "n9"}, "no-such-node"),
+        ("acme", "POST /admin/cluster/transfer", {"shard": 0}, "not-transferred"),
+        ("acme", "POST /workers/subscriptions", {"callbackUrl": "x"}, "invalid-callback-url"),
+        ("narrow", "GET /workers/subscriptions", None, "forbidden"),
+        ("acme", "PUT /admin/topics/{name}", {"weight": 0}, "invalid-field"),
+        ("acme", "GET /admin/topics/{name}", None, "not-found"),
+        ("acme", "DELETE /admin/topics/{name}", None, "deletion-policy-required"),
     ],
 )
 async def test_a_refusal_is_told_as_described(
@@ -158,7 +229,7 @@ async def test_a_refusal_is_told_as_described(
     """Its code is among those the document gives for that route and status."""
     api = await checked(node)
     method, _, path = route.partition(" ")
-    answer = await api.send_as(token, method, BASE + path, body, id=ID)
+    answer = await api.send_as(token, method, BASE + path, body, id=ID, name="nothing")
 
     assert answer.json["code"] == code
 

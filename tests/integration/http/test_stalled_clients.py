@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 from collections.abc import Callable, Coroutine
@@ -10,7 +11,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 import uvloop
 
-from tests.integration.http.client import DEADLINE_S, read_answer
+from tests.integration.http.client import DEADLINE_S, Client, read_answer
 from tests.integration.http.conftest import Running
 
 QUICK = {"header_timeout_ms": 300, "body_timeout_ms": 500}
@@ -41,6 +42,33 @@ async def test_a_client_that_stalls_in_a_head_loses_its_connection(
 
         await closed_by_the_node(reader)
         assert (await node.get("/readyz")).status == 200
+
+
+@pytest.mark.parametrize("served_before", [False, True])
+async def test_a_head_dripping_in_is_bounded_as_a_whole(
+    node_with: Running, served_before: bool
+) -> None:
+    """A byte now and then does not keep a connection open, whether it has been served or not."""
+    async with node_with(**QUICK) as node:
+        reader, writer = await node.connect()
+        if served_before:
+            writer.write(ASK)
+            assert (await read_answer(reader)).status == 200
+        writer.write(b"GET /healthz HTTP/1.1\r\nX-Endless: ")
+        await dripping(b"y", reader, writer)
+
+        assert (await node.get("/readyz")).status == 200
+
+
+async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Write a drop now and then until the node closes the connection, having said nothing."""
+    closing = asyncio.ensure_future(reader.read())
+    async with asyncio.timeout(DEADLINE_S):
+        while not closing.done():
+            writer.write(drop)
+            await asyncio.wait([closing], timeout=0.02)
+    with contextlib.suppress(ConnectionError):  # Of a drop that came after the end.
+        assert await closing == b""
 
 
 @pytest.mark.parametrize("sent", [b"", ASK, ASK + b"GET /hea"])
@@ -85,16 +113,22 @@ async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
         assert (await node.depth("c"))["ready"] == 1
 
 
-async def test_a_body_dripping_in_is_bounded_as_a_whole(node_with: Running) -> None:
+@pytest.mark.parametrize(
+    ("length", "drop"),
+    [(b"Content-Length: 1048576", b" "), (b"Transfer-Encoding: chunked", b"1\r\n \r\n")],
+)
+async def test_a_body_dripping_in_is_bounded_as_a_whole(
+    node_with: Running, length: bytes, drop: bytes
+) -> None:
     """A byte now and then does not keep a connection open."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
-        writer.write(node.head("POST", "tasks", 2**20))
+        writer.write(node.head("POST", "tasks", 0).replace(b"Content-Length: 0", length))
 
         answering = asyncio.ensure_future(read_answer(reader))
         async with asyncio.timeout(DEADLINE_S):
             while not answering.done():
-                writer.write(b" ")
+                writer.write(drop)
                 await asyncio.wait([answering], timeout=0.02)
 
         answer = answering.result()
@@ -111,36 +145,96 @@ async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> 
         assert answer.status == 401
 
 
+@pytest.mark.parametrize("sips", [False, True])
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_a_client_that_does_not_read_its_answer_loses_its_connection(
-    node_with: Running, run: Callable[[Coroutine[None, None, None]], None]
+    node_with: Running, run: Callable[[Coroutine[None, None, None]], None], sips: bool
 ) -> None:
-    """Its leases stay until they end; the node goes on. The loops differ in their transports."""
-    run(not_reading(node_with))
+    """A byte now and then does not help. The loops differ in their transports."""
+    run(not_reading(node_with, sips=sips))
 
 
-async def not_reading(node_with: Running) -> None:
-    """Claim far more than fits the buffers, and read nothing."""
+async def not_reading(node_with: Running, *, sips: bool) -> None:
+    """Claim far more than fits the buffers, and read nothing of it, or next to nothing."""
     async with node_with(**QUICK) as node:
         for _ in range(40):
             await node.create("large", payload="x" * 500_000)
         with socket.socket() as raw:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            raw.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(raw, ("127.0.0.1", node.port))
+            await connect_narrowly(raw, node)
             body = b'{"count":40,"commands":["large"]}'
+            loop = asyncio.get_running_loop()
             await loop.sock_sendall(raw, node.head("POST", "tasks/claim/batch", len(body)) + body)
-            # The kernel says of a socket whose peer is gone that it has an error or has hung up.
-            poll = select.poll()
-            poll.register(raw, select.POLLRDHUP)
             async with asyncio.timeout(DEADLINE_S):
-                while not poll.poll(0):
+                while not hung_up(raw):
+                    if sips:
+                        with contextlib.suppress(BlockingIOError, ConnectionError):
+                            raw.recv(1)
                     assert (await node.get("/readyz")).status == 200
 
+        # Its leases stay until they end; the node goes on.
         depth = await node.depth("large")
         assert depth["inProgress"] != 0
         assert (await node.get("/readyz")).status == 200
+
+
+async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
+    node_with: Running,
+) -> None:
+    """The node stops reading it, and then ends it; others are served meanwhile."""
+    async with node_with(**QUICK) as node:
+        with socket.socket() as raw:
+            await connect_narrowly(raw, node)
+            taken, flood = 0, ASK.replace(b"/healthz", b"/openapi.json") * 1000
+            async with asyncio.timeout(DEADLINE_S):
+                while not hung_up(raw):
+                    with contextlib.suppress(BlockingIOError, ConnectionError):
+                        taken += raw.send(flood)
+                    assert (await node.get("/readyz")).status == 200
+
+        # What the two kernels buffer, and no more: nothing is piled up within the node.
+        assert taken < 32 * 2**20
+
+
+async def connect_narrowly(raw: socket.socket, node: Client) -> None:
+    """Connect with buffers of the least size."""
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", node.port))
+
+
+def hung_up(raw: socket.socket) -> bool:
+    """Tell whether the other side is gone: the kernel reports an error or a hang-up."""
+    poll = select.poll()
+    poll.register(raw, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+async def test_requests_in_a_row_are_answered_in_order(node_with: Running) -> None:
+    """A client need not wait for one answer before it sends the next request."""
+    async with node_with() as node:
+        reader, writer = await node.connect()
+        asked = [f"asked-{number}" for number in range(200)]
+        for request_id in asked:
+            writer.write(node.head("GET", "/healthz", 0, X_Request_Id=request_id))
+        async with asyncio.timeout(DEADLINE_S):
+            answers = [await read_answer(reader) for _ in asked]
+
+        assert [answer.headers["x-request-id"] for answer in answers] == asked
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", ASK])
+async def test_stalled_clients_cannot_keep_all_places(node_with: Running, sent: bytes) -> None:
+    """Each place is free again in time, though nobody gives it up."""
+    async with node_with(**QUICK, idle_timeout_ms=300, connections_max=3) as node:
+        async with asyncio.timeout(DEADLINE_S):
+            while (await node.get("/healthz")).status == 200:
+                # More than there are places: one may still be the last answer's.
+                for _ in range(4):
+                    _, writer = await node.connect()
+                    writer.write(sent)
+            # The one connection of a good client is a place too, until it is closed.
+            while (await node.get("/readyz")).status != 200:
+                pass
 
 
 async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) -> None:

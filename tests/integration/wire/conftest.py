@@ -12,6 +12,7 @@ import pytest
 
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire import Mesh
+from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Dialling, Identity, Session
 
@@ -66,6 +67,7 @@ class Node:
     incarnation: int = 1
     serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
     recognises: Callable[[str, int], bool] = lambda peer, incarnation: True
+    certificates: Certificates[LinkContexts] | None = None
     received: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
     events: list[tuple[str, ...]] = field(default_factory=list)
     mesh: Mesh | None = None
@@ -88,6 +90,7 @@ class Node:
             ),
             serve=self.serve,
             recognises=self.recognises,
+            certificates=self.certificates,
         )
         await self.mesh.start()
         return self.mesh

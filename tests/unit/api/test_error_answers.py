@@ -11,6 +11,7 @@ from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import (
     CodeqError,
+    LimitExceeded,
     LinkLost,
     NoLeader,
     NotLeader,
@@ -55,6 +56,23 @@ def test_an_overloaded_broker_says_when_to_come_again() -> None:
     assert error.headers == {"Retry-After": "3", "X-Outcome": "not-applied"}
 
 
+def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
+    """In the header and in the body, in whole seconds of which there is at least one."""
+    error = from_failure(LimitExceeded(scope="producer", operation="create_task", retry_after_s=0))
+
+    assert error.status == 429
+    assert error.headers == {"Retry-After": "1", "X-Outcome": "not-applied"}
+    assert json.loads(envelope(error, "r")) == {
+        "error": "rate limit exceeded",
+        "code": "rate-limited",
+        "retryable": True,
+        "requestId": "r",
+        "scope": "producer",
+        "operation": "create_task",
+        "retryAfterSeconds": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("rejection", "status", "text"),
     [
@@ -64,6 +82,8 @@ def test_an_overloaded_broker_says_when_to_come_again() -> None:
         (Rejection.LEASE_LOST, 409, "lease-lost"),
         (Rejection.IDEMPOTENCY_CONFLICT, 409, "idempotency conflict"),
         (Rejection.ALREADY_TERMINAL, 409, "already-terminal"),
+        (Rejection.BUDGET_EXCEEDED, 429, "budget-exceeded"),
+        (Rejection.TOO_MANY, 409, "too-many"),
     ],
 )
 def test_every_refusal_of_the_broker_has_its_answer(

@@ -140,6 +140,34 @@ async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> N
     assert identity.event_types == ("a",)
 
 
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [
+        (StaticToken(token="half", subject="w", event_types=("a",)), "missing scope"),
+        (StaticToken(token="half", subject="w", scopes=("codeq:claim",)), "missing eventTypes"),
+    ],
+)
+async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
+    token: StaticToken, text: str
+) -> None:
+    """What it names, it is bound to: it must not end up with every command and every scope."""
+    both = static(token)
+    auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
+
+    assert await refusal(auth, "Bearer half", Access.WORKER) == (401, text)
+
+
+async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_know_it() -> None:
+    """One issuer for all, as in development; an admin's scope says nothing of a worker."""
+    both = static(StaticToken(token="rule", subject="r", scopes=("codeq:admin",)))
+    auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
+
+    identity = await auth.authenticate("Bearer rule", Access.WORKER)
+
+    assert identity.event_types == ("*",)
+    assert identity.scopes == WORKER_SCOPES | {"codeq:admin"}
+
+
 async def test_a_refused_stranger_is_told_what_a_worker_is_told() -> None:
     """The fallback to producers does not change the words."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)

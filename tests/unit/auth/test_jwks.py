@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 
 from codeq_cluster.auth.jwks import STALE_S_MAX, Jwks, KeysUnavailable
 
@@ -118,3 +120,100 @@ async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
 
     assert found is not None
     assert issuer.fetches == 1
+
+
+async def test_a_failing_issuer_keeps_nobody_waiting_who_has_a_known_key(issuer: Issuer) -> None:
+    """After one failure the old keys serve at once; the next attempt is the refresher's."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)
+    await keys.start()
+    try:
+        async with asyncio.timeout(5):
+            await keys.fetched.wait()
+        issuer.broken = True
+        clock.now_s += 400
+        first = await keys.key("one")
+        asked = issuer.fetches
+        clock.now_s += 10
+        issuer.silent.clear()
+        second = await keys.key("one")
+    finally:
+        issuer.silent.set()
+        await keys.stop()
+
+    assert first is not None
+    assert second is first
+    assert issuer.fetches == asked == 2
+
+
+async def test_old_keys_serve_no_longer_than_the_bound_beside_a_refresher(issuer: Issuer) -> None:
+    """The background does not make them younger."""
+    clock = Hours()
+    keys = Jwks(issuer.url, ttl_s=300, clock=clock)
+    await keys.start()
+    try:
+        async with asyncio.timeout(5):
+            await keys.fetched.wait()
+        issuer.broken = True
+        clock.now_s += 400
+        await keys.key("one")
+        clock.now_s += STALE_S_MAX
+        with pytest.raises(KeysUnavailable):
+            await keys.key("one")
+    finally:
+        await keys.stop()
+
+
+async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> None:
+    """A fetch has its time."""
+    issuer.silent.clear()
+    keys = Jwks(issuer.url, ttl_s=300, timeout_s=0.05)
+
+    with pytest.raises(KeysUnavailable):
+        await keys.key("one")
+    issuer.silent.set()
+
+    assert issuer.fetches == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(body=b'{"keys":[],"fill":"' + b"x" * 2**20 + b'"}'),
+        web.Response(body=gzip.compress(b'{"keys":[]}'), headers={"Content-Encoding": "gzip"}),
+        web.Response(status=302, headers={"Location": "/keys"}),
+        web.Response(status=204),
+        web.Response(body=b'{"keys":'),
+        web.Response(body=b'{"keys":{}}'),
+        web.Response(body=b'{"keys":[7]}'),
+        web.Response(body=b"[" * 10_000),
+        web.Response(body=b"\xff\xfe"),
+    ],
+)
+async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.Response) -> None:
+    """Too large, compressed, elsewhere or broken: the keys are not had, and nothing falls over."""
+    issuer.answer = answer
+    keys = Jwks(issuer.url, ttl_s=300)
+
+    with pytest.raises(KeysUnavailable):
+        await keys.key("one")
+
+    assert issuer.fetches == 1
+
+
+async def test_of_several_keys_without_an_id_none_is_guessed(issuer: Issuer) -> None:
+    """One alone serves tokens without an id; of two nobody can tell."""
+    issuer.publish()
+    issuer.odd = [_unnamed(issuer)]
+    one = await Jwks(issuer.url, ttl_s=300).key(None)
+    issuer.odd = [_unnamed(issuer), _unnamed(issuer)]
+    two = await Jwks(issuer.url, ttl_s=300).key(None)
+
+    assert one is not None
+    assert two is None
+
+
+def _unnamed(issuer: Issuer) -> dict[str, object]:
+    described = issuer.described("one")
+    del described["kid"]
+    return described

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import Engine, EngineLimits
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create
@@ -79,6 +80,7 @@ def make_shard(
 ) -> Shard:
     """Make an engine over a store that may have a history."""
     seen = Seen()
+    catalogue = Catalogue()
     engine = Engine(
         node_id="n1",
         shard=0,
@@ -94,7 +96,10 @@ def make_shard(
         clock=clock,
         fraction=random.Random(7).random,
         observer=seen,
+        catalogue=catalogue,
     )
+    catalogue.attach([store.state], [lambda: engine.replica])
+    engine.on_rows(catalogue.rows)
     log = OneNodeLog(engine, engine)
     engine.attach(log)
     return Shard(store, clock, seen, engine, log)

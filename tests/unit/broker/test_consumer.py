@@ -12,7 +12,9 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.producer import Producer
+from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import NewResult, NewTask
+from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
@@ -84,14 +86,16 @@ def desk() -> Desk:
         snapshot=Snapshot,
         head=Head,
         depth=Depth,
+        question=Question,
+        answer=Answer,
         took=lambda method, seconds: None,
     )
     background = Background()
     shard.log.lead()
     return Desk(
         shard,
-        Producer(shards, max_attempts_default=5),
-        Consumer(shards, waiters, background),
+        Producer(shards),
+        Consumer(shards, waiters, background, Uploads(shards, None, background, base="")),
         background,
     )
 

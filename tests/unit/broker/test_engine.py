@@ -6,11 +6,18 @@ import asyncio
 
 import pytest
 
+from codeq_cluster.broker import engine
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.operations import Heartbeat, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
 from codeq_cluster.core.task import State
-from codeq_cluster.errors import NotLeader, OperationTooLarge, OutcomeUnknown, Overloaded
+from codeq_cluster.errors import (
+    NotLeader,
+    OperationTooLarge,
+    OutcomeUnknown,
+    Overloaded,
+    StorageFailed,
+)
 from codeq_cluster.testing.memory_store import MemoryShard
 
 from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard
@@ -233,6 +240,28 @@ async def test_a_delay_ends_without_anybody_asking(shard: Shard) -> None:
     shard.clock.pass_ms(5)
     await _until_timer(shard)
 
+    assert shard.engine.head("acme", ("render",)) is not None
+
+
+async def test_time_goes_on_after_a_read_that_failed(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for what is due, so nobody would notice if it were not tried again."""
+    monkeypatch.setattr(engine, "RETRY_S", 0.001)
+    await shard.engine.operate([create("t1", delay_ms=5)])
+    read, failed = shard.store.state.get, asyncio.Event()
+
+    def fails_once(key: bytes) -> bytes | None:
+        if key == keyspace.task("t1") and not failed.is_set():
+            failed.set()
+            raise StorageFailed("reading a row")
+        return read(key)
+
+    monkeypatch.setattr(shard.store.state, "get", fails_once)
+    shard.clock.pass_ms(5)
+    await _until_timer(shard)
+
+    assert failed.is_set()
     assert shard.engine.head("acme", ("render",)) is not None
 
 

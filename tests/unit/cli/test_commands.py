@@ -13,7 +13,10 @@ from codeq_cluster.cli.main import main
 from codeq_cluster.config.keys import KEYS
 
 _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
-_COMMANDS = ("dev", "node", "status", "task", "config")
+_COMMANDS = (
+    *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "audit"),
+    *("cluster", "backup", "restore", "inspect", "config", "token", "doctor"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +44,23 @@ def test_a_wrong_use_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
 
     assert ended.value.code == 2
     assert "usage: codeq-cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url", ["foo", "http://", "ftp://h", "http://h:99999", "http://[::1", "http://u:turnip@h:1"]
+)
+def test_what_is_no_base_url_of_a_node_is_a_wrong_use(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before anything is asked, and a password is not repeated."""
+    with pytest.raises(SystemExit) as ended:
+        main(["task", "get", "t", "--url", url])
+
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "--url" in error
+    assert "http or https URL" in error
+    assert "turnip" not in error
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
@@ -135,6 +155,45 @@ def test_a_task_command_without_a_broker_ends_with_1(capsys: pytest.CaptureFixtu
 
     assert code == 1
     assert url in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["worker", "start", "--events", "e", "--handler", "./none"], "--handler ./none"),
+        (["worker", "start", "--events", "e,", "--handler", "sh"], "--events"),
+        (["worker", "start", "--events", "e", "--handler", "sh", "--concurrency", "0"], "1 to 256"),
+        (["worker", "start", "--events", "e", "--handler", "sh", "--lease-seconds", "1"], "3 to"),
+        (["dlq", "delete", "e", "--error", "", "--yes"], "--all"),
+        (["topic", "put", "e", "--priorities", "high"], "--priorities high"),
+        (["topic", "put", "e", "--policy", "none"], "--policy none"),
+        (["topic", "put", "e", "--policy", "-", "--weight", "1"], "--policy"),
+        (["audit", "--limit", "0"], "--limit 0"),
+    ],
+)
+def test_a_use_that_only_the_command_sees_to_be_wrong_ends_with_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says what is allowed, before anything is sent."""
+    code = main([*arguments, "--url", _nobody()])
+
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1), error
+    assert named in error
+
+
+@pytest.mark.parametrize("words", [["queue", "ls"], ["dlq", "ls", "e"], ["cluster", "status"]])
+def test_a_command_for_operators_says_what_to_do_without_a_broker(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the URL that was tried, and the flag for another."""
+    url = _nobody()
+    code = main([*words, "--url", url])
+
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (1, 1)
+    assert url in error
+    assert "--url" in error
 
 
 def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

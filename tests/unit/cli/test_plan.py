@@ -57,6 +57,8 @@ def test_the_written_configuration_is_one_a_node_takes(tmp_path: Path) -> None:
         assert [peer.http for peer in settings.peers] == [peer.url for peer in nodes]
         assert (settings.data_dir, settings.shards) == (node.data_directory, 5)
         assert settings.cluster_secret == "0123456789abcdef"
+        assert settings.artifacts.provider == "local"
+        assert settings.artifacts.directory == tmp_path / "artifacts"
         assert "codeq:admin" in settings.auth.producer[0].tokens[0].scopes
 
 

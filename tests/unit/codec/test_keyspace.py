@@ -7,9 +7,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace
-from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.codec.keyspace import Family, Place
+from codeq_cluster.core.items import Audit, Delivery, Item, Kind, Pause, Subscription, Sweep, Topic
 from codeq_cluster.core.task import State, Task
 
 SEQ_OF_SLASHES = int.from_bytes(b"////////")
@@ -65,7 +67,13 @@ def test_timed_keys_come_apart(instant_ms: int) -> None:
         (keyspace.result("t"), Family.RESULT),
         (keyspace.delayed("q", "", due_ms=SEQ_OF_SLASHES, task_id="t"), Family.DELAYED),
         (keyspace.inprog("q", "acme", task_id="t"), Family.INPROG),
-        (keyspace.dlq("q", "acme", task_id="t"), Family.DLQ),
+        (keyspace.ended(Place.DLQ, "q", "acme", ended_ms=SEQ_OF_SLASHES, task_id="t"), Family.DLQ),
+        (keyspace.ended(Place.DONE, "q", "", ended_ms=1, task_id="t"), Family.DONE),
+        (keyspace.ended(Place.FAILED, "q", "", ended_ms=1, task_id="t"), Family.FAILED),
+        (keyspace.item(Kind.TOPIC, "acme", "q"), Family.ITEM),
+        (keyspace.item(Kind.AUDIT, "", "1-request"), Family.ITEM),
+        (keyspace.body("acme", "t.1"), Family.BODY),
+        (keyspace.dead_prefix("acme") + b"////////" + b"/t.1", Family.DEAD),
         (keyspace.lease(SEQ_OF_SLASHES, "t"), Family.LEASE),
         (keyspace.ttl(SEQ_OF_SLASHES, "t"), Family.TTL),
         (keyspace.claim("request", "t"), Family.CLAIM),
@@ -87,6 +95,41 @@ def test_keys_that_end_with_a_task_id_give_it_back() -> None:
     """Claims and results are found by key alone."""
     assert keyspace.claim_task_id(keyspace.claim("request", "t-1")) == "t-1"
     assert keyspace.result_task_id(keyspace.result("t-1")) == "t-1"
+
+
+def test_keys_of_items_come_apart() -> None:
+    """The default tenant is the empty one; a slash in an instant does no harm."""
+    for kind in Kind:
+        for tenant in ("", "acme"):
+            key = keyspace.item(kind, tenant, "t.1")
+
+            assert keyspace.item_parts(key) == (kind, tenant, "t.1")
+            assert key.startswith(keyspace.item_prefix(kind, tenant))
+            assert key.startswith(keyspace.item_prefix(kind))
+    [errand] = keyspace.item_index_keys(_delivery(due_ms=SEQ_OF_SLASHES))
+
+    assert keyspace.family(errand) is Family.ERRAND
+    assert keyspace.item_parts(errand) == (Kind.DELIVERY, "acme", "t.1")
+    assert keyspace.item_timer_ms(errand) == SEQ_OF_SLASHES
+
+
+def test_a_tenant_whose_name_begins_like_another_has_items_of_its_own() -> None:
+    """A list of one tenant's items never shows another's."""
+    start, end = keyspace.prefix_range(keyspace.item_prefix(Kind.TOPIC, "acme"))
+
+    assert start <= keyspace.item(Kind.TOPIC, "acme", "~") < end
+    for key in (
+        keyspace.item(Kind.TOPIC, "acme2", "q"),
+        keyspace.item(Kind.TOPIC, "", "acme"),
+        keyspace.item(Kind.PAUSE, "acme", "q"),
+    ):
+        assert not start <= key < end
+
+
+def test_an_item_of_an_unknown_kind_is_not_guessed_at() -> None:
+    """A newer version's kind is an error to whoever must know it."""
+    with pytest.raises(ValueError, match="moon"):
+        keyspace.item_parts(b"codeq/item/moon/acme/x")
 
 
 def test_counters_belong_to_a_queue_and_a_tenant() -> None:
@@ -135,18 +178,97 @@ def test_a_prefix_range_holds_exactly_what_begins_with_it(prefix: bytes, tail: b
 
 def test_a_ready_task_without_a_time_to_live_has_one_row() -> None:
     """The common case costs one index row."""
-    assert keyspace.index_rows(_task(State.READY, seq=4)) == {
-        keyspace.pending("render", "acme", priority=2, seq=4, task_id="t"): b""
-    }
+    assert keyspace.index_keys(_task(State.READY, seq=4)) == (
+        keyspace.pending("render", "acme", priority=2, seq=4, task_id="t"),
+    )
 
 
 def test_a_delayed_task_wakes_at_the_first_of_its_two_instants() -> None:
     """One timer row a task: due, or dead before that."""
-    assert keyspace.ttl(50, "t") in keyspace.index_rows(_task(State.DELAYED, due_ms=50))
-    both = keyspace.index_rows(_task(State.DELAYED, due_ms=50, expires_ms=40))
+    assert keyspace.ttl(50, "t") in keyspace.index_keys(_task(State.DELAYED, due_ms=50))
+    both = keyspace.index_keys(_task(State.DELAYED, due_ms=50, expires_ms=40))
 
     assert keyspace.ttl(40, "t") in both
     assert keyspace.ttl(50, "t") not in both
+
+
+def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
+    """What leaves the broker and what ends by itself have one timer; what stays has none."""
+    sweep = Sweep(tenant="", id="t.u", task_id="t", upload="u", due_ms=5)
+    subscription = Subscription(
+        tenant="acme", id="s", worker="ann", callback_url="https://w.example/", expires_ms=6
+    )
+    audit = Audit(
+        tenant="acme", id="1-r", at_ms=1, actor="ops", action="a", target="t", expires_ms=7
+    )
+    timers = {item: _timers(item) for item in (_delivery(due_ms=4), sweep, subscription, audit)}
+
+    assert list(timers.values()) == [
+        [(Family.ERRAND, 4, (Kind.DELIVERY, "acme", "t.1"))],
+        [(Family.ERRAND, 5, (Kind.SWEEP, "", "t.u"))],
+        [(Family.EXPIRY, 6, (Kind.SUBSCRIPTION, "acme", "s"))],
+        [(Family.EXPIRY, 7, (Kind.AUDIT, "acme", "1-r"))],
+    ]
+    assert keyspace.item_index_keys(Topic(tenant="acme", id="q", name="Q")) == ()
+    assert keyspace.item_index_keys(Pause(tenant="acme", id="q")) == ()
+
+
+def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> None:
+    """Each is in the list of its tenant and ends by itself."""
+    listed = []
+    for died_ms in (1, 255, 256, 2**40):
+        dead, expiry = keyspace.item_index_keys(_delivery(died_ms=died_ms, expires_ms=9))
+        listed.append(dead)
+
+        assert keyspace.family(dead) is Family.DEAD
+        assert keyspace.family(expiry) is Family.EXPIRY
+        assert keyspace.dead_delivery_id(dead) == "t.1"
+        assert dead.startswith(keyspace.dead_prefix("acme"))
+
+    assert listed == sorted(listed, reverse=True)
+
+
+def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
+    """Those that ended before an instant are the end of the list."""
+    keys = [
+        keyspace.ended(Place.DLQ, "q", "acme", ended_ms=ended_ms, task_id="t")
+        for ended_ms in (256, 255, 1)
+    ]
+    start = keyspace.ended_before(Place.DLQ, "q", "acme", 256)
+
+    assert keys == sorted(keys)
+    assert [key >= start for key in keys] == [False, True, True]
+    assert [keyspace.place_task_id(key) for key in keys] == ["t"] * 3
+
+
+def test_a_dead_letter_lies_in_the_queue_that_keeps_it() -> None:
+    """Whatever its command is."""
+    task = replace(_task(State.DEAD), dead_queue="graves")
+    place, _ = keyspace.index_keys(task)
+
+    assert keyspace.queue_of(place) == ("graves", "acme")
+    assert keyspace.family(place) is Family.DLQ
+
+
+def _delivery(*, due_ms: int = 0, died_ms: int = 0, expires_ms: int = 0) -> Delivery:
+    return Delivery(
+        tenant="acme",
+        id="t.1",
+        task_id="t",
+        command="render",
+        url="https://hooks.example/",
+        created_ms=1,
+        due_ms=due_ms,
+        died_ms=died_ms,
+        expires_ms=expires_ms,
+    )
+
+
+def _timers(item: Item) -> list[tuple[Family, int, tuple[Kind, str, str]]]:
+    return [
+        (keyspace.family(key), keyspace.item_timer_ms(key), keyspace.item_parts(key))
+        for key in keyspace.item_index_keys(item)
+    ]
 
 
 def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -> Task:

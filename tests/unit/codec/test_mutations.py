@@ -6,10 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.codec.mutations import mutations
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change, TaskChange
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.operations import Advance, Cancel, Claim, Create, Operation
+from codeq_cluster.core.operations import (
+    Advance,
+    Cancel,
+    Claim,
+    Create,
+    Operation,
+    PutTopic,
+    Requeue,
+)
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import Counters, State
 from codeq_cluster.core.view import KeyRow
@@ -20,6 +29,8 @@ CREATE = Create(id="t", tenant="acme", command="Render", payload='"ü"')
 KEYED = replace(CREATE, idempotency_key="k", fingerprint="print")
 CLAIM = Claim(request="r", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=100)
 CANCEL = Cancel(request="c", id="t", tenant="acme")
+PAYLOAD_BYTES = len(CREATE.payload.encode())
+ONE_CANCELLED = Counters(failed=1, stored_bytes=PAYLOAD_BYTES + len("CANCELLED"))
 
 
 def test_a_created_task_brings_record_payload_place_and_count() -> None:
@@ -33,7 +44,9 @@ def test_a_created_task_brings_record_payload_place_and_count() -> None:
         keyspace.task("t"): records.encode_task(task),
         keyspace.payload("t"): '"ü"'.encode(),
         keyspace.pending("render", "acme", priority=0, seq=task.seq, task_id="t"): b"",
-        keyspace.stats("render", "acme"): records.encode_counters(Counters(ready=1)),
+        keyspace.stats("render", "acme"): records.encode_counters(
+            Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
+        ),
     }
 
 
@@ -45,7 +58,8 @@ def test_a_place_left_within_the_batch_is_never_written() -> None:
 
     assert keyspace.Family.PENDING not in families
     assert rows[keyspace.inprog("render", "acme", task_id="t")] == b""
-    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(Counters(leased=1))
+    counted = Counters(leased=1, stored_bytes=PAYLOAD_BYTES)
+    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(counted)
 
 
 def test_a_move_touches_only_the_rows_that_differ() -> None:
@@ -67,10 +81,37 @@ def test_a_move_touches_only_the_rows_that_differ() -> None:
 def test_a_queue_with_no_task_left_has_no_counters() -> None:
     """Names of queues do not pile up in the store."""
     view = DictView()
-    _changes(view, CREATE)
-    rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: Counters(ready=1))
+    _changes(view, CREATE, CANCEL)
+    view.now_ms += 10
+    rows = mutations(_changes(view, Advance(count=1)), _one_cancelled)
 
     assert rows[keyspace.stats("render", "acme")] is None
+
+
+def test_an_ended_task_is_counted_with_its_result() -> None:
+    """The bytes of a result are the tenant's like those of a payload."""
+    view = DictView()
+    _changes(view, CREATE)
+    before = Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
+    rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: before)
+
+    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(ONE_CANCELLED)
+
+
+def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue() -> None:
+    """Operators look for it in the target; what it takes up is its own queue's."""
+    view = DictView()
+    target = PutTopic(request="p", tenant="acme", name="render", by="op", dead_letter="graves")
+    _changes(view, target, replace(CREATE, ttl_ms=5))
+    view.now_ms += 5
+    before = {"render": Counters(ready=1, stored_bytes=PAYLOAD_BYTES), "graves": Counters()}
+    rows = mutations(_changes(view, Advance(count=1)), lambda queue, _tenant: before[queue])
+
+    bytes_now = PAYLOAD_BYTES + len("MESSAGE_EXPIRED")
+    counted = Counters(stored_bytes=bytes_now)
+    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(counted)
+    assert rows[keyspace.stats("graves", "acme")] == records.encode_counters(Counters(dead=1))
+    assert keyspace.ended(Place.DLQ, "graves", "acme", ended_ms=view.now_ms, task_id="t") in rows
 
 
 def test_a_deleted_task_takes_everything_along() -> None:
@@ -78,10 +119,12 @@ def test_a_deleted_task_takes_everything_along() -> None:
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1)), _none)
+    rows = mutations(_changes(view, Advance(count=1)), _one_cancelled)
 
     assert rows == dict.fromkeys(
         (
+            keyspace.ended(Place.FAILED, "render", "acme", ended_ms=1, task_id="t"),
+            keyspace.stats("render", "acme"),
             keyspace.task("t"),
             keyspace.payload("t"),
             keyspace.result("t"),
@@ -96,7 +139,8 @@ def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1), replace(KEYED, id="u")), _none)
+    changes = _changes(view, Advance(count=1), replace(KEYED, id="u"))
+    rows = mutations(changes, _one_cancelled)
 
     row = rows[keyspace.idempotency("acme", "k")]
 
@@ -108,7 +152,7 @@ def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1), CREATE), _none)
+    rows = mutations(_changes(view, Advance(count=1), CREATE), _one_cancelled)
 
     assert rows[keyspace.result("t")] is None
     assert rows[keyspace.idempotency("acme", "k")] is None
@@ -123,6 +167,19 @@ def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
     changes += _changes(view, Advance(count=1))
 
     assert mutations(changes, _none) == {}
+
+
+def test_a_task_that_died_and_was_revived_within_the_batch_has_no_result() -> None:
+    """Nobody who asks for it hears of a death that was undone."""
+    view = DictView()
+    _changes(view, replace(CREATE, ttl_ms=5))
+    view.now_ms += 5
+    requeue = Requeue(request="q", tenant="acme", ids=("t",), by="op")
+    changes = _changes(view, Advance(count=1), requeue)
+    rows = mutations(changes, lambda _queue, _tenant: Counters(ready=1, stored_bytes=PAYLOAD_BYTES))
+
+    assert keyspace.result("t") not in rows
+    assert keyspace.stats("render", "acme") not in rows
 
 
 def test_counters_below_zero_stop_the_node() -> None:
@@ -146,14 +203,18 @@ def test_changes_that_do_not_follow_each_other_stop_the_node() -> None:
         mutations([changes[0], stray], _none)
 
 
-def _changes(view: DictView, *operations: Operation) -> list[TaskChange]:
-    changes: list[TaskChange] = []
+def _changes(view: DictView, *operations: Operation) -> list[Change]:
+    changes: list[Change] = []
     for operation in operations:
         decision = decide(view, operation, RULES)
         assert decision.changes
         view.advance(decision.changes)
         changes += decision.changes
     return changes
+
+
+def _one_cancelled(_queue: str, _tenant: str) -> Counters:
+    return ONE_CANCELLED
 
 
 def _none(_queue: str, _tenant: str) -> Counters:

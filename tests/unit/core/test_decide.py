@@ -6,13 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.claiming import CLAIM_PAYLOAD_BYTES_MAX, CLAIM_SKIPS_MAX
-from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
-    Claim,
-    Create,
     Heartbeat,
     Nack,
     Operation,
@@ -21,59 +18,19 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import (
     Advanced,
     Cancelled,
-    Claimed,
     Created,
     Extended,
-    Outcome,
     Rejected,
     Rejection,
     Returned,
     Submitted,
 )
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.testing.dict_view import DictView
+from codeq_cluster.core.task import AttemptOutcome, State
 
-NOW_MS = 1_000_000
-LEASE_MS = 30_000
+from .shard import LEASE_MS, NOW_MS, Shard, create
+
 RULES = Rules()
-
-
-class Shard:
-    """A view and what is asked of it, one operation after another."""
-
-    def __init__(self, rules: Rules = RULES) -> None:
-        self.view = DictView(now_ms=NOW_MS)
-        self.rules = rules
-
-    def ask(self, operation: Operation) -> Outcome:
-        """Decide and take note."""
-        decision = decide(self.view, operation, self.rules)
-        self.view.advance(decision.changes)
-        return decision.outcome
-
-    def create(self, task_id: str = "t", **fields: object) -> None:
-        """Create a task."""
-        assert self.ask(_create(task_id, **fields)) == Created(self.task(task_id))
-
-    def claim(self, **fields: object) -> list[str]:
-        """Claim as `ann` and return the ids."""
-        outcome = self.ask(_claim(**fields))
-        assert isinstance(outcome, Claimed)
-        return [task.id for task in outcome.tasks]
-
-    def wait(self, span_ms: int) -> int:
-        """Let time pass and act; return on how many tasks."""
-        self.view.now_ms += span_ms
-        outcome = self.ask(Advance(count=100))
-        assert isinstance(outcome, Advanced)
-        return outcome.count
-
-    def task(self, task_id: str = "t") -> Task:
-        """Return a task that exists."""
-        task = self.view.task(task_id)
-        assert task is not None
-        return task
 
 
 def test_a_created_task_is_ready_at_once() -> None:
@@ -94,7 +51,7 @@ def test_a_create_sent_again_stands_once() -> None:
     shard.create()
     shard.claim()
 
-    assert shard.ask(_create("t")) == Created(shard.task(), replay=False, payload="")
+    assert shard.ask(create("t")) == Created(shard.task(), replay=False, payload="")
     assert shard.task().state is State.LEASED
 
 
@@ -103,7 +60,7 @@ def test_an_id_that_is_taken_by_another_tenant_is_refused() -> None:
     shard = Shard()
     shard.create()
 
-    outcome = shard.ask(_create("t", tenant="umbrella"))
+    outcome = shard.ask(create("t", tenant="umbrella"))
 
     assert Rejected(Rejection.IDEMPOTENCY_CONFLICT) == outcome
 
@@ -124,7 +81,7 @@ def test_an_idempotency_key_answers_with_the_task_it_stands_for() -> None:
     """The same key and content from another request is a replay, with the first payload."""
     shard = Shard()
     shard.create("first", idempotency_key="k", fingerprint="f", payload='{"a": 1}')
-    outcome = shard.ask(_create("second", idempotency_key="k", fingerprint="f"))
+    outcome = shard.ask(create("second", idempotency_key="k", fingerprint="f"))
 
     assert Created(shard.task("first"), replay=True, payload='{"a": 1}') == outcome
     assert shard.view.task("second") is None
@@ -133,17 +90,17 @@ def test_an_idempotency_key_answers_with_the_task_it_stands_for() -> None:
 def test_a_keyed_create_sent_again_is_no_replay() -> None:
     """The caller whose create it was hears the same answer twice."""
     shard = Shard()
-    create = _create("first", idempotency_key="k", fingerprint="f")
-    first = shard.ask(create)
+    made = create("first", idempotency_key="k", fingerprint="f")
+    first = shard.ask(made)
 
-    assert shard.ask(create) == first
+    assert shard.ask(made) == first
 
 
 def test_an_idempotency_key_with_other_content_is_a_conflict() -> None:
     """A key never stands for two tasks."""
     shard = Shard()
     shard.create("first", idempotency_key="k", fingerprint="f")
-    outcome = shard.ask(_create("second", idempotency_key="k", fingerprint="g"))
+    outcome = shard.ask(create("second", idempotency_key="k", fingerprint="g"))
 
     assert Rejected(Rejection.IDEMPOTENCY_CONFLICT) == outcome
 
@@ -179,31 +136,15 @@ def test_a_queue_gives_priority_first_then_the_oldest() -> None:
     assert shard.claim(count=3) == ["high", "high later", "low"]
 
 
-def test_several_commands_share_priorities_in_the_order_they_are_named() -> None:
-    """Among equal priorities the first command is served out before the second."""
-    shard = Shard()
-    for task_id, command, priority in (
-        ("b-1", "b", 5),
-        ("a-1", "a", 5),
-        ("b-2", "b", 5),
-        ("a-2", "a", 5),
-        ("a-0", "a", 0),
-        ("b-9", "b", 9),
-    ):
-        shard.create(task_id, command=command, priority=priority)
-
-    assert shard.claim(commands=("a", "b"), count=9) == ["b-9", "a-1", "a-2", "b-1", "b-2", "a-0"]
-
-
-def test_no_commands_means_every_queue_in_enqueue_order() -> None:
-    """Ties across all queues of the tenant go by sequence."""
+def test_no_commands_means_every_queue_in_turn() -> None:
+    """The queues of the tenant are served one after another, each in its own order."""
     shard = Shard()
     shard.create("b-1", command="b")
     shard.create("a-1", command="a")
     shard.create("b-2", command="b")
     shard.create("other", command="a", tenant="umbrella")
 
-    assert shard.claim(commands=(), count=9) == ["b-1", "a-1", "b-2"]
+    assert shard.claim(commands=(), count=9) == ["a-1", "b-1", "b-2"]
 
 
 def test_queues_ignore_case_and_tasks_keep_it() -> None:
@@ -257,6 +198,25 @@ def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
     assert shard.claim(request="claim-1", count=3) == ["a"]
     assert shard.claim(request="claim-2", count=3) == ["b"]
     assert shard.task("c").attempts == 0
+
+
+def test_a_claim_counts_what_the_tasks_themselves_take_in_an_answer() -> None:
+    """A history of long errors weighs as a payload does, in characters of four bytes each."""
+    shard = Shard(Rules(backoff_base_ms=0))
+    small = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 20) + '"'
+    for n in range(20):
+        shard.create(f"t-{n:02}", payload=small, max_attempts=1000)
+    plain = len(shard.claim(request="plain", count=20))
+
+    heavy = Shard(Rules(backoff_base_ms=0))
+    for n in range(20):
+        heavy.create(f"t-{n:02}", payload=small, max_attempts=1000)
+    for n in range(20 * 20):
+        [task_id] = heavy.claim(request=f"claim-{n}")
+        reason = "\N{SKULL}" * 1024
+        heavy.ask(Nack(request=f"nack-{n}", id=task_id, tenant="acme", worker="ann", reason=reason))
+
+    assert len(heavy.claim(request="heavy", count=20)) < plain
 
 
 def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
@@ -568,23 +528,6 @@ def _leased() -> Shard:
     shard.create()
     assert shard.claim() == ["t"]
     return shard
-
-
-def _create(task_id: str, **fields: object) -> Create:
-    create = Create(id=task_id, tenant="acme", command="render", payload="{}")
-    return replace(create, **fields)
-
-
-def _claim(**fields: object) -> Claim:
-    claim = Claim(
-        request="claim-1",
-        tenant="acme",
-        worker="ann",
-        commands=("render",),
-        count=1,
-        lease_ms=LEASE_MS,
-    )
-    return replace(claim, **fields)
 
 
 def _abandon(request: str = "abandon-1") -> Abandon:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.core.sharding import fnv1a_64, shard_of
+from codeq_cluster.core.sharding import fnv1a_64, home_shard, shard_of
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,11 @@ def test_the_hash_is_fnv1a(text: str, expected: int) -> None:
 def test_a_shard_is_one_of_those_there_are() -> None:
     """0 <= shard < shards, and every shard gets its share."""
     assert {shard_of(str(number), 4) for number in range(64)} == {0, 1, 2, 3}
+
+
+def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> None:
+    """A tenant's home is one shard for good, and no shard is everybody's."""
+    homes = {home_shard(f"tenant-{number}", 4) for number in range(64)}
+
+    assert homes == {0, 1, 2, 3}
+    assert home_shard("", 4) == home_shard("_", 4) == shard_of("tenant/_", 4)

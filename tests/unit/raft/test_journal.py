@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from random import Random
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
-from codeq_cluster.raft.journal import NO_OP, Journal
+from codeq_cluster.raft.journal import NO_OP, Journal, rows_after_snapshot, stored_term
 from codeq_cluster.testing.sim_disk import SimDisk
 
 Change = Callable[[bytes], bytes | None]
@@ -275,3 +276,102 @@ def test_the_log_equals_a_plain_list_whatever_happens_to_it(data: st.DataObject)
         index = data.draw(st.integers(min(model), max(model)))
         assert [model[index]] == journal.read(index, count=1, bytes_max=0)
         assert model[index][2] == journal.term_at(index)
+
+
+# Bounds.
+
+
+class CountedSizes(array):  # type: ignore[type-arg]
+    """The sizes of a log's entries; counts how many are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, place: int | slice) -> int | array[int]:  # type: ignore[override]
+        found = super().__getitem__(place)
+        type(self).looked_at += 1 if isinstance(found, int) else len(found)
+        return found
+
+
+@pytest.mark.parametrize("applied_behind", [0, 1500], ids=["applied", "applying"])
+def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
+    """A long log within its bounds, or one that cannot be trimmed yet, is not walked through."""
+    disk = SimDisk()
+    journal = opened(disk, cache_bytes_max=100)
+    sizes = type("Sizes", (CountedSizes,), {"looked_at": 0})("Q", journal._sizes)
+    journal._sizes = sizes
+    bound = 2000
+    for index in range(2, 20_001):
+        journal.add(b"\x00" + b"%09d" % index, index, 1)
+        flush(journal, disk)
+        if len(journal) > bound:
+            upto = max(1, index - applied_behind)
+            journal.trim(journal.first_within(2**30, bound // 2, upto=upto))
+
+    assert journal.first > 17_000
+    # Once to find out how far, once to sum it up; and again while it is not enough for a trim.
+    assert type(sizes).looked_at <= 2 * journal.first + 256 * (20_000 // 256) * 2
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=40),
+    bytes_max=st.integers(0, 500),
+    entries_max=st.integers(1, 50),
+    upto=st.integers(1, 50),
+)
+def test_what_stays_is_within_the_bounds(
+    sizes: list[int], bytes_max: int, entries_max: int, upto: int
+) -> None:
+    """No entry more than needed goes, none beyond the limit, and never the last."""
+    journal = opened(SimDisk())
+    for index, size in enumerate(sizes, start=2):
+        journal.add(b"\x00" * size, index, 1)
+    lengths = {1: 1, **dict(enumerate(sizes, start=2))}
+
+    first = journal.first_within(bytes_max, entries_max, upto=upto)
+
+    def fits(start: int) -> bool:
+        kept = [size for index, size in lengths.items() if index >= start]
+        return sum(kept) <= bytes_max and len(kept) <= entries_max
+
+    end = min(upto, journal.last)
+    assert first == next((index for index in range(1, end) if fits(index)), end)
+
+
+# What a snapshot leaves.
+
+
+@given(
+    index=st.integers(2, 2**40),
+    term=st.integers(0, 2**20),
+    ahead=st.integers(0, 3),
+    voted_for=st.sampled_from([None, "A", "B"]),
+)
+def test_a_log_that_begins_at_a_snapshot_is_loaded(
+    index: int, term: int, ahead: int, voted_for: str | None
+) -> None:
+    """Nothing of the old log is left; term and vote are as they were given; entries follow."""
+    disk = SimDisk()
+    filled(disk, 20, term=3)
+    puts, deletes = rows_after_snapshot(index, term, vote_term=term + ahead, voted_for=voted_for)
+    disk.write(puts, delete_ranges=deletes, sync=True)
+
+    journal = opened(disk, applied=index)
+
+    assert (index, index, term) == (journal.first, journal.last, journal.last_term)
+    assert (term + ahead, voted_for) == (journal.term, journal.voted_for)
+    assert (index, index) == (journal.commit, journal.flushed_last)
+    assert term == stored_term(disk.get, index)
+    assert stored_term(disk.get, 20 if index != 20 else 19) is None
+    journal.add(b"\x00next", index + 1, term + ahead)
+    flush(journal, disk)
+    assert index + 1 == opened(disk, applied=index).last
+
+
+def test_a_damaged_entry_has_no_term() -> None:
+    """A snapshot whose log lies about its last entry is none."""
+    disk = SimDisk()
+    filled(disk, 5)
+    disk.damage(row(5), lambda value: value[:-1] + b"!")
+
+    with pytest.raises(ValueError, match="checksum"):
+        stored_term(disk.get, 5)

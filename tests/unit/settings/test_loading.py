@@ -13,16 +13,26 @@ from codeq_cluster.config import Loaded, load, without_settings
 from codeq_cluster.config.keys import IGNORED, KEYS
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
+    ArtifactSettings,
     AuthSettings,
     BackoffPolicy,
+    BackupSettings,
+    BudgetSettings,
     Durability,
     LifecycleSettings,
     LimitSettings,
     LinkSettings,
+    LinkTlsSettings,
     NodeSettings,
     PeerAddress,
     RaftSettings,
+    RateLimitSettings,
     StoreSettings,
+    TenantBudget,
+    TenantRateLimit,
+    TlsSettings,
+    TracingSettings,
+    WebhookSettings,
 )
 
 _SECRET = "0123456789abcdef"
@@ -69,6 +79,8 @@ def test_the_defaults_are_those_of_the_settings_classes() -> None:
     assert StoreSettings() == settings.store
     assert LimitSettings() == settings.limits
     assert LifecycleSettings() == settings.lifecycle
+    assert RateLimitSettings() == settings.rate_limit
+    assert WebhookSettings() == settings.webhooks
     assert (8080, 4, "info") == (settings.port, settings.shards, settings.log_level)
 
 
@@ -77,6 +89,8 @@ def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
     placed_by_hand = {
         *("link_host", "link_port"),
         *("auth.producer", "auth.worker"),
+        "rate_limit.tenants",
+        "budgets.tenants",
     }
     sections = {
         "raft": RaftSettings,
@@ -85,6 +99,14 @@ def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
         "limits": LimitSettings,
         "lifecycle": LifecycleSettings,
         "auth": AuthSettings,
+        "artifacts": ArtifactSettings,
+        "backup": BackupSettings,
+        "rate_limit": RateLimitSettings,
+        "budgets": BudgetSettings,
+        "tls": TlsSettings,
+        "tracing": TracingSettings,
+        "link_tls": LinkTlsSettings,
+        "webhooks": WebhookSettings,
     }
     fields = {f"{s}.{f.name}" for s, kind in sections.items() for f in dataclasses.fields(kind)}
     fields |= {f.name for f in dataclasses.fields(NodeSettings)} - sections.keys()
@@ -234,8 +256,39 @@ def test_an_ipv6_peer_stands_in_brackets() -> None:
         ({"RAFT_ENTRY_BYTES_MAX": "5000000"}, ("raft.entryBytesMax=5000000", "4194304")),
         ({"LIMITS_MAX_BODY_BYTES": "3145728"}, ("limits.maxBodyBytes=3145728",)),
         ({"BACKOFF_MAX_SECONDS": "1"}, ("backoffMaxSeconds=1", "backoffBaseSeconds")),
+        (
+            {"RESULT_WEBHOOK_BASE_BACKOFF_SECONDS": "61"},
+            ("resultWebhookMaxBackoffSeconds=60", "resultWebhookBaseBackoffSeconds, 61"),
+        ),
+        ({"WEBHOOKS_CONCURRENCY": "3"}, ("webhooks.perHostConcurrency=4", "at most", "3")),
+        (
+            {"WEBHOOK_HMAC_PREVIOUS_SECRET": _SECRET},
+            ("webhookHmacPreviousSecret=********", "webhookHmacSecret"),
+        ),
         ({"LIMITS_LEASE_SECONDS_MAX": "10"}, ("defaultLeaseSeconds=300", "10")),
         ({"PORT": "18080"}, ("port=18080", "another port")),
+        (
+            {"RATE_LIMIT_PRODUCER_REQUESTS_PER_MINUTE": "60"},
+            ("rateLimit.producer.burstSize=0", "above 0"),
+        ),
+        (
+            {"RATE_LIMIT_WEBHOOK_BURST_SIZE": "60"},
+            ("rateLimit.webhook.requestsPerMinute=0", "above 0"),
+        ),
+        ({"BUDGETS_TENANTS": '{"acme":{"readyTask":1}}'}, ("budgets.tenants", "readyTasks")),
+        ({"BUDGETS_TENANTS": '{"acme":{"inFlight":-1}}'}, ("budgets.tenants", "inFlight")),
+        ({"BUDGETS_TENANTS": '{"Acme":{}}'}, ("budgets.tenants", "tenant")),
+        ({"RATE_LIMIT_TENANTS": "acme"}, ("rateLimit.tenants=acme", "JSON")),
+        ({"RATE_LIMIT_TENANTS": '{"acme":{"reader":{}}}'}, ("rateLimit.tenants", "scope")),
+        ({"RATE_LIMIT_TENANTS": '{"Acme":{"worker":{}}}'}, ("rateLimit.tenants", "tenant")),
+        (
+            {"RATE_LIMIT_TENANTS": '{"acme":{"worker":{"burstSize":1}}}'},
+            ("rateLimit.tenants", "both above 0"),
+        ),
+        (
+            {"RATE_LIMIT_TENANTS": '{"acme":{"worker":{"burst":1}}}'},
+            ("rateLimit.tenants", "burstSize"),
+        ),
         ({"AUTH_PRODUCER": "{"}, ("auth.producer=********", "JSON")),
         ({"AUTH_PRODUCER": "[]"}, ("auth.producer", "1 to 8")),
         ({"AUTH_PRODUCER": '[{"kind":"magic"}]'}, ("auth.producer[0].kind=magic", "hs256")),
@@ -247,6 +300,16 @@ def test_an_ipv6_peer_stands_in_brackets() -> None:
             {"AUTH_PRODUCER": '[{"kind":"jwks","jwksUrl":"ftp://x","issuer":"i","audience":"a"}]'},
             ("auth.producer[0].jwksUrl=ftp://x", "http"),
         ),
+        (
+            {
+                "AUTH_PRODUCER": '[{"kind":"jwks","jwksUrl":"http://id.example/keys",'
+                '"issuer":"i","audience":"a"}]'
+            },
+            ("auth.allowHttpJwks=False", "https"),
+        ),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "no pair"}, ("tracing.headers=********", "name=value")),
+        ({"OTEL_TRACES_SAMPLER_ARG": "2"}, ("tracing.sampleRatio=2", "0 to 1")),
+        ({"ACCESS_LOG": "loud"}, ("accessLog=loud", "never, debug, info")),
         (
             {"AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t","tenant":"Not Ok"}]}]'},
             ("tenant=Not Ok",),
@@ -325,13 +388,45 @@ def test_no_secret_is_ever_shown() -> None:
     """Neither the effective configuration, nor a repr, nor an error prints one."""
     token = "very-secret-token"
     provider = [{"kind": "static", "tokens": [{"token": token}]}]
-    loaded = _load({"CLUSTER_SECRET": _SECRET, "AUTH_PRODUCER": json.dumps(provider)})
+    signing, previous = "signs-what-is-sent", "signed-what-was-sent"
+    loaded = _load(
+        {
+            "CLUSTER_SECRET": _SECRET,
+            "AUTH_PRODUCER": json.dumps(provider),
+            "WEBHOOK_HMAC_SECRET": signing,
+            "WEBHOOK_HMAC_PREVIOUS_SECRET": previous,
+        }
+    )
 
     seen = f"{loaded.effective!r} {loaded.settings!r} {_refusal({'CLUSTER_SECRET': 'tiny-secret'})}"
 
     assert _SECRET not in seen
     assert token not in seen
+    assert signing not in seen
+    assert previous not in seen
+    assert (signing, previous) == (
+        loaded.settings.webhooks.hmac_secret,
+        loaded.settings.webhooks.hmac_previous_secret,
+    )
     assert "tiny-secret" not in seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "ARTIFACTS_S3_ENDPOINT",
+        "ARTIFACTS_PUBLIC_URL",
+        "IDENTITY_JWKS_URL",
+    ],
+)
+def test_a_url_holds_no_password_and_its_refusal_does_not_show_it(name: str) -> None:
+    """URLs are printed and logged; a word before the host has a key of its own, or no place."""
+    refused = _refusal({name: "https://some:turnip@store.example/path"})
+
+    assert "without user and password" in refused
+    assert "turnip" not in refused
+    assert "store.example" in refused
 
 
 def test_providers_of_the_reference_are_understood() -> None:
@@ -356,6 +451,56 @@ def test_providers_of_the_reference_are_understood() -> None:
     assert first.scopes == ("codeq:claim", "codeq:admin")
     assert first.event_types == ("*",)
     assert (second.token, second.tenant, second.scopes) == ("t2", None, ())
+
+
+def test_budgets_stand_in_a_file_by_tenant(tmp_path: Path) -> None:
+    """A tenant's own take the place of all the general ones."""
+    file = _file(
+        tmp_path,
+        """
+budgets:
+  readyTasks: 100
+  tenants:
+    acme: {storedBytes: 5000}
+    _: {inFlight: 7}
+""",
+    )
+
+    budgets = _load(file=file).settings.budgets
+
+    assert (budgets.ready_tasks, budgets.in_flight, budgets.stored_bytes) == (100, 0, 0)
+    assert budgets.tenants == (
+        TenantBudget(tenant="acme", stored_bytes=5000),
+        TenantBudget(tenant="", in_flight=7),
+    )
+
+
+def test_rate_limits_stand_in_a_file_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
+    """Two numbers a scope; a tenant's own take the place of the general ones."""
+    file = _file(
+        tmp_path,
+        """
+rateLimit:
+  producer: {requestsPerMinute: 600, burstSize: 50}
+  worker: {requestsPerMinute: 0, burstSize: 0}
+  tenants:
+    acme:
+      producer: {requestsPerMinute: 6000, burstSize: 500}
+      worker: {}
+    _:
+      admin: {requestsPerMinute: 1, burstSize: 1}
+""",
+    )
+
+    rates = _load(file=file).settings.rate_limit
+
+    assert (rates.producer_requests_per_minute, rates.producer_burst_size) == (600, 50)
+    assert (rates.worker_requests_per_minute, rates.worker_burst_size) == (0, 0)
+    assert rates.tenants == (
+        TenantRateLimit(tenant="acme", scope="producer", requests_per_minute=6000, burst_size=500),
+        TenantRateLimit(tenant="acme", scope="worker", requests_per_minute=0, burst_size=0),
+        TenantRateLimit(tenant="", scope="admin", requests_per_minute=1, burst_size=1),
+    )
 
 
 def test_the_store_can_be_given_as_one_variable() -> None:

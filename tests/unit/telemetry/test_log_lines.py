@@ -12,7 +12,7 @@ from codeq_cluster.telemetry.logs import JsonLines
 
 def line(record: logging.LogRecord) -> dict[str, object]:
     """Format a record and read it back."""
-    text = JsonLines().format(record)
+    text = JsonLines(node="n1").format(record)
     assert "\n" not in text
     fields: dict[str, object] = json.loads(text)
     return fields
@@ -30,9 +30,10 @@ def record(**fields: object) -> logging.LogRecord:
 def test_a_line_is_an_event_and_its_fields() -> None:
     """Types stay what they were."""
     assert line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None)) == {
-        "at": "1970-01-01T00:00:01.500Z",
+        "ts": "1970-01-01T00:00:01.500Z",
         "level": "info",
         "event": "lease expired",
+        "node": "n1",
         "logger": "here",
         "task_id": "t",
         "attempt": 2,

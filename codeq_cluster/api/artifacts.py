@@ -1,0 +1,119 @@
+"""Artifacts: how a request for one is answered, whole, in part or not at all, by RFC 9110."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codeq_cluster.artifacts.provider import Stored
+
+_RANGE = re.compile(r"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE | re.ASCII)
+_ETAGS = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+# More digits name a byte that no artifact has, and Python refuses to read thousands of them.
+_DIGITS_MAX = 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a request for an artifact is answered.
+
+    Attributes:
+        headers: What the answer's head says of the content; `Content-Length` included.
+        start: First byte of the body.
+        end: One past its last byte; equal to `start` when the answer has no body.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    start: int = 0
+    end: int = 0
+
+
+def answer(stored: Stored, *, method: str, headers: Mapping[str, str]) -> Answer:
+    """Decide how to answer a GET or a HEAD.
+
+    Preconditions come before the range, as RFC 9110 section 13.2.2 has it. A range that is not
+    understood, names several parts or belongs to another version is as good as none: the whole
+    artifact is the answer.
+
+    Args:
+        stored: The artifact as it is now.
+        method: `GET` or `HEAD`.
+        headers: Of the request, by names of any case.
+    """
+    assert method in {"GET", "HEAD"}, "no other method has a route"
+    asked = {name.lower(): value for name, value in headers.items()}
+    known = {"ETag": stored.etag} if stored.etag else {}
+    if "if-match" in asked and not _names(asked["if-match"], stored.etag, strongly=True):
+        return Answer(status=412, headers=known | {"Content-Length": "0"})
+    if "if-none-match" in asked and _names(asked["if-none-match"], stored.etag, strongly=False):
+        return Answer(status=304, headers=known)
+    known |= {"Accept-Ranges": "bytes"}
+    span = None
+    if method == "GET" and "range" in asked and _is_current(asked, stored.etag):
+        span = _span(asked["range"], stored.size)
+    if span is None:
+        whole = {"Content-Type": stored.content_type, "Content-Length": str(stored.size)}
+        end = stored.size if method == "GET" else 0
+        return Answer(status=200, headers=known | whole, end=end)
+    start, end = span
+    if start >= end:
+        unsatisfied = {"Content-Range": f"bytes */{stored.size}", "Content-Length": "0"}
+        return Answer(status=416, headers=known | unsatisfied)
+    part = {
+        "Content-Type": stored.content_type,
+        "Content-Length": str(end - start),
+        "Content-Range": f"bytes {start}-{end - 1}/{stored.size}",
+    }
+    return Answer(status=206, headers=known | part, start=start, end=end)
+
+
+def _names(header: str, etag: str, *, strongly: bool) -> bool:
+    """Tell whether a list of etags has this one; strongly, a weak one on either side is another."""
+    if header.strip() == "*":
+        return True
+    if not etag or (strongly and etag.startswith("W/")):
+        return False
+    opaque = etag.removeprefix("W/")
+    return any(
+        found[1] == opaque and not (strongly and found[0].startswith("W/"))
+        for found in _ETAGS.finditer(header)
+    )
+
+
+def _is_current(asked: Mapping[str, str], etag: str) -> bool:
+    """Tell whether a range is meant for this version; a date never is, artifacts have none."""
+    condition = asked.get("if-range")
+    if condition is None:
+        return True
+    return bool(etag) and not etag.startswith("W/") and condition.strip() == etag
+
+
+def _span(header: str, size: int) -> tuple[int, int] | None:
+    """Read a `Range`.
+
+    Returns:
+        First byte and one past the last, equal or crossed when no byte is meant; None when the
+        header is to be ignored.
+    """
+    found = _RANGE.fullmatch(header.strip())
+    if found is None:
+        return None
+    first, last = (_number(text) for text in found.groups())
+    if first is None:
+        if last is None or (last > 0 and size == 0):
+            # Of nothing even the last byte is all there is, which no Content-Range can say.
+            return None
+        return (max(0, size - last), size)
+    if last is not None and last < first:
+        return None
+    return (first, size if last is None else min(last + 1, size))
+
+
+def _number(text: str) -> int | None:
+    """Read digits, or None when there are none; too many become one more than any size."""
+    digits = text.lstrip("0")
+    if not text:
+        return None
+    return int(digits or "0") if len(digits) <= _DIGITS_MAX else 10**_DIGITS_MAX

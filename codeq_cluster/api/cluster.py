@@ -1,0 +1,54 @@
+"""Cluster: the nodes, and who leads which shard."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api import schemas
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.rendering import cluster_view, encode
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+_INVALID = invalid_body()
+
+
+async def cluster(call: Call) -> web.Response:
+    """Return the nodes and the shards as this node sees them."""
+    settings = call.services.settings
+    return reply(encode(cluster_view(settings, call.services.broker.shard_status())))
+
+
+async def transfer(call: Call) -> web.Response:
+    """Hand the leadership of a shard to a node, or to whichever peer has most of its log.
+
+    A shard's preferred node takes it back after a while, as long as it is up to date.
+    """
+    body = schemas.TRANSFER.decode(call.text, error=_INVALID.text)
+    settings = call.services.settings
+    shard, to = body.shard, body.to or ""
+    if shard is None:
+        raise _INVALID
+    if not 0 <= shard < settings.shards:
+        raise bad_request(f"invalid 'shard' (use 0 to {settings.shards - 1})", "out-of-range")
+    if to and to not in {peer.id for peer in settings.peers}:
+        raise bad_request("invalid 'to' (no such node)", "no-such-node")
+    done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
+    if done.leader == done.before and to != done.before:
+        # The peer is away or too far behind, there is none, or another handover is under way.
+        raise ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
+    changed = done.leader != done.before
+    if changed:
+        try:
+            await call.services.broker.governors.record(
+                call.identity.tenant,
+                by=call.identity.subject,
+                action="cluster.transfer",
+                target=f"shard {shard}",
+                detail=f"{done.before} to {done.leader}",
+                timeout_s=call.timeout_s,
+            )
+        except CodeqError as error:
+            raise OutcomeUnknown("it is handed over, and perhaps not on record") from error
+    answer = {"shard": shard, "from": done.before, "leader": done.leader, "changed": changed}
+    return reply(encode(answer))

@@ -1,0 +1,204 @@
+"""Dead letters: what died in a queue, and what an operator does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from codeq_cluster.api import paging, schemas
+from codeq_cluster.api.call import Call, is_task_id, reply
+from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.ports import Done, Found, Selection
+from codeq_cluster.api.rendering import ErrorGroup, TaskPage, encode, result_view, task_view
+from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.task import State
+
+IDS_MAX = 1000  # Of one request: read at once, 1000 x about 400 bytes.
+
+_INVALID = invalid_body()
+EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+_WORDS = {"false": False, "0": False, "true": True, "1": True}
+
+
+class _Acts(Protocol):
+    def __call__(
+        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Awaitable[Done]: ...
+
+
+async def dead_letters(call: Call) -> web.Response:
+    """Return the dead letters of a queue, the newest first, or how many died of what.
+
+    A page may be short and still have a cursor: what a filter drops was looked at.
+    """
+    queue = call.command().lower()
+    group_by = call.query_text("groupBy")
+    if group_by:
+        return await _groups(call, queue, group_by)
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.tasks(
+        call.identity.tenant,
+        queue=queue,
+        places=(Place.DLQ,),
+        error=call.query_text("error"),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode(TaskPage.of(found, asked.cursor(edge), shards=_shards(call))))
+
+
+async def dead_letter(call: Call) -> web.Response:
+    """Return one dead letter of a queue, and the result it died with."""
+    queue = call.command().lower()
+    answer = await call.services.broker.result(
+        call.identity.tenant,
+        call.task_id(not_found=_TASK_NOT_FOUND),
+        wait_s=0,
+        stale=False,
+        timeout_s=call.timeout_s,
+    )
+    if answer is None or not _died_in(answer[0], queue):
+        raise _TASK_NOT_FOUND
+    found, ended = answer
+    assert ended is not None, "a dead letter stands without its result"
+    task = task_view(found.task, found.payload, shards=_shards(call))
+    return reply(encode({"task": task, "result": result_view(ended)}))
+
+
+async def requeue(call: Call) -> web.Response:
+    """Make dead letters of a queue ready again: those selected, or all.
+
+    Their attempts begin anew, and their errors stay in their history. A task returns to the queue
+    of its own command.
+    """
+    return await _act(call, call.services.broker.operators.requeue, "requeued", _selected(call))
+
+
+async def delete(call: Call) -> web.Response:
+    """Delete dead letters of a queue: those selected, by body or by query, or all."""
+    return await _act(call, call.services.broker.operators.delete, "deleted", _selected(call))
+
+
+async def requeue_one(call: Call) -> web.Response:
+    """Make one dead letter ready again."""
+    wanted = _one(call)
+    return await _act(call, call.services.broker.operators.requeue, "requeued", wanted)
+
+
+async def delete_one(call: Call) -> web.Response:
+    """Delete one dead letter."""
+    return await _act(call, call.services.broker.operators.delete, "deleted", _one(call))
+
+
+async def _groups(call: Call, queue: str, group_by: str) -> web.Response:
+    if group_by != "error":
+        raise bad_request("invalid 'groupBy' (use error)", "invalid-query")
+    done = await call.services.broker.operators.requeue(
+        call.identity.tenant,
+        Selection(queue=queue, error=call.query_text("error")),
+        by=call.identity.subject,
+        dry_run=True,
+        timeout_s=call.timeout_s,
+    )
+    groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
+    views = [ErrorGroup(error, count) for error, count in groups]
+    return reply(encode({"groups": views, "matched": done.matched, "more": done.more}))
+
+
+async def _act(call: Call, act: _Acts, word: str, wanted: tuple[Selection, bool]) -> web.Response:
+    selection, dry_run = wanted
+    one = "id" in call.request.match_info
+    done = await act(
+        call.identity.tenant,
+        selection,
+        by=call.identity.subject,
+        dry_run=dry_run,
+        timeout_s=call.timeout_s,
+    )
+    if one and not done.matched:
+        raise _TASK_NOT_FOUND
+    answer = {
+        "matched": done.matched,
+        word: done.changed,
+        "byError": done.by_error,
+        "more": done.more,
+        "dryRun": dry_run,
+    }
+    return reply(encode(answer))
+
+
+def _one(call: Call) -> tuple[Selection, bool]:
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    return Selection(queue=call.command().lower(), ids=(task_id,)), _flag(call, "dryRun")
+
+
+def _selected(call: Call) -> tuple[Selection, bool]:
+    """Read which dead letters are meant, from the body and, where it is silent, the query."""
+    queue = call.command().lower()
+    body = schemas.SELECTION.decode_any(call.text, error=_INVALID.text)
+    ids, limit, dry_run = body.ids, body.limit, body.dry_run
+    if ids is None and "ids" in call.request.query:
+        ids = [each for each in call.query_text("ids").split(",") if each]
+    if limit is None and call.query_text("limit"):
+        limit = call.query_integer("limit")
+    if dry_run is None:
+        dry_run = _flag(call, "dryRun")
+    error = body.error
+    if error is None and "error" in call.request.query:
+        error = call.query_text("error")
+    if error == "":
+        # No error at all must not be taken for every error there is.
+        raise EMPTY_ERROR
+    wanted = Selection(queue=queue, error=error or "")
+    if limit is not None:
+        wanted = replace(wanted, limit=_bounded(limit))
+    if ids is not None:
+        wanted = replace(wanted, ids=read_ids(ids))
+    return wanted, dry_run
+
+
+def read_ids(ids: list[str]) -> tuple[str, ...]:
+    """Return ids as they were sent.
+
+    None at all must not be taken for all there are: a caller that computed an empty list means it.
+
+    Raises:
+        ApiError: 400 for none, for too many, or for what is no id.
+    """
+    if not ids or not all(map(is_task_id, ids)):
+        raise bad_request("invalid 'ids' (name at least one)", "invalid-ids")
+    if len(ids) > IDS_MAX:
+        raise bad_request(f"invalid 'ids' (at most {IDS_MAX})", "out-of-range")
+    return tuple(ids)
+
+
+def _bounded(limit: int) -> int:
+    if limit < 1:
+        raise bad_request("invalid 'limit' (must be >= 1)", "out-of-range")
+    if limit > BULK_MAX:
+        raise bad_request(f"invalid 'limit' (must be <= {BULK_MAX})", "out-of-range")
+    return limit
+
+
+def _flag(call: Call, name: str) -> bool:
+    """Return a flag of the query; one without a value is not taken for false: it may guard much."""
+    if name not in call.request.query:
+        return False
+    said = call.query_text(name)
+    if said not in _WORDS:
+        raise bad_request(f"invalid '{name}' (use true or false)", "invalid-query")
+    return _WORDS[said]
+
+
+def _died_in(found: Found, queue: str) -> bool:
+    return found.task.state is State.DEAD and found.task.dead_queue == queue
+
+
+def _shards(call: Call) -> int:
+    return call.services.settings.shards

@@ -1,0 +1,198 @@
+"""Item views: what the broker keeps beside tasks, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import Audit, Delivery, Subscription, Topic
+
+
+class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What governs a queue; what is not there is the broker's to decide."""
+
+    priority_tiers: tuple[int, ...] = ()
+    max_attempts: int = 0
+    dead_letter_topic_ref: str = ""
+    retention_seconds: int = 0
+    max_consumers: int = 0
+    weight: int
+
+
+class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
+    """A topic; its policy stands beside its name, and in `policy`, where codeQ's clients look."""
+
+    name: str
+    version: int
+    created_at: str
+    updated_at: str
+    topic_id: str
+    topic_name: str
+    tenant_id: str = ""
+    policy: PolicyView
+
+
+class SubscriptionView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """A subscription; no event types stand for every command."""
+
+    subscription_id: str
+    worker_id: str
+    callback_url: str
+    event_types: tuple[str, ...]
+    delivery_mode: str
+    group_id: str = ""
+    ttl_seconds: int
+    min_interval_seconds: int
+    created_at: str
+    expires_at: str
+
+
+class DeliveryView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """A result callback; `attempts` have failed, the last of them with `error`."""
+
+    id: str
+    task_id: str
+    command: str
+    url: str
+    status: str
+    attempts: int
+    error: str = ""
+    created_at: str
+    next_attempt_at: str = ""
+    died_at: str = ""
+
+
+class AuditView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What an operator changed; `index` is that of the entry of the log that carries it."""
+
+    id: str
+    at: str
+    actor: str
+    action: str
+    target: str
+    detail: str = ""
+    index: int
+
+
+class TopicPage(Struct):
+    """Part of a list; the cursor is missing at its end."""
+
+    topics: Sequence[TopicView]
+    cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, topics: Sequence[TopicView], cursor: str | None) -> Self:
+        """Make a page."""
+        return cls(topics, cursor or UNSET)
+
+
+class SubscriptionPage(Struct):
+    """Part of a list; the cursor is missing at its end."""
+
+    subscriptions: Sequence[SubscriptionView]
+    cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, subscriptions: Sequence[SubscriptionView], cursor: str | None) -> Self:
+        """Make a page."""
+        return cls(subscriptions, cursor or UNSET)
+
+
+class DeliveryPage(Struct):
+    """Part of a list; the cursor is missing at its end."""
+
+    deliveries: Sequence[DeliveryView]
+    cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, deliveries: Sequence[DeliveryView], cursor: str | None) -> Self:
+        """Make a page."""
+        return cls(deliveries, cursor or UNSET)
+
+
+class AuditPage(Struct):
+    """Part of a list; the cursor is missing at its end."""
+
+    records: Sequence[AuditView]
+    cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, records: Sequence[AuditView], cursor: str | None) -> Self:
+        """Make a page."""
+        return cls(records, cursor or UNSET)
+
+
+def topic_view(topic: Topic) -> TopicView:
+    """Render a topic."""
+    policy = PolicyView(
+        priority_tiers=topic.priority_tiers,
+        max_attempts=topic.max_attempts,
+        dead_letter_topic_ref=topic.dead_letter,
+        retention_seconds=topic.retention_s,
+        max_consumers=topic.max_consumers,
+        weight=topic.weight,
+    )
+    return TopicView(
+        name=topic.name,
+        version=topic.version,
+        created_at=rfc3339(topic.created_ms),
+        updated_at=rfc3339(topic.updated_ms),
+        topic_id=f"{topic.tenant or '_'}.{topic.name}",
+        topic_name=topic.name,
+        tenant_id=topic.tenant,
+        policy=policy,
+        priority_tiers=policy.priority_tiers,
+        max_attempts=policy.max_attempts,
+        dead_letter_topic_ref=policy.dead_letter_topic_ref,
+        retention_seconds=policy.retention_seconds,
+        max_consumers=policy.max_consumers,
+        weight=policy.weight,
+    )
+
+
+def subscription_view(subscription: Subscription) -> SubscriptionView:
+    """Render a subscription."""
+    return SubscriptionView(
+        subscription_id=subscription.id,
+        worker_id=subscription.worker,
+        callback_url=subscription.callback_url,
+        event_types=subscription.event_types,
+        delivery_mode=subscription.mode.value,
+        group_id=subscription.group_id,
+        ttl_seconds=subscription.ttl_ms // 1000,
+        min_interval_seconds=subscription.min_interval_ms // 1000,
+        created_at=rfc3339(subscription.created_ms),
+        expires_at=rfc3339(subscription.expires_ms),
+    )
+
+
+def delivery_view(delivery: Delivery) -> DeliveryView:
+    """Render a delivery."""
+    return DeliveryView(
+        id=delivery.id,
+        task_id=delivery.task_id,
+        command=delivery.command,
+        url=delivery.url,
+        status="dead" if delivery.died_ms else "pending",
+        attempts=delivery.attempts,
+        error=delivery.error,
+        created_at=rfc3339(delivery.created_ms),
+        next_attempt_at=rfc3339(delivery.due_ms) if delivery.due_ms else "",
+        died_at=rfc3339(delivery.died_ms) if delivery.died_ms else "",
+    )
+
+
+def audit_view(record: Audit) -> AuditView:
+    """Render what is on record."""
+    return AuditView(
+        id=record.id,
+        at=rfc3339(record.at_ms),
+        actor=record.actor,
+        action=record.action,
+        target=record.target,
+        detail=record.detail,
+        index=record.index,
+    )

@@ -1,0 +1,7 @@
+"""What results bring along as files, in a directory or in an S3-compatible store."""
+
+from codeq_cluster.artifacts.opening import open_store
+from codeq_cluster.artifacts.provider import Reading, Stored
+from codeq_cluster.artifacts.store import ArtifactStore, Upload
+
+__all__ = ["ArtifactStore", "Reading", "Stored", "Upload", "open_store"]

@@ -1,0 +1,81 @@
+"""Source: the chunks of one upload, counted, and stoppable from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from codeq_cluster.errors import ArtifactTooLarge, CodeqError
+
+
+class Abandoned(CodeqError):
+    """Nobody waits for the upload any more."""
+
+
+class Source:
+    """Passes chunks on until one too many comes, or until `stop`.
+
+    An upload that is cancelled in the middle would leave its parts behind in the store. One whose
+    source fails is cleaned up by the provider, so this is how an upload is made to end.
+
+    Attributes:
+        size: Bytes passed on so far.
+        error: What ended it, if an error did.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes], *, bytes_max: int) -> None:
+        self._chunks = chunks
+        self._bytes_max = bytes_max
+        self._pull: asyncio.Task[bytes | None] | None = None
+        self._stopped = False
+        self.size = 0
+        self.error: Exception | None = None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next chunk.
+
+        Raises:
+            Abandoned: `stop` was called.
+            ArtifactTooLarge: More than `bytes_max` bytes came.
+        """
+        try:
+            return await self._next()
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+    def stop(self) -> None:
+        """Fail the chunk that is waited for, and every later one."""
+        self._stopped = True
+        if self._pull is not None:
+            self._pull.cancel()
+
+    async def _next(self) -> bytes:
+        if self._stopped:
+            raise Abandoned("the upload was abandoned")
+        # As a task, so that stop can interrupt a source that does not answer.
+        self._pull = asyncio.get_running_loop().create_task(_one(self._chunks))
+        try:
+            chunk = await self._pull
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise Abandoned("the upload was abandoned") from None
+            raise
+        finally:
+            self._pull = None
+        if chunk is None:
+            raise StopAsyncIteration
+        self.size += len(chunk)
+        if self.size > self._bytes_max:
+            raise ArtifactTooLarge(f"an artifact has at most {self._bytes_max} bytes")
+        return chunk
+
+
+async def _one(chunks: AsyncIterator[bytes]) -> bytes | None:
+    """Return the next chunk or None; a task must not end with StopAsyncIteration."""
+    return await anext(chunks, None)

@@ -1,0 +1,255 @@
+"""Store: artifacts with every call bounded, and nothing left of an upload that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from codeq_cluster.artifacts.names import (
+    DEFAULT_CONTENT_TYPE,
+    artifact_path,
+    tenant_segment,
+    upload_prefix,
+)
+from codeq_cluster.artifacts.places import Places
+from codeq_cluster.artifacts.provider import Provider, Reading, Stored
+from codeq_cluster.artifacts.source import Source
+from codeq_cluster.errors import ArtifactStoreFailed, CodeqError
+
+log = logging.getLogger(__name__)
+
+# Of one submit: more would let one worker take every place of the node.
+UPLOADS_OF_A_SUBMIT_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """One artifact of a submit; its name is one by `names.is_name`."""
+
+    name: str
+    chunks: AsyncIterator[bytes]
+    content_type: str = DEFAULT_CONTENT_TYPE
+
+
+class ArtifactStore:
+    """Keeps artifacts in a provider.
+
+    Args:
+        timeout_s: Of one put, of one deletion, and of each step of a read.
+        uploads_max: Under way at once; more wait, within their timeout, and a part of them is
+            never one tenant's.
+    """
+
+    def __init__(self, provider: Provider, *, timeout_s: float, uploads_max: int) -> None:
+        self._provider = provider
+        self._timeout_s = timeout_s
+        self._places = Places(uploads_max)
+        # Uploads that nobody waits for any more, and what they were to store.
+        self._ending: dict[asyncio.Task[None], str] = {}
+
+    async def check(self) -> None:
+        """Write, find and delete something.
+
+        Raises:
+            ArtifactStoreFailed: The store cannot be used; the text is one line and says why.
+        """
+        async with self._deadline("checking the artifact store"):
+            await self._provider.check()
+
+    async def put(
+        self, path: str, chunks: AsyncIterator[bytes], *, content_type: str, bytes_max: int
+    ) -> Stored:
+        """Store an artifact, replacing the one that is there; visible whole or not at all.
+
+        Whatever is raised, cancellation included, nothing is left behind, once `close` has
+        returned at the latest; an error of `chunks` passes through.
+
+        Raises:
+            ArtifactTooLarge: More than `bytes_max` bytes came.
+            ArtifactStoreFailed: The store refused, or did not take it within the timeout.
+        """
+        source = Source(chunks, bytes_max=bytes_max)
+        upload = asyncio.get_running_loop().create_task(
+            self._upload(path, source, content_type=content_type)
+        )
+        try:
+            async with self._deadline(f"storing {path}"):
+                return await asyncio.shield(upload)
+        except BaseException:
+            # One that failed has cleaned up after itself.
+            if not upload.done() or upload.exception() is None:
+                source.stop()
+                self._later(self._end(upload, path), path)
+            raise
+
+    async def put_all(
+        self,
+        uploads: Sequence[Upload],
+        *,
+        tenant: str,
+        task_id: str,
+        upload_id: str,
+        bytes_max: int,
+    ) -> tuple[Stored, ...]:
+        """Store the artifacts of one submit, all or none, `UPLOADS_OF_A_SUBMIT_MAX` at a time.
+
+        Args:
+            uploads: Each name at most once.
+            tenant: The task's.
+            task_id: Whose result it is.
+            upload_id: Nobody else's: a failure deletes everything below it.
+            bytes_max: Of each.
+
+        Returns:
+            What is stored, in the order of `uploads`.
+
+        Raises:
+            ArtifactTooLarge: One of them is.
+            ArtifactStoreFailed: One of them could not be stored.
+        """
+        prefix = upload_prefix(tenant, task_id, upload_id)
+        places = asyncio.Semaphore(UPLOADS_OF_A_SUBMIT_MAX)
+
+        async def one(upload: Upload) -> Stored:
+            path = artifact_path(tenant, task_id, upload_id, upload.name)
+            async with places:
+                return await self.put(
+                    path, upload.chunks, content_type=upload.content_type, bytes_max=bytes_max
+                )
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(upload)) for upload in uploads]
+        except BaseExceptionGroup as failures:
+            await asyncio.shield(self._later(self._withdraw(prefix), prefix))
+            raise _first(failures) from None
+        except asyncio.CancelledError:
+            self._later(self._withdraw(prefix), prefix)
+            raise
+        return tuple(task.result() for task in tasks)
+
+    async def head(self, path: str) -> Stored:
+        """Describe an artifact.
+
+        Raises:
+            ArtifactMissing: There is none.
+            ArtifactStoreFailed: The store did not say.
+        """
+        async with self._deadline(f"reading {path}"):
+            return await self._provider.head(path)
+
+    @asynccontextmanager
+    async def get(
+        self, path: str, *, start: int = 0, end: int | None = None, etag: str = ""
+    ) -> AsyncIterator[Reading]:
+        """Open an artifact, or the bytes from `start` to before `end`; the chunks stream.
+
+        Args:
+            path: By `names`.
+            start: Below the artifact's size unless it is 0.
+            end: Above `start`; cut to the size.
+            etag: What it must have; empty for whatever it has.
+
+        Raises:
+            ArtifactMissing: There is none, or it has another etag.
+            ArtifactStoreFailed: The store refused or fell silent; the chunks may raise it too.
+        """
+        assert start >= 0, "a range begins in the artifact"
+        assert end is None or start < end, "a range has a byte"
+        async with AsyncExitStack() as stack:
+            async with self._deadline(f"reading {path}"):
+                opening = self._provider.get(path, start=start, end=end, etag=etag)
+                reading = await stack.enter_async_context(opening)
+            yield replace(reading, chunks=self._timed(path, reading.chunks))
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """Delete all below a prefix, of a task or of an upload; again, if it failed.
+
+        Returns:
+            How many artifacts there were.
+
+        Raises:
+            ArtifactStoreFailed: Some may be left.
+        """
+        async with self._deadline(f"deleting {prefix}"):
+            return await self._provider.delete_prefix(prefix)
+
+    async def close(self) -> None:
+        """Wait until abandoned uploads are cleaned up, as long as one call may take."""
+        ending = tuple(self._ending)
+        if ending:
+            await asyncio.wait(ending, timeout=self._timeout_s)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _upload(self, path: str, source: Source, *, content_type: str) -> Stored:
+        async with self._places.place(tenant_segment(path)):
+            try:
+                return await self._provider.put(path, source, content_type=content_type)
+            except Exception:
+                # The source's own word, however the provider passed it on.
+                if source.error is not None:
+                    raise source.error from None
+                raise
+
+    async def _end(self, upload: asyncio.Task[Stored], path: str) -> None:
+        """See an abandoned upload to its end, and take back what it stored after all."""
+        await asyncio.wait([upload])
+        if upload.cancelled() or upload.exception() is not None:
+            return
+        try:
+            async with self._deadline(f"deleting {path}"):
+                await self._provider.delete(path)
+        except ArtifactStoreFailed as error:
+            log.warning("artifact is left behind", extra={"path": path, "error": str(error)})
+
+    async def _withdraw(self, prefix: str) -> None:
+        """Delete what a failed submit has stored, once its other uploads have ended."""
+        ending = [task for task, path in self._ending.items() if path.startswith(f"{prefix}/")]
+        if ending:
+            await asyncio.wait(ending, timeout=self._timeout_s)
+        try:
+            await self.delete_prefix(prefix)
+        except ArtifactStoreFailed as error:
+            log.warning("artifacts are left behind", extra={"path": prefix, "error": str(error)})
+
+    def _later(self, work: Coroutine[None, None, None], path: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending[task] = path
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._ending[task]
+
+    async def _timed(self, path: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        while True:
+            async with self._deadline(f"reading {path}"):
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    @asynccontextmanager
+    async def _deadline(self, what: str) -> AsyncIterator[None]:
+        bound = asyncio.timeout(self._timeout_s)
+        try:
+            async with bound:
+                yield
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise ArtifactStoreFailed(f"{what}: no answer within {self._timeout_s:g} s") from error
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one error of a group: one of ours if there is one."""
+    ours, _ = failures.split(CodeqError)
+    first: BaseException = ours or failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

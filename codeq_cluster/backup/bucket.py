@@ -1,0 +1,111 @@
+"""Bucket: backups as objects of an S3-compatible store, below an optional prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import obstore
+from obstore.exceptions import BaseError
+
+from codeq_cluster.artifacts.s3 import open_bucket, reason
+from codeq_cluster.backup.manifest import MANIFEST, is_id
+from codeq_cluster.errors import BackupFailed
+from codeq_cluster.settings import ArtifactSettings
+
+# S3 takes 10,000 parts of one object: 160 GiB of deflated rows a shard. Two are in memory.
+_PART_BYTES = 16 * 2**20
+_PARTS_AT_ONCE = 2
+_READ_BYTES = 256 * 1024
+
+
+class BackupBucket:
+    """Keeps backups in a bucket."""
+
+    def __init__(self, settings: ArtifactSettings) -> None:
+        prefix = f"/{settings.s3_prefix}" if settings.s3_prefix else ""
+        self._where = f"s3://{settings.s3_bucket}{prefix}"
+        self._store = open_bucket(settings)
+
+    @property
+    def where(self) -> str:
+        """Name it."""
+        return self._where
+
+    def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
+        """Store a file; one that fails in the middle is aborted by the client."""
+        source = _Source(pieces)
+        try:
+            obstore.put(
+                self._store,
+                f"{backup}/{file}",
+                source,
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        except Exception as error:
+            if source.error is not None:
+                raise source.error from error
+            if not isinstance(error, BaseError | FileNotFoundError):
+                raise
+            raise self._failed(f"writing {backup}/{file}", error) from error
+
+    def read(self, backup: str, file: str) -> Iterator[bytes]:
+        """Yield a file's content."""
+        with self._failing(f"reading {backup}/{file}"):
+            found = iter(obstore.get(self._store, f"{backup}/{file}").stream(_READ_BYTES))
+        while True:
+            with self._failing(f"reading {backup}/{file}"):
+                piece = next(found, None)
+            if piece is None:
+                return
+            yield bytes(piece)
+
+    def backups(self) -> dict[str, frozenset[str]]:
+        """Return the files of each backup."""
+        found: dict[str, set[str]] = {}
+        with self._failing("listing"):
+            for page in obstore.list(self._store):
+                for entry in page:
+                    backup, _, file = entry["path"].partition("/")
+                    if is_id(backup):
+                        found.setdefault(backup, set()).add(file)
+        return {backup: frozenset(found[backup]) for backup in sorted(found)}
+
+    def delete(self, backup: str) -> None:
+        """Delete a backup."""
+        files = self.backups().get(backup, frozenset())
+        for file in sorted(files, key=lambda name: name != MANIFEST):
+            with self._failing(f"deleting {backup}/{file}"):
+                obstore.delete(self._store, f"{backup}/{file}")
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: Exception) -> BackupFailed:
+        return BackupFailed(f"backups in {self._where}: {what}: {reason(error)}")
+
+
+class _Source:
+    """Passes pieces on and keeps the error that ended them, which the client would wrap."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise

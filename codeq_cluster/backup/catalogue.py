@@ -1,0 +1,247 @@
+"""Catalogue: the backups of a place: found, checked and deleted."""
+
+from __future__ import annotations
+
+import calendar
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from codeq_cluster.backup import manifest as manifests
+from codeq_cluster.backup.chunks import decoded
+from codeq_cluster.backup.manifest import MANIFEST, Manifest, Part
+from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.rows import PRIMARY, Row, Tally
+from codeq_cluster.backup.taking import Written
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.task import Task
+from codeq_cluster.errors import BackupDamaged, BackupFailed
+
+# Younger than a day, another node may still be writing it.
+ABANDONED_AFTER_S = 24 * 3600
+
+_TIME = "%Y%m%dT%H%M%S"
+_MANIFEST_BYTES_MAX = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One backup of a place.
+
+    Attributes:
+        id: Sorts by time.
+        manifest: None when it has none that can be read.
+        problem: Why; empty for a backup that is complete.
+    """
+
+    id: str
+    manifest: Manifest | None
+    problem: str = ""
+
+
+def new_id(now_ms: int) -> str:
+    """Draw an id that sorts by time and that no other node draws."""
+    seconds, ms = divmod(now_ms, 1000)
+    return f"{time.strftime(_TIME, time.gmtime(seconds))}{ms:03d}Z-{secrets.token_hex(4)}"
+
+
+def found(place: Place) -> list[Found]:
+    """List the backups, the oldest first; blocks, raises BackupFailed."""
+    listed: list[Found] = []
+    for backup, files in place.backups().items():
+        if MANIFEST not in files:
+            listed.append(Found(backup, None, "incomplete"))
+            continue
+        try:
+            listed.append(Found(backup, manifest_of(place, backup)))
+        except BackupDamaged as error:
+            listed.append(Found(backup, None, str(error)))
+    return listed
+
+
+def chosen(place: Place, backup: str = "") -> Manifest:
+    """Return the manifest of a backup, of the newest complete one when none is named.
+
+    Raises:
+        BackupFailed: There is none.
+        BackupDamaged: Its manifest is damaged.
+    """
+    if backup:
+        return manifest_of(place, backup)
+    complete = [each.manifest for each in found(place) if each.manifest is not None]
+    if not complete:
+        raise BackupFailed(f"there is no complete backup in {place.where}")
+    return complete[-1]
+
+
+def manifest_of(place: Place, backup: str) -> Manifest:
+    """Return a backup's manifest; raises BackupFailed, or BackupDamaged when it is."""
+    if not manifests.is_id(backup):
+        raise BackupFailed(f"{backup}: no backup is called that")
+    content = bytearray()
+    for piece in place.read(backup, MANIFEST):
+        content += piece
+        if len(content) > _MANIFEST_BYTES_MAX:
+            raise BackupDamaged("the manifest is too long")
+    manifest = manifests.decode(bytes(content))
+    if manifest.id != backup:
+        raise BackupDamaged(f"the manifest is that of {manifest.id}")
+    return manifest
+
+
+def rows_of(
+    place: Place,
+    manifest: Manifest,
+    part: Part,
+    *,
+    passed: Callable[[int], None] = lambda _size: None,
+) -> Iterator[list[Row]]:
+    """Yield the rows of a shard, checked as they come; what is checked last is the whole file.
+
+    Args:
+        place: Where it is.
+        manifest: Of the backup.
+        part: Of that manifest.
+        passed: Told of the bytes of each piece that is read.
+
+    Raises:
+        BackupDamaged: They are not what was written.
+        BackupFailed: They cannot be read.
+    """
+    try:
+        yield from _rows_of(place, manifest, part, passed)
+    except BackupDamaged as damage:
+        raise BackupDamaged(f"{manifest.id}/{part.file}: {damage}") from damage
+
+
+def _rows_of(
+    place: Place, manifest: Manifest, part: Part, passed: Callable[[int], None]
+) -> Iterator[list[Row]]:
+    written, tally = Written(), Tally()
+
+    def told() -> Iterator[bytes]:
+        for piece in written.passing(place.read(manifest.id, part.file)):
+            passed(len(piece))
+            yield piece
+
+    for rows in decoded(told()):
+        for key, _ in rows:
+            family = keyspace.family(key)
+            if family not in PRIMARY:
+                raise BackupDamaged(f"it holds a row that is none of a backup: {key[:40]!r}")
+            tally.add(family)
+        yield rows
+    if (written.size, written.hexdigest()) != (part.size, part.blake2b):
+        raise BackupDamaged("it is not the file that the manifest names")
+    if tally.counts() != part.counts:
+        raise BackupDamaged("it has not the rows that the manifest counts")
+
+
+def verify(
+    place: Place,
+    manifest: Manifest,
+    *,
+    passed: Callable[[int], None] = lambda _size: None,
+    spend: Callable[[int], None] = lambda _size: None,
+) -> None:
+    """Read a backup through, every byte and every record; blocks.
+
+    Args:
+        place: Where it is.
+        manifest: Of the backup.
+        passed: Told of the bytes of each piece that is read.
+        spend: Told of the bytes of the rows in each chunk, before they are looked at; may wait.
+
+    Raises:
+        BackupDamaged: Something is not what was written, or rows do not belong together.
+        BackupFailed: It cannot be read.
+    """
+    for part in manifest.parts:
+        keyed = ended = 0
+        for rows in rows_of(place, manifest, part, passed=passed):
+            spend(sum(len(key) + len(value) for key, value in rows))
+            for row in rows:
+                try:
+                    task = _read(row)
+                except ValueError as error:
+                    raise BackupDamaged(f"{manifest.id}/{part.file}: {error}") from error
+                if task is not None:
+                    keyed += bool(task.idempotency_key)
+                    ended += task.has_result
+        counts = part.counts
+        if (counts.payloads, counts.results, counts.idempotency_keys) != (
+            counts.tasks,
+            ended,
+            keyed,
+        ):
+            raise BackupDamaged(f"{manifest.id}/{part.file}: rows of its tasks are missing")
+
+
+def _read(row: Row) -> Task | None:
+    """Decode a row, and return it if it is a task; raises ValueError."""
+    key, value = row
+    match keyspace.family(key):
+        case keyspace.Family.TASK:
+            return records.decode_task(value)
+        case keyspace.Family.RESULT | keyspace.Family.BODY:
+            records.decode_result(value)
+        case keyspace.Family.IDEMPOTENCY:
+            records.decode_key_row(value)
+        case keyspace.Family.ITEM:
+            # One that a newer node wrote is covered by the checksums all the same.
+            if keyspace.knows_kind(key):
+                records.decode_item(value)
+        case _:
+            value.decode()
+    return None
+
+
+def known_rows_of(
+    place: Place, manifest: Manifest, part: Part, *, passed: Callable[[int], None]
+) -> Iterator[Row]:
+    """Yield the rows of a shard for whoever has to understand them; see `rows_of`.
+
+    Raises:
+        BackupDamaged: They are not what was written.
+        BackupFailed: They cannot be read, or one is of a kind that a later version has brought.
+    """
+    for rows in rows_of(place, manifest, part, passed=passed):
+        for row in rows:
+            key = row[0]
+            if key.startswith(keyspace.ITEM_PREFIX) and not keyspace.knows_kind(key):
+                raise BackupFailed(
+                    f"{manifest.id} holds items of a kind that this release does not know; "
+                    "use the newest release that was part of its cluster"
+                )
+            yield row
+
+
+def prunable(place: Place, *, keep: int, now_ms: int) -> list[Found]:
+    """Return what retention deletes, the oldest first; blocks, raises BackupFailed.
+
+    The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. What is
+    incomplete is deleted once nobody can still be writing it, what is damaged never: somebody has
+    to look at it.
+    """
+    assert keep >= 1
+    there = found(place)
+    whole = [each for each in there if each.manifest is not None and each.manifest.tenant is None]
+    return sorted(
+        (
+            *whole[:-keep],
+            *(
+                each
+                for each in there
+                if each.problem == "incomplete"
+                and begun_ms(each.id) < now_ms - ABANDONED_AFTER_S * 1000
+            ),
+        ),
+        key=lambda each: each.id,
+    )
+
+
+def begun_ms(backup: str) -> int:
+    """Return when a backup was begun, by its id; Unix milliseconds."""
+    stamp = backup.partition("Z")[0]
+    return calendar.timegm(time.strptime(stamp[:-3], _TIME)) * 1000 + int(stamp[-3:])

@@ -1,0 +1,71 @@
+"""Exporting: one tenant of a backup as a backup of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from codeq_cluster.backup.catalogue import known_rows_of, new_id
+from codeq_cluster.backup.chunks import encoded
+from codeq_cluster.backup.manifest import Manifest, Part
+from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.rows import Row, Tally
+from codeq_cluster.backup.taking import Written, write_manifest
+from codeq_cluster.backup.tenants import OneTenant, tenant_name
+from codeq_cluster.codec import keyspace
+
+
+def export(
+    place: Place,
+    manifest: Manifest,
+    *,
+    tenant: str,
+    into: Place,
+    now_ms: int,
+    passed: Callable[[int], None] = lambda _size: None,
+) -> Manifest:
+    """Write what a backup holds of one tenant as a backup; blocks.
+
+    Args:
+        place: Where the backup is.
+        manifest: Of the backup.
+        tenant: As it is shown, `_` for the default tenant.
+        into: Where the export goes; it may be the same place.
+        now_ms: Unix milliseconds.
+        passed: Told of the bytes of each piece that is read.
+
+    Raises:
+        BackupDamaged: The backup is; the export has no manifest then.
+        BackupFailed: It cannot be read, or the export not be written.
+    """
+    backup = new_id(now_ms)
+    parts = tuple(
+        _part(place, manifest, part, backup=backup, tenant=tenant, into=into, passed=passed)
+        for part in manifest.parts
+    )
+    exported = replace(manifest, id=backup, parts=parts, tenant=tenant)
+    write_manifest(into, exported)
+    return exported
+
+
+def _part(
+    place: Place,
+    manifest: Manifest,
+    part: Part,
+    *,
+    backup: str,
+    tenant: str,
+    into: Place,
+    passed: Callable[[int], None],
+) -> Part:
+    tally, written = Tally(), Written()
+    one = OneTenant(tenant_name(tenant))
+
+    def counted() -> Iterator[Row]:
+        for row in one.passing(known_rows_of(place, manifest, part, passed=passed)):
+            tally.add(keyspace.family(row[0]))
+            yield row
+
+    into.write(backup, part.file, written.passing(encoded(counted())))
+    return replace(part, size=written.size, blake2b=written.hexdigest(), counts=tally.counts())

@@ -1,0 +1,104 @@
+"""Rows: which rows of a shard a backup holds.
+
+Primary rows say what is; every other row follows from them and is made anew by a restore, as are
+the counters. What a shard keeps about itself stands in the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Family
+
+Row = tuple[bytes, bytes]
+
+# Tasks come first: whose the rows are that name a task alone is known from there on.
+PRIMARY = {
+    Family.TASK: keyspace.TASK_PREFIX,
+    Family.PAYLOAD: keyspace.PAYLOAD_PREFIX,
+    Family.RESULT: keyspace.RESULT_PREFIX,
+    Family.IDEMPOTENCY: keyspace.IDEMPOTENCY_PREFIX,
+    Family.ITEM: keyspace.ITEM_PREFIX,
+    Family.BODY: keyspace.BODY_PREFIX,
+}
+DERIVED = frozenset(
+    {
+        *(Family.PENDING, Family.DELAYED, Family.INPROG, Family.DONE, Family.FAILED, Family.DLQ),
+        *(Family.LEASE, Family.TTL, Family.CLAIM, Family.STATS),
+        *(Family.DEAD, Family.ERRAND, Family.EXPIRY),
+    }
+)
+
+CLOCK = keyspace.meta("clock")
+SEQ = keyspace.meta("seq")
+
+
+class Stored(Protocol):
+    """One shard's state that stands still."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+
+    def rows(self, start: bytes, end: bytes) -> Iterator[Row]:
+        """Yield the rows of start <= key < end, ascending."""
+
+
+class Counts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many rows of each family there are."""
+
+    tasks: int = 0
+    payloads: int = 0
+    results: int = 0
+    idempotency_keys: int = 0
+    items: int = 0
+    bodies: int = 0
+
+
+_COUNTED = {
+    Family.TASK: "tasks",
+    Family.PAYLOAD: "payloads",
+    Family.RESULT: "results",
+    Family.IDEMPOTENCY: "idempotency_keys",
+    Family.ITEM: "items",
+    Family.BODY: "bodies",
+}
+
+
+class Tally:
+    """Counts rows as they pass."""
+
+    def __init__(self) -> None:
+        self._numbers = dict.fromkeys(_COUNTED.values(), 0)
+        self.rows = 0
+
+    def add(self, family: Family) -> None:
+        """Count a row of a primary family."""
+        self._numbers[_COUNTED[family]] += 1
+        self.rows += 1
+
+    def counts(self) -> Counts:
+        """Return what has been counted."""
+        return Counts(**self._numbers)
+
+
+def primary_rows(stored: Stored) -> Iterator[Row]:
+    """Yield every primary row of a shard, family by family in the order of `PRIMARY`."""
+    for prefix in PRIMARY.values():
+        yield from stored.rows(*keyspace.prefix_range(prefix))
+
+
+def number(stored: Stored, key: bytes) -> int:
+    """Return a number that the shard keeps about itself; 0 when it has none."""
+    value = stored.get(key)
+    return 0 if value is None else int.from_bytes(value)
+
+
+def tenant_key(key: bytes) -> tuple[str, str]:
+    """Return (tenant, what follows) of the key of an idempotency row or of a body."""
+    prefix = PRIMARY[keyspace.family(key)]
+    tenant, _, rest = key[len(prefix) :].decode().partition("/")
+    return "" if tenant == "_" else tenant, rest

@@ -1,0 +1,313 @@
+"""Running: backups of a cluster that serves, taken by one of its nodes, one at a time.
+
+Every node has a replica of every shard, so any node can take one. Of each shard it first has what
+the shard's leader had applied when it was asked; then it makes a checkpoint of all of them, one
+after the other within moments, and reads these while the node goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from codeq_cluster import __version__
+from codeq_cluster.backup.catalogue import Found, begun_ms, found, new_id, prunable, verify
+from codeq_cluster.backup.manifest import Manifest, is_id
+from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.taking import Cut, Pace, write_manifest, write_part
+from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
+from codeq_cluster.raft.journal import stored_term
+from codeq_cluster.storage.rocks import StoredShard
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# Of a node that is behind, or of a shard without a leader.
+SETTLE_S = 30.0
+
+
+class Shard(Protocol):
+    """One shard's replica on this node."""
+
+    async def settled(self, *, timeout_s: float) -> None:
+        """Wait until all that was acknowledged before the call is applied here."""
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a copy of the shard as it is now; called in a thread, raises StorageFailed."""
+
+
+class Spawns(Protocol):
+    """Owns what runs beside the requests."""
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Run it."""
+
+
+class Stage(StrEnum):
+    """How far a backup is."""
+
+    WRITING = "WRITING"
+    VERIFYING = "VERIFYING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a backup is.
+
+    Attributes:
+        node: That takes it.
+        parts: Shards, in all.
+        parts_done: Of them, in this stage.
+        bytes: Written so far, or read again so far.
+        deleted: Backups that retention has deleted after it.
+        ended_ms: 0 while it runs.
+    """
+
+    id: str
+    node: str
+    stage: Stage
+    parts: int
+    started_ms: int
+    parts_done: int = 0
+    bytes: int = 0
+    tasks: int = 0
+    ended_ms: int = 0
+    error: str = ""
+    deleted: tuple[str, ...] = ()
+
+
+class BackupRunning(BackupFailed):
+    """A backup of this node has not ended yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    progress: Progress
+    pace: Pace
+    manifest: Manifest | None = field(default=None)
+
+    def note(self, **changes: Any) -> None:
+        # Written by the run's thread alone while there is one; readers take the whole value.
+        self.progress = replace(self.progress, **changes)
+
+    def passed(self, size: int) -> None:
+        self.note(bytes=self.progress.bytes + size)
+
+
+class Backups:
+    """The backups that this node takes.
+
+    Args:
+        node_id: This node.
+        cluster_id: Its cluster.
+        place: Where they are kept.
+        shards: This node's replicas, in order.
+        scratch: Where checkpoints are made; on the file system of the shards, emptied at once.
+        keep: So many complete ones stay.
+        bytes_per_s: Of rows, that are read at most; 0 for any.
+        background: Ends before the shards are closed.
+        now_ms: Wall clock, Unix milliseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        cluster_id: str,
+        place: Place,
+        shards: Sequence[Shard],
+        scratch: Path,
+        keep: int,
+        bytes_per_s: int,
+        background: Spawns,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._place = place
+        self._shards = shards
+        self._scratch = scratch
+        self._keep = keep
+        self._bytes_per_s = bytes_per_s
+        self._background = background
+        self._now_ms = now_ms
+        self._last: _Run | None = None
+        shutil.rmtree(scratch, ignore_errors=True)
+
+    def start(self) -> Progress:
+        """Begin a backup; it goes on by itself.
+
+        Raises:
+            BackupRunning: Another one has not ended.
+        """
+        if self._last is not None and not self._last.progress.ended_ms:
+            raise BackupRunning(f"backup {self._last.progress.id} is under way")
+        now_ms = self._now_ms()
+        run = self._last = _Run(
+            progress=Progress(
+                id=new_id(now_ms),
+                node=self._node_id,
+                stage=Stage.WRITING,
+                parts=len(self._shards),
+                started_ms=now_ms,
+            ),
+            pace=Pace(self._bytes_per_s),
+        )
+        self._background.spawn(self._run(run))
+        return run.progress
+
+    async def progress(self, backup: str) -> Progress | None:
+        """Return how far a backup is, or None for one that nobody knows.
+
+        This node remembers its last one; of others it tells whether they are complete.
+
+        Raises:
+            BackupFailed: The place does not answer.
+        """
+        if self._last is not None and self._last.progress.id == backup:
+            return self._last.progress
+        if not is_id(backup):
+            return None
+        for each in await self.found():
+            if each.id == backup and each.manifest is not None:
+                manifest = each.manifest
+                return Progress(
+                    id=backup,
+                    node=manifest.node_id,
+                    stage=Stage.DONE,
+                    parts=manifest.shards,
+                    parts_done=manifest.shards,
+                    started_ms=begun_ms(backup),
+                    bytes=manifest.size,
+                    tasks=manifest.tasks,
+                )
+        return None
+
+    async def found(self) -> list[Found]:
+        """List the backups of the place, the oldest first; raises BackupFailed."""
+        return await asyncio.to_thread(found, self._place)
+
+    async def _run(self, run: _Run) -> None:
+        backup = run.progress.id
+        log.info("backup begun", extra={"backup": backup, "where": self._place.where})
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*(shard.settled(timeout_s=SETTLE_S) for shard in self._shards))
+            await self._in_thread(run, self._take)
+            await self._in_thread(run, self._check)
+        except asyncio.CancelledError:
+            await self._failed(run, "the node was stopped")
+            raise
+        except TimeoutError:
+            await self._failed(run, f"a shard was not caught up within {SETTLE_S:g} s")
+        except CodeqError as error:
+            await self._failed(run, str(error))
+        except BaseException as error:
+            await self._failed(run, repr(error))
+            raise
+        else:
+            run.note(stage=Stage.DONE, ended_ms=self._now_ms())
+            manifest = run.manifest
+            assert manifest is not None
+            done = {"backup": backup, "bytes": manifest.size, "tasks": manifest.tasks}
+            log.info("backup done", extra=done | {"deleted": list(run.progress.deleted)})
+
+    async def _failed(self, run: _Run, reason: str) -> None:
+        run.note(stage=Stage.FAILED, ended_ms=self._now_ms(), error=reason)
+        log.warning("backup failed", extra={"backup": run.progress.id, "error": reason})
+
+    async def _in_thread(self, run: _Run, work: Callable[[_Run], None]) -> None:
+        """Run blocking work; when this is cancelled, it is stopped and waited for."""
+        working = asyncio.get_running_loop().run_in_executor(None, work, run)
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            run.pace.stop()
+            with suppress(CodeqError):
+                await working
+            raise
+
+    def _take(self, run: _Run) -> None:
+        backup = run.progress.id
+        home = self._scratch / backup
+        try:
+            with ExitStack() as stack:
+                stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+                cuts = self._cuts(home, stack)
+                parts = []
+                for cut in cuts:
+                    parts.append(
+                        write_part(self._place, backup, cut, pace=run.pace, passed=run.passed)
+                    )
+                    run.note(parts_done=len(parts))
+            run.pace.spend(0)
+            run.manifest = Manifest(
+                id=backup,
+                cluster_id=self._cluster_id,
+                node_id=self._node_id,
+                created_ms=run.progress.started_ms,
+                release=__version__,
+                parts=tuple(parts),
+            )
+            write_manifest(self._place, run.manifest)
+        except BaseException:
+            # What is left has no manifest, which is why failing to delete it does no harm.
+            with suppress(BackupFailed):
+                self._place.delete(backup)
+            raise
+
+    def _cuts(self, home: Path, stack: ExitStack) -> list[Cut]:
+        try:
+            home.mkdir(parents=True)
+        except OSError as error:
+            raise StorageFailed(f"making room for checkpoints: {error}") from error
+        for number, shard in enumerate(self._shards):
+            shard.checkpoint(home / str(number))
+        cuts = []
+        for number in range(len(self._shards)):
+            stored = stack.enter_context(StoredShard(home / str(number)))
+            term = stored_term(stored.log_get, stored.index)
+            if term is None:
+                raise StorageFailed(f"shard {number} lacks the entry that its state ends with")
+            cuts.append(
+                Cut(
+                    shard=number,
+                    index=stored.index,
+                    term=term,
+                    digest=stored.digest,
+                    stored=stored,
+                )
+            )
+        return cuts
+
+    def _check(self, run: _Run) -> None:
+        """Read the backup again, then let retention delete older ones."""
+        manifest = run.manifest
+        assert manifest is not None
+        run.note(stage=Stage.VERIFYING, bytes=0, parts_done=0, tasks=manifest.tasks)
+
+        def passed(size: int) -> None:
+            run.passed(size)
+            ends = done = 0
+            read = run.progress.bytes
+            for part in manifest.parts:
+                ends += part.size
+                done += read >= ends
+            run.note(parts_done=done)
+
+        verify(self._place, manifest, passed=passed, spend=run.pace.spend)
+        deleted = []
+        for each in prunable(self._place, keep=self._keep, now_ms=self._now_ms()):
+            self._place.delete(each.id)
+            deleted.append(each.id)
+        run.note(deleted=tuple(deleted))

@@ -1,0 +1,145 @@
+"""Answers: one shard's answers from its committed state; the caller has passed a read barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.questions import END, Browse, Explain, ItemPage, ListItems, Page
+from codeq_cluster.broker.view import ShardView
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.explaining import Explanation, Facts, explain
+from codeq_cluster.core.items import Item, Kind
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import State, Task
+
+# Rows of one answer, those a filter drops and places without any included: about 15 ms on the loop.
+LOOKED_AT_MAX = 1000
+BYTES_MAX = 4 * 2**20  # Of the tasks of one answer, so that it fits a frame.
+AHEAD_MAX = 10_000  # Counted before a task; more says no more.
+
+_ORDER = tuple(Place)
+_ENDED = (Place.DONE, Place.FAILED, Place.DLQ)
+
+
+def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> Page:
+    """Return the next tasks of the tenant.
+
+    Args:
+        store: The shard's.
+        queues: Of the tenant, those without tasks may be missing.
+        asked: Its `places` must not be empty.
+    """
+    rows: list[tuple[bytes, Task]] = []
+    looked_at = size = 0
+    for queue, place in _places(queues, asked):
+        prefix = keyspace.place_prefix(place, queue, asked.tenant)
+        head = _position(queue, place, b"")
+        looked_at += 1
+        start, end = keyspace.prefix_range(prefix)
+        if asked.ended_before_ms and place in _ENDED:
+            start = keyspace.ended_before(place, queue, asked.tenant, asked.ended_before_ms)
+        if asked.after >= head:
+            if not asked.after.startswith(head):
+                continue
+            start = max(start, prefix + asked.after[len(head) :] + b"\0")
+        while page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX)):
+            for key, _ in page:
+                position = head + key[len(prefix) :]
+                record = _record(store, keyspace.place_task_id(key))
+                task = records.decode_task(record)
+                if not asked.error or task.error == asked.error:
+                    rows.append((position, task))
+                    size += len(record)
+                looked_at += 1
+                full = len(rows) == asked.count or size >= BYTES_MAX
+                if full or looked_at >= LOOKED_AT_MAX:
+                    return Page(tuple(rows), position)
+            start = page[-1][0] + b"\0"
+        if looked_at >= LOOKED_AT_MAX:
+            return Page(tuple(rows), _beyond(queue, place))
+    return Page(tuple(rows), END)
+
+
+def list_items(store: StateStore, asked: ListItems) -> ItemPage:
+    """Return the next items of the tenant: by id, or the dead deliveries, the newest first."""
+    by_death = asked.dead_only
+    prefix = (
+        keyspace.dead_prefix(asked.tenant)
+        if by_death
+        else keyspace.item_prefix(asked.kind, asked.tenant)
+    )
+    start, end = keyspace.prefix_range(prefix)
+    if asked.after:
+        start = prefix + asked.after + b"\0"
+    count = min(asked.count, LOOKED_AT_MAX)
+    page = store.scan(start, end, count)
+    rows: list[tuple[bytes, Item]] = []
+    for key, value in page:
+        record = value
+        if by_death:
+            delivery_id = keyspace.dead_delivery_id(key)
+            found = store.get(keyspace.item(Kind.DELIVERY, asked.tenant, delivery_id))
+            assert found is not None, "a dead delivery is listed and not there"
+            record = found
+        rows.append((key[len(prefix) :], records.decode_item(record)))
+    return ItemPage(tuple(rows), rows[-1][0] if len(page) == count else END)
+
+
+def explain_task(
+    store: StateStore,
+    view: ShardView,
+    rules: Rules,
+    asked: Explain,
+    *,
+    now_ms: int,
+) -> Explanation | None:
+    """Return why the task is where it is, or None for no such task of the tenant."""
+    record = store.get(keyspace.task(asked.id))
+    task = None if record is None else records.decode_task(record)
+    if task is None or task.tenant != asked.tenant:
+        return None
+    queue = keyspace.queue_name(task.command)
+    facts = Facts(
+        now_ms=now_ms,
+        policy=view.policy(task.tenant, queue),
+        leased=view.leased(task.tenant, queue),
+        tenant_leased=view.usage(task.tenant).leased,
+        tenant_leased_max=rules.budget_of(task.tenant).leased_max,
+        ahead=_ahead(store, task) if task.state is State.READY else 0,
+    )
+    return explain(task, facts)
+
+
+def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, Place]]:
+    """Yield the places to look at, in the order of the list."""
+    first = asked.after.split(b"\0", 1)[0]
+    wanted = (asked.queue,) if asked.queue else queues
+    for queue in sorted(queue for queue in wanted if queue.encode() >= first):
+        for place in _ORDER:
+            if place in asked.places:
+                yield queue, place
+
+
+def _position(queue: str, place: Place, suffix: bytes) -> bytes:
+    """Return where a row stands in the list: comparable between shards."""
+    return b"%b\0%c\0%b" % (queue.encode(), _ORDER.index(place), suffix)
+
+
+def _beyond(queue: str, place: Place) -> bytes:
+    """Return a position after every row of a place and before those of the next."""
+    return b"%b\0%c\1" % (queue.encode(), _ORDER.index(place))
+
+
+def _record(store: StateStore, task_id: str) -> bytes:
+    record = store.get(keyspace.task(task_id))
+    assert record is not None, "a task is in its queue and not there"
+    return record
+
+
+def _ahead(store: StateStore, task: Task) -> int:
+    queue = keyspace.queue_name(task.command)
+    start, _ = keyspace.pending_range(queue, task.tenant)
+    [end, *_] = keyspace.index_keys(task)
+    return len(store.scan(start, end, AHEAD_MAX))

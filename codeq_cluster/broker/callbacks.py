@@ -1,0 +1,213 @@
+"""Callbacks: telling a task's webhook how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct
+
+from codeq_cluster.broker.errands import server_of
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import Delivery
+from codeq_cluster.core.operations import Delivered, Operation, Undelivered
+from codeq_cluster.core.task import Result
+
+_NOTHING = Raw(b"null")
+
+KIND = "task_result"
+_LIMITED_MAX = 10_000  # Tenants out of calls, remembered.
+
+
+class Sent(Protocol):
+    """What became of one POST."""
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether the target accepted it."""
+
+    @property
+    def error(self) -> str:
+        """Say why not."""
+
+    @property
+    def retry_after_s(self) -> float:
+        """Return when to try again at the earliest, 0 for any time."""
+
+    @property
+    def deferred(self) -> bool:
+        """Tell whether it was not tried at all."""
+
+
+class Span(Protocol):
+    """One request that goes out, as traces tell of it."""
+
+    @property
+    def trace_parent(self) -> str:
+        """Return the header `traceparent` the target is told."""
+
+    @property
+    def trace_state(self) -> str:
+        """Return the header `tracestate` beside it."""
+
+    def answered(self, status: int) -> None:
+        """Note the status of the target's answer."""
+
+    def unanswered(self) -> None:
+        """Note that no answer came."""
+
+
+class Tracing(Protocol):
+    """Makes the spans of attempts."""
+
+    def webhook(
+        self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
+    ) -> AbstractContextManager[Span]:
+        """Send a webhook within the block, in the trace of its task."""
+
+
+class Sender(Protocol):
+    """What sends to targets that somebody else has named."""
+
+    def room(self, url: str) -> int:
+        """Return how many posts to the URL's host would not be deferred now."""
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        delivery: str,
+        trace_parent: str = "",
+        trace_state: str = "",
+        span: Callable[[], AbstractContextManager[Span]] | None = None,
+    ) -> Sent:
+        """Send a JSON body once; no fault of the target is raised.
+
+        A request that goes out is sent within a span, when there are spans.
+        """
+
+
+class Callback(Struct, rename="camel", kw_only=True):
+    """The body of a result callback."""
+
+    task_id: str
+    event_type: str
+    status: str
+    result: Raw
+    error: str
+    artifacts: Sequence[dict[str, str]] | None
+    completed_at: str
+
+
+class Callbacks:
+    """Makes attempts at deliveries.
+
+    Args:
+        sender: Sends them.
+        wait_s: Takes one call of a tenant's rate limit, or says when to ask again.
+        counted: Told (kind, command, outcome) of every attempt.
+        tracing: Has a span made of every attempt; None for none.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        wait_s: Callable[[str], Awaitable[float]],
+        counted: Callable[[str, str, str], None],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._sender = sender
+        self._wait_s = wait_s
+        self._counted = counted
+        self._tracing = tracing
+        self._limited: dict[str, float] = {}  # Until when a tenant has no call left, by the loop.
+        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+
+    def room(self, delivery: Delivery) -> int:
+        """Return how many deliveries to the same server can be tried now."""
+        until_s = self._limited.get(delivery.tenant)
+        if until_s is not None:
+            if until_s > asyncio.get_running_loop().time():
+                return 0
+            del self._limited[delivery.tenant]
+        return self._sender.room(delivery.url) - self._asking[server_of(delivery.url)]
+
+    async def run(self, store: StateStore, delivery: Delivery) -> Operation | None:
+        """Make one attempt and return what became of it; None when it could not be made."""
+        record = store.get(keyspace.body(delivery.tenant, delivery.id))
+        if record is None:
+            # Whoever leads now has delivered it before this node knew of being deposed.
+            return Delivered(tenant=delivery.tenant, id=delivery.id)
+        if not await self._may_call(delivery):
+            return None
+        sent = await self._sender.post(
+            delivery.url,
+            body_of(delivery, records.decode_result(record)),
+            delivery=delivery.id,
+            trace_parent=delivery.trace_parent,
+            trace_state=delivery.trace_state,
+            span=partial(_span, self._tracing, delivery) if self._tracing is not None else None,
+        )
+        if sent.deferred:
+            return None
+        self._counted(KIND, delivery.command, "success" if sent.ok else "failure")
+        if sent.ok:
+            return Delivered(tenant=delivery.tenant, id=delivery.id)
+        return Undelivered(
+            tenant=delivery.tenant,
+            id=delivery.id,
+            attempt=delivery.attempts + 1,
+            error=sent.error,
+            wait_ms=int(sent.retry_after_s * 1000),
+        )
+
+    async def _may_call(self, delivery: Delivery) -> bool:
+        """Take a call of the tenant's; without one, its deliveries find no room for a while."""
+        server = server_of(delivery.url)
+        self._asking[server] += 1
+        try:
+            wait_s = await self._wait_s(delivery.tenant)
+        finally:
+            self._asking[server] -= 1
+            if not self._asking[server]:
+                del self._asking[server]
+        if wait_s:
+            if len(self._limited) >= _LIMITED_MAX:
+                self._limited.clear()  # Each is asked again, and answered the same.
+            self._limited[delivery.tenant] = asyncio.get_running_loop().time() + wait_s
+        return not wait_s
+
+
+def _span(tracing: Tracing, delivery: Delivery) -> AbstractContextManager[Span]:
+    return tracing.webhook(
+        KIND,
+        trace_parent=delivery.trace_parent,
+        trace_state=delivery.trace_state,
+        host=urlsplit(delivery.url).hostname or "",
+        attempt=delivery.attempts + 1,
+    )
+
+
+def body_of(delivery: Delivery, result: Result) -> bytes:
+    """Render the body, the same on every attempt."""
+    return msgspec.json.encode(
+        Callback(
+            task_id=delivery.task_id,
+            event_type=delivery.command,
+            status=result.status,
+            result=Raw(result.body.encode()) if result.body else _NOTHING,
+            error=result.error,
+            artifacts=[{"name": each.name, "url": each.url} for each in result.artifacts] or None,
+            completed_at=rfc3339(result.completed_ms),
+        )
+    )

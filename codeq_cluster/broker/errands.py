@@ -1,0 +1,300 @@
+"""Errands: what the leader of a shard does outside of the log, at least once: callbacks and sweeps.
+
+An errand is an item with an instant. When that has come the shard's leader runs it and has the
+outcome decided like any other operation. A leader that dies in between leaves the item as it was,
+and the next leader runs it again. Only committed items are looked at, so nothing leaves the broker
+that could still be undone.
+
+A server that is slow or silent has no room for more after a while and is passed over, so it holds
+up its own errands alone. When nothing else is in sight, those that were passed over are put off:
+in their order, and so far apart that they do not come back all at once. A delivery that has been
+pending for too long is given up whether there is room for it or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import Context
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.scanning import next_keys
+from codeq_cluster.broker.window import Window
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.delivering import overdue
+from codeq_cluster.core.items import Delivery, Item, Kind, Sweep
+from codeq_cluster.core.operations import Operation, Swept, Undelivered
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.errors import CodeqError
+
+log = logging.getLogger(__name__)
+
+IN_SIGHT = 512  # Errands looked at; decoded once and kept, about 1 KiB each.
+RUNNING_MAX = 64  # Of one shard.
+PASSED_OVER_S = 0.5  # Until those that found no room are looked at again.
+PAUSE_S = 1.0  # After a failure of our own, before looking again.
+PUT_OFF_MS = 5_000  # At least.
+PUT_OFF_MS_MAX = 600_000
+# Between two that are put off, so that a silent server with a million errands costs the log 200
+# rows a second and not all that it can take.
+APART_MS = 5
+
+_Name = tuple[Kind, str, str]  # What an item is called, whenever it is due.
+# None tells that the errand could not be tried now: it stands as it is.
+Run = Callable[[Item], Awaitable[Operation | None]]
+
+
+class Desk(Protocol):
+    """The shard's engine, as far as errands need it."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this node decides for the shard."""
+
+    @property
+    def now_ms(self) -> int:
+        """Return the clock by which the shard's instants are given, while this node leads."""
+
+    async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Decide and commit."""
+
+
+class Errands:
+    """One shard's errands on one node; idle unless the node leads the shard.
+
+    Args:
+        desk: The shard's engine.
+        store: The shard's state.
+        run: Runs one errand and returns the operation that tells of its outcome, or None.
+        room: Returns how many more errands to where this one goes can be run now.
+        age_max_ms: A delivery pending for so long is given up; as the desk has it.
+        background: Owns what is running.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        store: StateStore,
+        *,
+        run: Run,
+        room: Callable[[Item], int],
+        age_max_ms: int,
+        background: Background,
+    ) -> None:
+        self._desk = desk
+        self._store = store
+        self._run = run
+        self._room = room
+        self._age_max_ms = age_max_ms
+        self._background = background
+        self._window = self._stored()
+        self._known: dict[bytes, Item] = {}
+        self._running: set[_Name] = set()
+        self._slots_ms: dict[tuple[str, str], int] = {}
+        self._settling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_planned = False
+        self._stopped = False
+
+    @property
+    def running(self) -> int:
+        """Return how many errands are running."""
+        return len(self._running)
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Follow an applied entry's rows."""
+        changed = False
+        for key, value in rows.items():
+            if not key.startswith(keyspace.ERRAND_PREFIX):
+                continue
+            changed = True
+            self._window.remove(key)
+            self._known.pop(key, None)
+            if value is not None:
+                self._window.add(key)
+        if changed:
+            self.look_soon()
+
+    def reload(self) -> None:
+        """Look at the store anew."""
+        self._window = self._stored()
+        self._known.clear()
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look for due errands in the loop's next turn, once."""
+        if not self._look_planned:
+            self._look_planned = True
+            # In no context of its own, since whoever asks may be in that of some request.
+            asyncio.get_running_loop().call_soon(self._look, context=Context())
+
+    def stop(self) -> None:
+        """Start no more errands."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._look_planned = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stopped:
+            return
+        if not self._desk.leads:
+            self._known.clear()
+            self._slots_ms.clear()
+            return
+        self._begin(list(islice(self._window, IN_SIGHT)), self._desk.now_ms)
+
+    def _begin(self, in_sight: Sequence[bytes], now_ms: int) -> None:
+        begun: Counter[str] = Counter()
+        too_old: list[Item] = []
+        passed_over: list[Item] = []
+        for name, item in self._waiting(in_sight, now_ms):
+            if self._is_too_old(item, now_ms):
+                too_old.append(item)
+                continue
+            if len(self._running) >= RUNNING_MAX:
+                passed_over = []
+                break  # Whoever ends looks again.
+            server = _server(item)
+            if begun[server] >= self._room(item):
+                passed_over.append(item)
+                continue
+            begun[server] += 1
+            self._running.add(name)
+            self._background.spawn(self._do(name, item))
+        if passed_over:
+            self._look_in(PASSED_OVER_S)
+        more = len(in_sight) == IN_SIGHT and keyspace.item_timer_ms(in_sight[-1]) <= now_ms
+        if not self._settling:
+            told = [_not_tried(each, PUT_OFF_MS) for each in too_old]
+            if more and not told:
+                told = [self._later(each, now_ms) for each in passed_over]
+            if told:
+                self._settling = True
+                self._background.spawn(self._settle(told))
+
+    def _is_too_old(self, item: Item, now_ms: int) -> bool:
+        return isinstance(item, Delivery) and overdue(
+            item, age_max_ms=self._age_max_ms, now_ms=now_ms
+        )
+
+    def _waiting(self, keys: Sequence[bytes], now_ms: int) -> Iterator[tuple[_Name, Item]]:
+        """Yield what is due and not running; set the timer for the first that is not due."""
+        for key in keys:
+            due_ms = keyspace.item_timer_ms(key)
+            if due_ms > now_ms:
+                self._look_in((due_ms - now_ms) / 1000)
+                return
+            if not keyspace.knows_kind(key):
+                continue  # A newer node runs it, once one leads.
+            name = keyspace.item_parts(key)
+            if name not in self._running:
+                yield name, self._item(key)
+
+    def _item(self, key: bytes) -> Item:
+        item = self._known.get(key)
+        if item is None:
+            record = self._store.get(keyspace.item(*keyspace.item_parts(key)))
+            assert record is not None, "an errand stands without its item"
+            item = self._known[key] = records.decode_item(record)
+        return item
+
+    async def _do(self, name: _Name, item: Item) -> None:
+        try:
+            told = await self._run(item)
+            if told is None:
+                await asyncio.sleep(PASSED_OVER_S)
+            else:
+                await self._desk.operate([told])
+        except CodeqError as error:
+            # Not decided here, or nobody knows: the item stands, and whoever leads runs it again.
+            log.info("errand not settled", extra={"item": item.id, "error": str(error)})
+            await asyncio.sleep(PAUSE_S)
+        except Exception:
+            log.exception("errand failed", extra={"item": item.id})
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            self._running.discard(name)
+            self.look_soon()
+
+    async def _settle(self, told: Sequence[Operation]) -> None:
+        """Make room in sight for others, without a run: one batch at a time."""
+        try:
+            await self._desk.operate(told)
+        except CodeqError as error:
+            log.info("errands not put off", extra={"error": str(error)})
+            await asyncio.sleep(PAUSE_S)
+        except Exception:
+            log.exception("errands not put off")
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            self._settling = False
+            self.look_soon()
+
+    def _later(self, item: Item, now_ms: int) -> Operation:
+        if isinstance(item, Sweep):
+            return Swept(tenant=item.tenant, id=item.id, attempt=item.attempts + 1, failed=True)
+        return _not_tried(item, self._slot_ms(item, now_ms) - now_ms)
+
+    def _slot_ms(self, item: Item, now_ms: int) -> int:
+        """Return the next instant for what a tenant has for a server; what is too far comes sooner.
+
+        Those of one tenant keep their order, as long as they fit before `PUT_OFF_MS_MAX`.
+        """
+        if len(self._slots_ms) >= IN_SIGHT:
+            self._slots_ms = {
+                who: last_ms for who, last_ms in self._slots_ms.items() if last_ms > now_ms
+            }
+        who = (item.tenant, _server(item))
+        slot_ms = max(now_ms + PUT_OFF_MS, self._slots_ms.get(who, 0) + APART_MS)
+        if slot_ms > now_ms + PUT_OFF_MS_MAX:
+            slot_ms = now_ms + PUT_OFF_MS
+        self._slots_ms[who] = slot_ms
+        return slot_ms
+
+    def _stored(self) -> Window:
+        """Return a window on what is stored, which is what is committed."""
+        start, end = keyspace.prefix_range(keyspace.ERRAND_PREFIX)
+        return Window(start, end, partial(next_keys, self._store))
+
+    def _look_in(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        when = loop.time() + delay_s + 0.001  # A timer that fires early finds nothing due.
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._look, context=Context())
+
+
+def server_of(url: str) -> str:
+    """Return the part of a URL that names the server."""
+    return url.partition("//")[2].partition("/")[0].lower()
+
+
+def _not_tried(item: Item, deferred_ms: int) -> Operation:
+    """Tell that there is no attempt; one that is too old is given up, and has no later."""
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return Undelivered(
+        tenant=item.tenant, id=item.id, attempt=item.attempts + 1, deferred_ms=deferred_ms
+    )
+
+
+def _server(item: Item) -> str:
+    """Return the server the errand goes to; empty for the store of artifacts."""
+    match item:
+        case Delivery():
+            return server_of(item.url)
+        case Sweep():
+            return ""
+        case _:
+            raise AssertionError(f"no errand: {item}")

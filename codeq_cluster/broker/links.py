@@ -1,0 +1,50 @@
+"""Links: the URLs by which results name the artifacts that the broker keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, unquote
+
+from codeq_cluster.core.task import Artifact
+
+# An upload of files that come with their result begins with the digest of them all, so that the
+# same ones sent again are recognised.
+DIGEST_CHARS = 24
+_NONCE_BYTES = 8
+_UPLOAD = r"[0-9a-f]{16}(?:[0-9a-f]{24})?"
+_LINK = re.compile(rf"(?:https?://[^?#]*)?/v1/codeq/tasks/([^/?#]+)/artifacts/({_UPLOAD})/([^?#]+)")
+
+
+def new_upload(digest: str = "") -> str:
+    """Draw the id of an upload: nobody else ever writes below it.
+
+    Args:
+        digest: Of `DIGEST_CHARS`, or empty.
+    """
+    assert len(digest) in {0, DIGEST_CHARS}
+    return digest + os.urandom(_NONCE_BYTES).hex()
+
+
+def link(base: str, task_id: str, upload: str, name: str) -> str:
+    """Return the URL of an artifact: a path, or absolute below `base` when that is not empty."""
+    return f"{base}/v1/codeq/tasks/{task_id}/artifacts/{upload}/{quote(name)}"
+
+
+def target(url: str, task_id: str) -> tuple[str, str] | None:
+    """Return upload and name of the artifact of this task that a URL leads to, or None.
+
+    The host does not matter: nodes may be reached by several names, and no other host serves this
+    task.
+    """
+    found = _LINK.fullmatch(url)
+    if found is None or found[1] != task_id:
+        return None
+    return found[2], unquote(found[3])
+
+
+def uploads(artifacts: Iterable[Artifact], task_id: str) -> tuple[str, ...]:
+    """Return the uploads of this task that the artifacts lead to, each once."""
+    targets = (target(each.url, task_id) for each in artifacts)
+    return tuple(dict.fromkeys(found[0] for found in targets if found is not None))

@@ -1,0 +1,283 @@
+"""Notices: telling subscriptions that a queue has become non-empty.
+
+Every node follows how much is ready on all shards, so it sees a queue become non-empty whichever
+transition made it so. The node that leads the tenant's home shard sends; one that begins to lead it
+tells of every queue that is non-empty then, since nobody knows what the last one has not told.
+
+A notice is best effort. One attempt is made, outside of any request, and it says how much is ready
+when it is sent; a queue that is empty again by then is not told of. A subscription that was told a
+moment ago is told when its interval ends, once, if the queue is non-empty then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.broker.audience import Audience, Party, parties
+from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.postbox import Letter, Postbox
+from codeq_cluster.broker.producer import new_id
+from codeq_cluster.codec import keyspace
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import Kind, Subscription
+from codeq_cluster.core.sharding import home_shard
+
+KIND = "queue_ready"
+CLAIM_URL = "/v1/codeq/tasks/claim"
+
+# A queue that empties and fills again and again is told of so often at most, however many hear it.
+GATHER_S = 0.02
+QUEUES_MAX = 10_000  # To be told of in one go.
+OWED_MAX = 10_000  # Notices that wait for an interval to end.
+
+_Place = tuple[str, str]  # The tenant and the queue.
+_Debt = tuple[str, str, Party]
+
+
+class Home(Protocol):
+    """A shard's engine, as far as notices need it."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this node decides for the shard."""
+
+    @property
+    def now_ms(self) -> int:
+        """Return the shard's clock, while this node leads."""
+
+
+class Notice(Struct, rename="camel", kw_only=True):
+    """The body of an availability notice.
+
+    Attributes:
+        event_type: The command as the subscription names it, or the queue if it names none.
+        queue_depth: Tasks that are ready, on all shards.
+    """
+
+    event_type: str
+    available: bool
+    queue_depth: int
+    claim_url: str
+    sent_at: str
+    notification_id: str
+
+
+class Notices:
+    """One node's; idle for tenants whose home shard another node leads.
+
+    Args:
+        catalogue: What this node knows of all shards; it has loaded what they keep.
+        homes: Every shard, in their order.
+        postbox: Sends.
+        counted: Told (queue, outcome) of every notice that has no room to wait.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        homes: Sequence[Home],
+        *,
+        postbox: Postbox,
+        counted: Callable[[str, str], None],
+    ) -> None:
+        self._catalogue = catalogue
+        self._homes = homes
+        self._postbox = postbox
+        self._counted = counted
+        self._audience = Audience()
+        self._available = {place for place in catalogue.queues() if self._is_available(place)}
+        self._gathered: dict[_Place, None] = {}
+        self._gathering: asyncio.TimerHandle | None = None
+        self._told_s: dict[str, float] = {}  # By subscription, by the loop's clock.
+        self._owed: set[_Debt] = set()
+        self._due: list[tuple[float, _Debt]] = []
+        self._paying: asyncio.TimerHandle | None = None
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Follow the rows of an entry applied on any shard, after the catalogue."""
+        for key, value in rows.items():
+            if key.startswith(keyspace.STATS_PREFIX):
+                queue, tenant = keyspace.stats_parts(key)
+                self._look_at((tenant, queue))
+            elif key.startswith(keyspace.ITEM_PREFIX) and keyspace.knows_kind(key):
+                kind, tenant, item_id = keyspace.item_parts(key)
+                if kind is Kind.PAUSE:
+                    self._look_at((tenant, item_id))
+                elif kind is Kind.SUBSCRIPTION and value is None:
+                    self._told_s.pop(item_id, None)
+
+    def reload(self) -> None:
+        """Look at every queue anew, after the catalogue: what became of them came as a whole."""
+        before, self._available = self._available, set()
+        for place in self._catalogue.queues():
+            if self._is_available(place):
+                self._available.add(place)
+                if place not in before:
+                    self._gather(place)
+        known = {each.id for each in self._catalogue.subscriptions()}
+        self._told_s = {each: told_s for each, told_s in self._told_s.items() if each in known}
+
+    def led(self, shard: int) -> None:
+        """Tell of every non-empty queue at home on a shard, if this node leads it now."""
+        if self._homes[shard].leads:
+            for place in self._available:
+                if home_shard(place[0], len(self._homes)) == shard:
+                    self._gather(place)
+
+    def leads_home(self, tenant: str) -> bool:
+        """Tell whether this node speaks for the tenant."""
+        return self._home(tenant).leads
+
+    def stop(self) -> None:
+        """Tell nobody anything more."""
+        self._postbox.stop()
+        for timer in (self._gathering, self._paying):
+            if timer is not None:
+                timer.cancel()
+
+    # -- what has become non-empty ---------------------------------------------------------------
+
+    def _look_at(self, place: _Place) -> None:
+        if not self._is_available(place):
+            self._available.discard(place)
+        elif place not in self._available:
+            self._available.add(place)
+            self._gather(place)
+
+    def _is_available(self, place: _Place) -> bool:
+        return self._catalogue.ready(*place) > 0 and not self._catalogue.policy(*place).paused
+
+    def _gather(self, place: _Place) -> None:
+        if not any(True for _ in self._catalogue.subscribers(*place)):
+            return
+        if not self.leads_home(place[0]):
+            return
+        if place not in self._gathered and len(self._gathered) >= QUEUES_MAX:
+            self._counted(place[1], "dropped")
+            return
+        self._gathered[place] = None
+        if self._gathering is None:
+            # In no context of its own: an entry is applied in that of some request.
+            self._gathering = asyncio.get_running_loop().call_later(
+                GATHER_S, self._tell, context=Context()
+            )
+
+    def _tell(self) -> None:
+        self._gathering = None
+        gathered, self._gathered = self._gathered, {}
+        for tenant, queue in gathered:
+            for party, members in self._parties(tenant, queue).items():
+                self._tell_one(tenant, queue, party, members)
+
+    # -- who hears of it -------------------------------------------------------------------------
+
+    def _parties(self, tenant: str, queue: str) -> dict[Party, list[Subscription]]:
+        """Return who may hear of a queue; nobody when there is nothing to say, or not by us."""
+        home = self._home(tenant)
+        if not home.leads or (tenant, queue) not in self._available:
+            return {}
+        now_ms = home.now_ms
+        found = self._catalogue.subscribers(tenant, queue)
+        return parties(each for each in found if each.expires_ms > now_ms)
+
+    def _tell_one(
+        self, tenant: str, queue: str, party: Party, members: Sequence[Subscription]
+    ) -> None:
+        """Tell one of a party, or owe it the notice until one may hear it."""
+        debt = (tenant, queue, party)
+        if debt in self._owed:
+            return
+        heard, wait_s = self._audience.pick(tenant, queue, party, members, wait_s=self._wait_s)
+        if not wait_s:
+            self._send(queue, heard)
+        elif len(self._owed) >= OWED_MAX:
+            self._counted(queue, "dropped")
+        else:
+            self._owed.add(debt)
+            heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))
+            self._pay_later()
+
+    def _wait_s(self, subscription: Subscription) -> float:
+        told_s = self._told_s.get(subscription.id)
+        if told_s is None:
+            return 0.0
+        again_s = told_s + subscription.min_interval_ms / 1000
+        return max(0.0, again_s - asyncio.get_running_loop().time())
+
+    def _pay(self) -> None:
+        self._paying = None
+        now_s = asyncio.get_running_loop().time()
+        while self._due and self._due[0][0] <= now_s:
+            _, (tenant, queue, party) = heapq.heappop(self._due)
+            self._owed.discard((tenant, queue, party))
+            members = self._parties(tenant, queue).get(party)
+            if members:
+                self._tell_one(tenant, queue, party, members)
+        if self._due:
+            self._pay_later()
+
+    def _pay_later(self) -> None:
+        when_s = self._due[0][0]
+        if self._paying is not None:
+            if self._paying.when() <= when_s:
+                return
+            self._paying.cancel()
+        self._paying = asyncio.get_running_loop().call_at(when_s, self._pay, context=Context())
+
+    # -- what is said ----------------------------------------------------------------------------
+
+    def _send(self, queue: str, heard: Subscription) -> None:
+        self._told_s[heard.id] = asyncio.get_running_loop().time()
+        notice_id = new_id()
+        self._postbox.put(
+            Letter(
+                id=notice_id,
+                key=(heard.tenant, heard.id, queue),
+                tenant=heard.tenant,
+                queue=queue,
+                url=heard.callback_url,
+                write=partial(self._write, queue, heard, notice_id),
+                unsent=partial(self._unsent, heard.id, self._told_s[heard.id]),
+            )
+        )
+
+    def _write(self, queue: str, heard: Subscription, notice_id: str) -> bytes | None:
+        home = self._home(heard.tenant)
+        if not home.leads or (heard.tenant, queue) not in self._available:
+            return None
+        if self._catalogue.subscription(heard.tenant, heard.id) is None:
+            return None
+        self._told_s[heard.id] = asyncio.get_running_loop().time()
+        return msgspec.json.encode(
+            Notice(
+                event_type=_as_named(queue, heard),
+                available=True,
+                queue_depth=self._catalogue.ready(heard.tenant, queue),
+                claim_url=CLAIM_URL,
+                sent_at=rfc3339(home.now_ms),
+                notification_id=notice_id,
+            )
+        )
+
+    def _unsent(self, subscription_id: str, told_s: float) -> None:
+        """Forget that a subscription was told, unless it was told of something else since."""
+        if self._told_s.get(subscription_id) == told_s:
+            del self._told_s[subscription_id]
+
+    def _home(self, tenant: str) -> Home:
+        return self._homes[home_shard(tenant, len(self._homes))]
+
+
+def _as_named(queue: str, subscription: Subscription) -> str:
+    for command in subscription.event_types:
+        if keyspace.queue_name(command) == queue:
+            return command
+    return queue

@@ -1,0 +1,356 @@
+"""Operators: lists of tasks, and what is done to many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+
+from msgspec import Struct
+
+from codeq_cluster.broker.browsing import Browser, Rows
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.producer import on_their_shards
+from codeq_cluster.broker.questions import END, Browse, Explain, Explained, ListItems
+from codeq_cluster.broker.requests import Found, new_request
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.administering import IDS_MAX
+from codeq_cluster.core.explaining import Explanation
+from codeq_cluster.core.items import Item, Kind
+from codeq_cluster.core.operations import Delete, Operation, Replay, Requeue
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+PAGE = 256  # Tasks or items looked at in one step of a bulk action.
+BULK_MAX = 10_000  # Tasks one request acts on; the answer says when there are more.
+LOOKS_MAX = 10  # At pages that a filter leaves empty, before the caller is told to go on itself.
+PAYLOADS_BYTES_MAX = 4 * 2**20  # Of one page, so that one shard's part fits a frame of the link.
+ERRORS_MAX = 100  # Groups told apart; the rest is one of its own.
+OTHER = "(other)"
+
+_Makes = Callable[[tuple[str, ...]], Operation]
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which dead letters of a queue are meant.
+
+    Attributes:
+        ids: These alone; empty for all.
+        error: Only those that died of exactly this; empty for all.
+        limit: At most so many, the newest first.
+    """
+
+    queue: str
+    ids: tuple[str, ...] = ()
+    error: str = ""
+    limit: int = BULK_MAX
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """What came of an action on many tasks.
+
+    Attributes:
+        matched: Tasks the selection found.
+        changed: Of those, the ones that were acted on.
+        by_error: How many of the matched died of what.
+        more: There are more than were looked at: ask again.
+    """
+
+    matched: int
+    changed: int
+    by_error: dict[str, int]
+    more: bool
+
+
+class Operators:
+    """What operators do beyond the life of one task; every change is on record.
+
+    An action on many tasks that fails half way ends with OutcomeUnknown: of some it is done.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._browser = Browser(shards)
+
+    async def tasks(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        places: tuple[Place, ...],
+        error: str,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+    ) -> tuple[list[Found], bytes]:
+        """Return the next tasks of the tenant, and where to go on; empty at the end.
+
+        A page ends early where its payloads would be more than `PAYLOADS_BYTES_MAX`.
+        """
+        deadline = deadline_in(timeout_s)
+        rows: Rows[Task] = []
+        for _ in range(LOOKS_MAX):
+            asked = Browse(
+                tenant=tenant, queue=queue, places=places, after=after, count=count, error=error
+            )
+            rows, after = await self._browser.tasks(asked, deadline=deadline)
+            if rows or after == END:
+                break
+        sums = accumulate(task.payload_bytes for _, task in rows)
+        fits = max(1, sum(bytes_ <= PAYLOADS_BYTES_MAX for bytes_ in sums))
+        if fits < len(rows):
+            rows, after = rows[:fits], rows[fits - 1][0]
+        found = await self._with_payloads([task for _, task in rows], deadline=deadline)
+        return found, b"" if after == END else after
+
+    async def items(
+        self,
+        tenant: str,
+        kind: Kind,
+        *,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        dead_only: bool = False,
+    ) -> tuple[list[Item], bytes]:
+        """Return the next items of a kind, and where to go on; empty at the end.
+
+        By id; the dead deliveries alone, if so asked, the latest death first.
+        """
+        asked = ListItems(tenant=tenant, kind=kind, after=after, count=count, dead_only=dead_only)
+        rows, edge = await self._browser.items(asked, deadline=deadline_in(timeout_s))
+        return [item for _, item in rows], b"" if edge == END else edge
+
+    async def explain(self, tenant: str, task_id: str, *, timeout_s: float) -> Explanation | None:
+        """Return why a task is where it is, or None for no such task of the tenant."""
+        shard = shard_of(task_id, self._shards.count)
+        asked = Explain(tenant=tenant, id=task_id)
+        answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))
+        assert isinstance(answer, Explained)
+        return answer.explanation
+
+    async def requeue(
+        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Done:
+        """Make dead letters ready again."""
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Requeue(request=new_request(), tenant=tenant, ids=ids, by=by)
+
+        return await self._dead(tenant, wanted, None if dry_run else operation, timeout_s=timeout_s)
+
+    async def delete(
+        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Done:
+        """Delete dead letters."""
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
+
+        return await self._dead(tenant, wanted, None if dry_run else operation, timeout_s=timeout_s)
+
+    async def cleanup(
+        self,
+        tenant: str,
+        *,
+        before_ms: int,
+        limit: int,
+        by: str,
+        timeout_s: float,
+        retained_until_ms: int = 0,
+    ) -> int:
+        """Delete at most `limit` tasks that ended before an instant; return how many it were.
+
+        Dead letters are left alone: they have a command of their own. So are, when
+        `retained_until_ms` is above 0, tasks that are to be kept beyond that instant.
+        """
+        deadline = deadline_in(timeout_s)
+        deleted = 0
+        after = b""
+        while deleted < limit and after != END:
+            asked = Browse(
+                tenant=tenant,
+                queue="",
+                places=(Place.DONE, Place.FAILED),
+                after=after,
+                count=min(PAGE, limit - deleted),
+                ended_before_ms=before_ms,
+            )
+            with _half_way(deleted):
+                rows, after = await self._browser.tasks(asked, deadline=deadline)
+                deleted += await self._act(
+                    [
+                        task.id
+                        for _, task in rows
+                        if not retained_until_ms or task.retain_until_ms <= retained_until_ms
+                    ],
+                    lambda ids: Delete(request=new_request(), tenant=tenant, ids=ids, by=by),
+                    deadline=deadline,
+                )
+        return deleted
+
+    async def replay(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
+        """Try dead deliveries again; none named: all of them, at most `BULK_MAX`.
+
+        Returns:
+            How many are pending again.
+        """
+        deadline = deadline_in(timeout_s)
+
+        def operation(part: tuple[str, ...]) -> Operation:
+            return Replay(request=new_request(), tenant=tenant, ids=part, by=by)
+
+        if ids:
+            return await self._act(ids, operation, deadline=deadline)
+        replayed = 0
+        after = b""
+        while after != END and replayed < BULK_MAX:
+            asked = ListItems(
+                tenant=tenant, kind=Kind.DELIVERY, after=after, count=PAGE, dead_only=True
+            )
+            with _half_way(replayed):
+                rows, after = await self._browser.items(asked, deadline=deadline)
+                found = [item.id for _, item in rows]
+                replayed += await self._act(found, operation, deadline=deadline)
+        return replayed
+
+    async def _dead(
+        self,
+        tenant: str,
+        wanted: Selection,
+        operation: _Makes | None,
+        *,
+        timeout_s: float,
+    ) -> Done:
+        """Act on the dead letters of a queue, page by page; None only counts them.
+
+        What dies again meanwhile is the newest, so it is before the page and not met again.
+        """
+        deadline = deadline_in(timeout_s)
+        matched = changed = 0
+        by_error: Counter[str] = Counter()
+        after = b""
+        more = False
+        while after != END and matched < wanted.limit:
+            with _half_way(changed):
+                tasks, after = await self._next_dead(tenant, wanted, after, deadline=deadline)
+            left = wanted.limit - matched
+            more = after != END or len(tasks) > left
+            tasks = tasks[:left]
+            matched += len(tasks)
+            for task in tasks:
+                known = task.error in by_error or len(by_error) < ERRORS_MAX
+                by_error[task.error if known else OTHER] += 1
+            if operation is not None:
+                ids = [task.id for task in tasks]
+                with _half_way(changed):
+                    changed += await self._act(ids, operation, deadline=deadline)
+        return Done(matched=matched, changed=changed, by_error=dict(by_error), more=more)
+
+    async def _next_dead(
+        self, tenant: str, wanted: Selection, after: bytes, *, deadline: float
+    ) -> tuple[list[Task], bytes]:
+        if wanted.ids:
+            return await self._dead_of(tenant, wanted, deadline=deadline), END
+        asked = Browse(
+            tenant=tenant,
+            queue=wanted.queue,
+            places=(Place.DLQ,),
+            after=after,
+            count=PAGE,
+            error=wanted.error,
+        )
+        rows, edge = await self._browser.tasks(asked, deadline=deadline)
+        return [task for _, task in rows], edge
+
+    async def _dead_of(self, tenant: str, wanted: Selection, *, deadline: float) -> list[Task]:
+        """Return those of the named tasks that are dead letters of the queue."""
+        ids = tuple(dict.fromkeys(wanted.ids))
+        found: list[Task] = []
+        for record in await self._rows([(each, keyspace.task(each)) for each in ids], deadline):
+            task = None if record is None else records.decode_task(record)
+            if (
+                task is not None
+                and task.tenant == tenant
+                and task.state is State.DEAD
+                and task.dead_queue == wanted.queue
+                and wanted.error in ("", task.error)
+            ):
+                found.append(task)
+        return found
+
+    async def _with_payloads(self, tasks: Sequence[Task], *, deadline: float) -> list[Found]:
+        """Return the tasks with their payloads; one that is deleted meanwhile is left out."""
+        keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
+        return [
+            Found(task, payload.decode(), shard_of(task.id, self._shards.count), 0)
+            for task, payload in zip(tasks, await self._rows(keys, deadline), strict=True)
+            if payload is not None
+        ]
+
+    async def _rows(self, keys: Sequence[tuple[str, bytes]], deadline: float) -> list[bytes | None]:
+        """Read a row a task, by one read a shard.
+
+        Args:
+            keys: n pairs of a task's id and the row's key.
+            deadline: Monotonic seconds.
+
+        Returns:
+            n values, None where there is none.
+        """
+        by_shard: dict[int, list[int]] = {}
+        for position, (task_id, _) in enumerate(keys):
+            by_shard.setdefault(shard_of(task_id, self._shards.count), []).append(position)
+        snapshots = await asyncio.gather(
+            *(
+                self._shards.read(shard, [keys[each][1] for each in part], deadline=deadline)
+                for shard, part in by_shard.items()
+            )
+        )
+        values: list[bytes | None] = [None] * len(keys)
+        for part, snapshot in zip(by_shard.values(), snapshots, strict=True):
+            for position, value in zip(part, snapshot.values, strict=True):
+                values[position] = value
+        return values
+
+    async def _act(self, ids: Sequence[str], operation: _Makes, *, deadline: float) -> int:
+        """Have each shard act on its part of the ids; return how many it were."""
+        by_shard: dict[int, list[str]] = {}
+        for item_id in ids:
+            # A delivery's id begins with its task's, which names the shard.
+            shard = shard_of(item_id.split(".", 1)[0], self._shards.count)
+            by_shard.setdefault(shard, []).append(item_id)
+        placed = [
+            (shard, operation(tuple(part[start : start + IDS_MAX])))
+            for shard, part in by_shard.items()
+            for start in range(0, len(part), IDS_MAX)
+        ]
+        if not placed:
+            return 0
+        left_s = deadline - asyncio.get_running_loop().time()
+        outcomes = await on_their_shards(self._shards, placed, timeout_s=left_s)
+        count = sum(outcome.count for outcome in outcomes if isinstance(outcome, Changed))
+        failures = [outcome for outcome in outcomes if isinstance(outcome, CodeqError)]
+        # One that may have acted says more than one that has not.
+        failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
+        if failures:
+            with _half_way(count):
+                raise failures[0]
+        return count
+
+
+@contextmanager
+def _half_way(count: int) -> Iterator[None]:
+    """Let no error within say that nothing was done, when `count` tasks were acted on before it."""
+    try:
+        yield
+    except CodeqError as error:
+        if count == 0 or isinstance(error, OutcomeUnknown):
+            raise
+        raise OutcomeUnknown(f"{count} tasks were acted on, not all: {error}") from error

@@ -1,0 +1,150 @@
+"""Postbox: what is sent once or not at all, each server's in a line of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from dataclasses import dataclass
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.callbacks import Sender
+from codeq_cluster.broker.errands import server_of
+
+LETTERS_MAX = 10_000  # Waiting in all; about 500 bytes each.
+LETTERS_OF_A_SERVER_MAX = 1_000
+STALE_S = 10.0  # What was true so long ago is no news.
+LOOK_S = 0.25  # Between two looks at servers that had no room.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One thing to send.
+
+    Attributes:
+        id: Told to the receiver.
+        key: A second letter of a key that is waiting is the same letter.
+        write: Returns the body as of now, or None when there is nothing to tell any more.
+        unsent: Called when nobody hears of it.
+    """
+
+    id: str
+    key: tuple[str, ...]
+    tenant: str
+    queue: str
+    url: str
+    write: Callable[[], bytes | None]
+    unsent: Callable[[], None]
+
+
+class Postbox:
+    """Sends letters as soon as their servers have room, one attempt each.
+
+    Args:
+        sender: Sends them.
+        background: Owns what is being sent.
+        wait_s: Takes one call of a tenant's rate limit; anything but 0 says there is none.
+        counted: Told (queue, outcome) of every attempt and of every letter thrown away.
+        stale_s: A letter that has waited so long for room is thrown away.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        background: Background,
+        wait_s: Callable[[str], Awaitable[float]],
+        counted: Callable[[str, str], None],
+        stale_s: float = STALE_S,
+    ) -> None:
+        self._sender = sender
+        self._background = background
+        self._wait_s = wait_s
+        self._counted = counted
+        self._stale_s = stale_s
+        self._lines: dict[str, deque[tuple[float, Letter]]] = {}
+        self._waiting: set[tuple[str, ...]] = set()
+        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def put(self, letter: Letter) -> None:
+        """Send a letter, now or as soon as there is room; never waits."""
+        if letter.key in self._waiting:
+            letter.unsent()
+            return
+        server = server_of(letter.url)
+        line = self._lines.get(server, ())
+        if len(self._waiting) >= LETTERS_MAX or len(line) >= LETTERS_OF_A_SERVER_MAX:
+            self._throw_away(letter)
+            return
+        self._waiting.add(letter.key)
+        stale_s = asyncio.get_running_loop().time() + self._stale_s
+        self._lines.setdefault(server, deque()).append((stale_s, letter))
+        self._send(server)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        for server, line in list(self._lines.items()):
+            while line and line[0][0] <= now_s:
+                self._throw_away(self._next(server))
+            self._send(server)
+
+    def _send(self, server: str) -> None:
+        """Send what a server has room for."""
+        while not self._stopped and (line := self._lines.get(server)):
+            if self._sender.room(line[0][1].url) <= self._asking[server]:
+                self._look_later()
+                break
+            self._asking[server] += 1
+            self._background.spawn(self._carry(server, self._next(server)))
+
+    def _next(self, server: str) -> Letter:
+        line = self._lines[server]
+        _, letter = line.popleft()
+        if not line:
+            del self._lines[server]
+        self._waiting.discard(letter.key)
+        return letter
+
+    async def _carry(self, server: str, letter: Letter) -> None:
+        try:
+            limited = await self._wait_s(letter.tenant)
+        finally:
+            self._asking[server] -= 1
+            if not self._asking[server]:
+                del self._asking[server]
+        try:
+            if limited:
+                self._throw_away(letter)
+                return
+            body = letter.write()
+            if body is None:
+                letter.unsent()
+                return
+            sent = await self._sender.post(letter.url, body, delivery=letter.id)
+            if sent.deferred:
+                self._throw_away(letter)
+            else:
+                self._counted(letter.queue, "success" if sent.ok else "failure")
+        finally:
+            self._send(server)
+
+    def _throw_away(self, letter: Letter) -> None:
+        self._counted(letter.queue, "dropped")
+        letter.unsent()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            # In no context of its own, since whoever asks may be in that of some request.
+            self._timer = asyncio.get_running_loop().call_later(
+                LOOK_S, self._look, context=Context()
+            )

@@ -1,0 +1,99 @@
+"""Questions: what can be asked of a shard's leader beside rows, and what it answers.
+
+They travel between nodes as they are, so each is a tagged array.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.explaining import Explanation
+from codeq_cluster.core.items import Item, Kind
+from codeq_cluster.core.task import Task
+
+# Sorts after every position: those of dead deliveries begin with eight bytes, some of them 0xFF.
+END = b"\xff" * 9
+
+
+class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
+    """List a tenant's tasks by queue, place and the place's own order.
+
+    Attributes:
+        queue: In lower case; empty for every queue.
+        after: Position after which to begin; empty for the start.
+        count: Rows at most.
+        error: Only tasks with this error; empty for all.
+        ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
+    """
+
+    tenant: str
+    queue: str
+    places: tuple[Place, ...]
+    after: bytes
+    count: int
+    error: str = ""
+    ended_before_ms: int = 0
+
+
+class Explain(Struct, frozen=True, array_like=True, tag="explain", kw_only=True):
+    """Say why a task is where it is."""
+
+    tenant: str
+    id: str
+
+
+class ListItems(Struct, frozen=True, array_like=True, tag="list_items", kw_only=True):
+    """List a tenant's items of one kind by id; of deliveries the dead alone if so asked.
+
+    Attributes:
+        after: Position after which to begin; empty for the start.
+    """
+
+    tenant: str
+    kind: Kind
+    after: bytes
+    count: int
+    dead_only: bool = False
+
+
+class Settle(Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
+    """Say when the node that leads this shard has applied entry `index` of another one."""
+
+    shard: int
+    index: int
+
+
+Question = Browse | Explain | ListItems | Settle
+
+
+class Page(Struct, frozen=True, array_like=True, tag="page"):
+    """One shard's part of a list.
+
+    Attributes:
+        rows: (position, task), ascending.
+        edge: All up to here has been looked at; `END` when that is all there is.
+    """
+
+    rows: tuple[tuple[bytes, Task], ...]
+    edge: bytes
+
+
+class ItemPage(Struct, frozen=True, array_like=True, tag="item_page"):
+    """One shard's part of a list of items; likewise."""
+
+    rows: tuple[tuple[bytes, Item], ...]
+    edge: bytes
+
+
+class Explained(Struct, frozen=True, array_like=True, tag="explained"):
+    """None for no such task."""
+
+    explanation: Explanation | None
+
+
+class Settled(Struct, frozen=True, array_like=True, tag="settled"):
+    """It is applied."""
+
+
+Answer = Page | ItemPage | Explained | Settled

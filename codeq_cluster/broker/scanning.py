@@ -1,0 +1,23 @@
+"""Scanning: reading a range of a store page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from codeq_cluster.broker.ports import StateStore
+
+PAGE = 1024
+
+
+def every_row(store: StateStore, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of start <= key < end, ascending."""
+    while page := store.scan(start, end, PAGE):
+        yield from page
+        start = page[-1][0] + b"\0"
+
+
+def next_keys(store: StateStore, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
+    """Return at most `limit` keys of start <= key < end, and how far that reading is complete."""
+    page = store.scan(start, end, limit)
+    edge = page[-1][0] + b"\0" if len(page) == limit else end
+    return [key for key, _ in page], edge

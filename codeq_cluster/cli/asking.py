@@ -1,0 +1,49 @@
+"""Asking: what every command has that puts one question to a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+from codeq_cluster.cli.outcome import Exit
+from codeq_cluster.cli.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.client import Broker, Operator
+
+S = TypeVar("S", Broker, Operator)
+
+# argparse has no public name for what its own add_subparsers returns.
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+
+
+def asks(
+    parser: argparse.ArgumentParser,
+    session: type[S],
+    act: Callable[[S, argparse.Namespace], Awaitable[Exit | None]],
+) -> None:
+    """Let a command run `act` with a session to the cluster that its flags mean.
+
+    Args:
+        parser: Gets the flags of `add_target`, and `--json`.
+        session: Opened for `act`.
+        act: Asks and prints; None counts as `Exit.OK`.
+    """
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+
+    async def answer(options: argparse.Namespace) -> Exit | None:
+        opened = session(urls_of(options), token=token_of(options), ca_file=ca_of(options))
+        async with opened:
+            return await act(opened, options)
+
+    def run(options: argparse.Namespace) -> Exit:
+        return asyncio.run(answer(options)) or Exit.OK
+
+    parser.set_defaults(run=run)
+
+
+def verbs_of(commands: Verbs, name: str, words: str, *, description: str | None) -> Verbs:
+    """Add a command that has verbs, and return where they go; `words` stand in the list."""
+    parser = commands.add_parser(name, help=words, description=description)
+    return parser.add_subparsers(dest="verb", required=True, metavar="VERB")

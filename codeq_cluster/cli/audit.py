@@ -1,0 +1,29 @@
+"""Command `audit`: what operators changed, by whom and when, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+
+from codeq_cluster.cli.asking import Verbs, asks
+from codeq_cluster.cli.output import add_paging, gathered, listed
+from codeq_cluster.client import Operator
+
+_COLUMNS = {
+    "AT": "at",
+    "ACTOR": "actor",
+    "ACTION": "action",
+    "TARGET": "target",
+    "DETAIL": "detail",
+}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser("audit", help="list what operators changed", description=__doc__)
+    add_paging(parser)
+    asks(parser, Operator, _list)
+
+
+async def _list(operator: Operator, options: argparse.Namespace) -> None:
+    page = await gathered(options, lambda limit, cursor: operator.audit(limit=limit, cursor=cursor))
+    listed(options, page, name="records", columns=_COLUMNS)

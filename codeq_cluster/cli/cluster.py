@@ -1,0 +1,82 @@
+"""Command `cluster`: the nodes as one of them sees the cluster, and who leads which shard."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from codeq_cluster.cli.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.output import document, note, table
+from codeq_cluster.client import Operator
+
+
+def add(commands: Verbs) -> None:
+    """Add the command and its verbs."""
+    verbs = verbs_of(
+        commands, "cluster", "show the nodes, hand leaderships over", description=__doc__
+    )
+    status = verbs.add_parser("status", help="show nodes, and the leader of each shard")
+    asks(status, Operator, _status)
+
+    transfer = verbs.add_parser(
+        "transfer",
+        help="hand a shard's leadership to another node",
+        description="Hand a shard's leadership to another node. Its preferred node takes it back "
+        "after a while.",
+    )
+    transfer.add_argument("--shard", type=int, required=True, metavar="N")
+    transfer.add_argument(
+        "--to", default="", metavar="NODE", help="default: whichever has most of the log"
+    )
+    asks(transfer, Operator, _transfer)
+
+
+async def _status(operator: Operator, options: argparse.Namespace) -> None:
+    cluster = await operator.cluster()
+    if options.json:
+        document(cluster, compact=True)
+        return
+    table(
+        ("NODE", "HTTP", "LINK", "CONNECTED", "LEADS"),
+        (
+            [row.get(name) for name in ("id", "httpAddr", "addr", "connected", "leads")]
+            for row in _rows(cluster.get("nodes"))
+        ),
+    )
+    print()
+    table(
+        ("SHARD", "LEADER", "TERM", "COMMIT", "APPLIED", "PEERS (BEHIND)"),
+        (
+            [
+                *(
+                    row.get(name)
+                    for name in ("shard", "leader", "term", "commitIndex", "appliedIndex")
+                ),
+                "  ".join(_behind(row, peer) for peer in _rows(row.get("peers"))),
+            ]
+            for row in _rows(cluster.get("shards"))
+        ),
+    )
+
+
+async def _transfer(operator: Operator, options: argparse.Namespace) -> None:
+    answer = await operator.transfer(options.shard, to=options.to)
+    if options.json:
+        document(answer, compact=True)
+        return
+    print(answer.get("leader"))
+    change = f"led by {answer.get('from')} before" if answer.get("changed") else "as before"
+    note(f"shard {answer.get('shard')} is led by {answer.get('leader')}, {change}")
+
+
+def _behind(shard: Mapping[str, object], peer: Mapping[str, object]) -> str:
+    """Return a peer and how many committed entries it is not known to hold."""
+    if not peer.get("connected"):
+        return f"{peer.get('id')} (away)"
+    commit, match = shard.get("commitIndex"), peer.get("matchIndex")
+    known = isinstance(commit, int) and isinstance(match, int) and match > 0
+    return f"{peer.get('id')} ({max(0, int(str(commit)) - int(str(match))) if known else '?'})"
+
+
+def _rows(value: object) -> list[Mapping[str, object]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

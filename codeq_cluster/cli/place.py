@@ -1,0 +1,96 @@
+"""Place: where backups are, as a command's flags name it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from codeq_cluster.backup.bucket import BackupBucket
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.place import Place
+from codeq_cluster.cli.outcome import Usage
+from codeq_cluster.cli.output import notes
+from codeq_cluster.settings import ArtifactSettings
+
+_SCHEME = "s3://"
+
+
+def add_place(parser: argparse.ArgumentParser, flag: str, words: str) -> None:
+    """Add the flag that names a place, `place` among the options, and those of a bucket."""
+    parser.add_argument(
+        flag,
+        dest="place",
+        required=True,
+        metavar="PLACE",
+        help=f"{words}: a directory, or s3://BUCKET/PREFIX",
+    )
+    parser.add_argument(
+        "--s3-endpoint",
+        default="",
+        metavar="URL",
+        help="of a bucket that is not AWS's; credentials come from the AWS_… variables",
+    )
+    parser.add_argument("--s3-region", default="us-east-1", metavar="NAME")
+
+
+def place_of(name: str, options: argparse.Namespace) -> Place:
+    """Return the place of that name.
+
+    Args:
+        name: Of a directory, or `s3://bucket/prefix`.
+        options: With the flags of a bucket.
+
+    Raises:
+        Usage: The name is no place.
+    """
+    if not name.startswith(_SCHEME):
+        return BackupDirectory(Path(name))
+    bucket, _, prefix = name.removeprefix(_SCHEME).partition("/")
+    if not bucket:
+        raise Usage(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
+    return BackupBucket(
+        ArtifactSettings(
+            s3_bucket=bucket,
+            s3_prefix=prefix.strip("/"),
+            s3_endpoint=options.s3_endpoint,
+            s3_region=options.s3_region,
+            # Whoever types a URL without TLS means it.
+            s3_allow_http=options.s3_endpoint.startswith("http:"),
+        )
+    )
+
+
+class Bar:
+    """How many bytes of a piece of work are done, on a terminal's standard error."""
+
+    def __init__(self, progress: Progress, words: str, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task(words, total=total)
+
+    def passed(self, size: int) -> None:
+        """Note so many bytes more."""
+        self._progress.advance(self._task, size)
+
+
+@contextmanager
+def bar(words: str, total: int) -> Iterator[Bar]:
+    """Show a bar until the end of the block; nothing where standard error is no terminal.
+
+    Args:
+        words: What is done.
+        total: Bytes, in all.
+    """
+    console = notes()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns,
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield Bar(progress, words, total)

@@ -1,0 +1,176 @@
+"""Operator: what operators ask of a cluster; the token must be an administrator's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from codeq_cluster.client.session import BASE, Session, part, query
+
+PAGE_MAX = 500  # Of the broker.
+
+_ADMIN = f"{BASE}/admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which dead letters of a queue are meant.
+
+    Attributes:
+        error: Only those with exactly this error; empty for any.
+        ids: These alone; None for all there are.
+        limit: At most so many, the newest; None for the broker's bound.
+    """
+
+    error: str = ""
+    ids: tuple[str, ...] | None = None
+    limit: int | None = None
+
+    def body(self, *, dry_run: bool) -> str:
+        """Return the body of the request."""
+        fields: dict[str, object] = {"dryRun": dry_run}
+        if self.error:
+            fields["error"] = self.error
+        if self.ids is not None:
+            fields["ids"] = list(self.ids)
+        if self.limit is not None:
+            fields["limit"] = self.limit
+        return json.dumps(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list; `cursor` goes on after it and is empty at the end."""
+
+    rows: Sequence[Mapping[str, object]]
+    cursor: str
+
+
+class Operator(Session):
+    """The routes of operators; each raises as `Session._call` does.
+
+    Pages have up to `limit` entries, 1 to `PAGE_MAX`; a page may be short and still have a cursor.
+    """
+
+    async def queues(self) -> Sequence[Mapping[str, object]]:
+        """Return how full every queue is, by name."""
+        found = await self._list(f"{_ADMIN}/queues")
+        return [row for row in found if isinstance(row, dict)]
+
+    async def queue(self, command: str) -> Mapping[str, object]:
+        """Return how full a queue is."""
+        return await self._call("GET", f"{_ADMIN}/queues/{part(command)}")
+
+    async def pause(self, command: str) -> Mapping[str, object]:
+        """Let nobody claim from a queue; the answer says whether that changed anything."""
+        return await self._call("POST", f"{_ADMIN}/queues/{part(command)}/pause")
+
+    async def resume(self, command: str) -> Mapping[str, object]:
+        """Let a paused queue be claimed from again."""
+        return await self._call("POST", f"{_ADMIN}/queues/{part(command)}/resume")
+
+    async def tasks(
+        self,
+        *,
+        command: str = "",
+        status: str = "",
+        error: str = "",
+        limit: int = PAGE_MAX,
+        cursor: str = "",
+    ) -> Page:
+        """Return a page of tasks: waiting ones in claim order, ended ones newest first."""
+        asked = query(command=command, status=status, error=error, limit=limit, cursor=cursor)
+        return await self._page(f"{_ADMIN}/tasks{asked}", "tasks")
+
+    async def dead_letters(
+        self, command: str, *, error: str = "", limit: int = PAGE_MAX, cursor: str = ""
+    ) -> Page:
+        """Return a page of a queue's dead letters, the newest first."""
+        asked = query(error=error, limit=limit, cursor=cursor)
+        return await self._page(f"{_ADMIN}/queues/{part(command)}/dlq{asked}", "tasks")
+
+    async def death_causes(self, command: str, *, error: str = "") -> Mapping[str, object]:
+        """Return how many of a queue's dead letters died of what, the most frequent first."""
+        asked = query(groupBy="error", error=error)
+        return await self._call("GET", f"{_ADMIN}/queues/{part(command)}/dlq{asked}")
+
+    async def dead_letter(self, command: str, task_id: str) -> Mapping[str, object]:
+        """Return a dead letter and the result it died with."""
+        return await self._call("GET", f"{_ADMIN}/queues/{part(command)}/dlq/{part(task_id)}")
+
+    async def requeue(
+        self, command: str, selection: Selection, *, dry_run: bool = False
+    ) -> Mapping[str, object]:
+        """Make dead letters ready again, or count them; `more` says that some are left."""
+        path = f"{_ADMIN}/queues/{part(command)}/dlq/requeue"
+        return await self._call("POST", path, body=selection.body(dry_run=dry_run))
+
+    async def delete_dead_letters(
+        self, command: str, selection: Selection, *, dry_run: bool = False
+    ) -> Mapping[str, object]:
+        """Delete dead letters, or count them; `more` says that some are left."""
+        path = f"{_ADMIN}/queues/{part(command)}/dlq"
+        return await self._call("DELETE", path, body=selection.body(dry_run=dry_run))
+
+    async def topics(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
+        """Return a page of topics by name."""
+        return await self._page(f"{_ADMIN}/topics{query(limit=limit, cursor=cursor)}", "topics")
+
+    async def topic(self, name: str) -> Mapping[str, object]:
+        """Return a topic."""
+        return await self._call("GET", f"{_ADMIN}/topics/{part(name)}")
+
+    async def put_topic(self, name: str, policy: str) -> Mapping[str, object]:
+        """Make a topic or change it.
+
+        Args:
+            name: The command it governs.
+            policy: JSON object; what it does not name is the broker's to decide.
+        """
+        return await self._call("PUT", f"{_ADMIN}/topics/{part(name)}", body=policy)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic; no task is deleted."""
+        await self._call("DELETE", f"{_ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
+
+    async def deliveries(
+        self, *, status: str = "", limit: int = PAGE_MAX, cursor: str = ""
+    ) -> Page:
+        """Return a page of result callbacks: all by id, or the dead ones, the latest first."""
+        asked = query(status=status, limit=limit, cursor=cursor)
+        return await self._page(f"{_ADMIN}/deliveries{asked}", "deliveries")
+
+    async def replay(self, ids: Sequence[str] | None) -> Mapping[str, object]:
+        """Try dead deliveries again, from the first attempt; None for all."""
+        wanted = {"all": True} if ids is None else {"ids": list(ids)}
+        return await self._call("POST", f"{_ADMIN}/deliveries/replay", body=json.dumps(wanted))
+
+    async def audit(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
+        """Return a page of what operators changed, the newest first."""
+        return await self._page(f"{_ADMIN}/audit{query(limit=limit, cursor=cursor)}", "records")
+
+    async def cluster(self) -> Mapping[str, object]:
+        """Return the nodes and the shards, as the node asked sees them."""
+        return await self._call("GET", f"{_ADMIN}/cluster")
+
+    async def transfer(self, shard: int, *, to: str = "") -> Mapping[str, object]:
+        """Hand a shard's leadership to a node, or to whichever has most of its log."""
+        wanted: dict[str, object] = {"shard": shard}
+        if to:
+            wanted["to"] = to
+        return await self._call("POST", f"{_ADMIN}/cluster/transfer", body=json.dumps(wanted))
+
+    async def begin_backup(self) -> Mapping[str, object]:
+        """Have the node asked begin a backup; the answer names it."""
+        return await self._call("POST", f"{_ADMIN}/backup")
+
+    async def backup(self, backup: str) -> Mapping[str, object]:
+        """Return how far a backup is; only the node that takes it knows."""
+        return await self._call("GET", f"{_ADMIN}/backup/{part(backup)}")
+
+    async def _page(self, path: str, name: str) -> Page:
+        answer = await self._call("GET", path)
+        rows = answer.get(name)
+        found = rows if isinstance(rows, list) else []
+        return Page([row for row in found if isinstance(row, dict)], str(answer.get("cursor", "")))

@@ -1,0 +1,39 @@
+"""Refusals: how a request ends that brings no answer, or not the one wanted."""
+
+from __future__ import annotations
+
+from codeq_cluster.errors import CodeqError
+
+
+class Unreachable(CodeqError):
+    """No node took the request, so nothing was done."""
+
+
+class Untrusted(Unreachable):
+    """The node's certificate is not one this client believes; nothing was sent."""
+
+
+class Refused(CodeqError):
+    """The broker answered with an error, or not in its protocol.
+
+    Attributes:
+        status: The HTTP status, or 0 when the connection broke after the request was sent.
+        code: The stable code of the error, or empty.
+        retryable: Whether the same request may succeed later.
+        retry_after_s: When to try again, as the broker says; 0 when it does not.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        status: int,
+        code: str = "",
+        retryable: bool = False,
+        retry_after_s: int = 0,
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,261 @@
+"""Quotas: how often a tenant may ask, counted once for the whole cluster.
+
+One node owns a tenant's buckets: the leader of the tenant's home shard. It keeps them in memory;
+the others ask it over the link, for a little more than they need, and remember for a moment what
+it said, so that neither many small requests nor a flood of refused ones become as many calls.
+
+Limits never cost availability. When the owner cannot be asked, each node gives out its own share
+of the limit. A new owner starts with full buckets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from codeq_cluster.cluster.leaders import Replica
+from codeq_cluster.cluster.loan import HOLD_NS, Loan
+from codeq_cluster.cluster.recent import Recent
+from codeq_cluster.core.rate import RateLimit, Scope, TokenBucket
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.errors import CodeqError, LimitExceeded, NotLeader, Overloaded
+from codeq_cluster.settings import RateLimitSettings
+
+BORROW = "borrow"
+
+# An owner that does not answer within it is not waited for: a limit must not slow what it lets by.
+OWNER_TIMEOUT_S = 0.25
+# A node borrows what it needs or so much of the rate, so a tenth of a second's tokens at each other
+# node is the most that the cluster can run ahead of the burst. Low rates are exact.
+AHEAD_PARTS = 10  # Of a second.
+# About 300 bytes each; a bucket that is full again takes no place.
+BUCKETS_MAX = 100_000
+
+_SECOND_NS = 10**9
+_Key = tuple[Scope, str]  # The scope and the tenant.
+
+
+class Calls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises `CodeqError`."""
+
+
+class RateLimits:
+    """The limit of every tenant, as configured."""
+
+    def __init__(self, settings: RateLimitSettings) -> None:
+        general = {
+            Scope.PRODUCER: (settings.producer_requests_per_minute, settings.producer_burst_size),
+            Scope.WORKER: (settings.worker_requests_per_minute, settings.worker_burst_size),
+            Scope.ADMIN: (settings.admin_requests_per_minute, settings.admin_burst_size),
+            Scope.WEBHOOK: (settings.webhook_requests_per_minute, settings.webhook_burst_size),
+        }
+        self._general: Mapping[Scope, RateLimit | None] = {
+            scope: _limit(*numbers) for scope, numbers in general.items()
+        }
+        self._own: Mapping[_Key, RateLimit | None] = {
+            (Scope(each.scope), each.tenant): _limit(each.requests_per_minute, each.burst_size)
+            for each in settings.tenants
+        }
+
+    def of(self, scope: Scope, tenant: str) -> RateLimit | None:
+        """Return the tenant's limit, None for none."""
+        general = self._general[scope]
+        return self._own.get((scope, tenant), general) if self._own else general
+
+
+def _limit(per_minute: int, burst: int) -> RateLimit | None:
+    return RateLimit(per_minute=per_minute, burst=burst) if per_minute and burst else None
+
+
+class Quotas:
+    """Every tenant's rate limits, from this node.
+
+    Args:
+        node_id: This node.
+        nodes: How many the cluster has.
+        replicas: This node's, in the order of shards; they know who leads.
+        calls: The link.
+        limits: The same on every node.
+        now_ns: Monotonic clock, nanoseconds.
+        refused: Told (scope, operation) of every refusal.
+        took: Told (method, seconds) of every call another node has answered.
+        owner_timeout_s: How long an owner is waited for.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        nodes: int,
+        replicas: Sequence[Replica],
+        calls: Calls,
+        limits: RateLimits,
+        now_ns: Callable[[], int],
+        refused: Callable[[str, str], None],
+        took: Callable[[str, float], None],
+        owner_timeout_s: float = OWNER_TIMEOUT_S,
+    ) -> None:
+        self._node_id = node_id
+        self._nodes = nodes
+        self._replicas = replicas
+        self._calls = calls
+        self._limits = limits
+        self._now_ns = now_ns
+        self._refused = refused
+        self._took = took
+        self._owner_timeout_s = owner_timeout_s
+        self._silent: dict[str, int] = {}  # Until when an owner is not asked again.
+
+        def full(bucket: TokenBucket) -> bool:
+            return bucket.full(now_ns())
+
+        def idle(loan: Loan) -> bool:
+            return loan.idle(now_ns())
+
+        self._owned = Recent[_Key, TokenBucket](idle=full, entries_max=BUCKETS_MAX)
+        self._shares = Recent[_Key, TokenBucket](idle=full, entries_max=BUCKETS_MAX)
+        self._loans = Recent[_Key, Loan](idle=idle, entries_max=BUCKETS_MAX)
+
+    def most(self, scope: Scope, tenant: str) -> int | None:
+        """Return the most tokens one request can ever have, None for any number."""
+        limit = self._limits.of(scope, tenant)
+        return limit.burst if limit else None
+
+    async def spend(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> None:
+        """Take tokens for a request.
+
+        Args:
+            scope: Whose bucket.
+            operation: What for, for the answer and the metric.
+            tenant: Whose.
+            cost: Tokens, all or none; at most `most`.
+
+        Raises:
+            LimitExceeded: They are not there; none is taken.
+        """
+        wait_s = await self.wait_s(scope, operation, tenant, cost)
+        if wait_s:
+            raise LimitExceeded(scope=scope, operation=operation, retry_after_s=math.ceil(wait_s))
+
+    async def wait_s(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> float:
+        """Take tokens as `spend` does; return 0 when they are taken, else when to ask again.
+
+        For what is put off and not refused: calls to a webhook.
+        """
+        limit = self._limits.of(scope, tenant)
+        if limit is None:
+            return 0.0
+        wait_ns = await self._take((scope, tenant), limit, cost)
+        if wait_ns:
+            self._refused(scope, operation)
+        return wait_ns / _SECOND_NS
+
+    # -- answering a peer ------------------------------------------------------------------------
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Lend a peer tokens of a tenant whose home this node leads: [tokens, wait in ns].
+
+        Raises:
+            NotLeader: This node does not; nothing was done.
+            ValueError: The body is not what the method takes.
+        """
+        del peer, method, timeout_s
+        scope, tenant, least, needed = msgspec.convert(body, tuple[Scope, str, int, int])
+        if not 0 < least <= needed:
+            raise ValueError(f"tokens out of range: {least}, {needed}")
+        leader = self._leader(tenant)
+        if leader != self._node_id:
+            raise NotLeader(leader)
+        return self._lend((scope, tenant), least, needed)
+
+    def _lend(self, key: _Key, least: int, needed: int) -> tuple[int, int]:
+        limit = self._limits.of(*key)
+        if limit is None:
+            return needed, 0  # Nodes differ in their configuration; the owner's decides.
+        now_ns = self._now_ns()
+        bucket = self._bucket(key, limit, now_ns)
+        held = bucket.held(now_ns)
+        if held < least:
+            # Only a node that is configured otherwise asks for more than a full bucket holds.
+            return 0, bucket.take(least, now_ns) if least <= bucket.capacity else HOLD_NS
+        lent = min(needed, held)
+        # A burst is not lent out to whoever asks first while the others' callers are refused.
+        ahead = limit.per_minute // (60 * AHEAD_PARTS)
+        lent = max(lent, min(ahead, held // self._nodes))
+        bucket.take(lent, now_ns)
+        return lent, 0
+
+    # -- asking the owner ------------------------------------------------------------------------
+
+    async def _take(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        """Return 0 when the tokens are taken, else the nanoseconds to wait."""
+        if self._leader(key[1]) == self._node_id:
+            return self._from_own(key, limit, cost)
+        loan = self._loans.of(key, Loan)
+        wait_ns = loan.take(cost, self._now_ns())
+        if wait_ns is not None:
+            return wait_ns
+        loan.needed += cost
+        try:
+            async with loan.asking:
+                # What the one before asked for may serve this one too.
+                wait_ns = loan.take(cost, self._now_ns())
+                return await self._borrow(loan, key, limit, cost) if wait_ns is None else wait_ns
+        finally:
+            loan.needed -= cost
+
+    async def _borrow(self, loan: Loan, key: _Key, limit: RateLimit, cost: int) -> int:
+        """Ask the owner; take from this node's own share when it cannot be asked."""
+        scope, tenant = key
+        owner, begun_ns = self._leader(tenant), self._now_ns()
+        if owner == self._node_id:
+            return self._from_own(key, limit, cost)
+        if owner is None or begun_ns < self._silent.get(owner, 0):
+            return self._from_share(key, limit, cost)
+        # Taken first: requests that come meanwhile must not spend it a second time.
+        held = loan.take_all(begun_ns)
+        body = [scope.value, tenant, cost - held, max(cost, loan.needed) - held]
+        topic = home_shard(tenant, len(self._replicas))
+        try:
+            said = await self._calls.call(
+                owner, BORROW, body, timeout_s=self._owner_timeout_s, topic=topic
+            )
+        except CodeqError as error:
+            if not isinstance(error, NotLeader | Overloaded):
+                self._silent[owner] = self._now_ns() + HOLD_NS
+            loan.put(held, self._now_ns())
+            return self._from_share(key, limit, cost)
+        lent, wait_ns = msgspec.convert(said, tuple[int, int])
+        now_ns = self._now_ns()
+        self._took(BORROW, (now_ns - begun_ns) / _SECOND_NS)
+        if lent:
+            loan.put(held + lent - cost, now_ns)
+            return 0
+        loan.put(held, now_ns)
+        loan.refuse(cost, wait_ns, now_ns)
+        return wait_ns
+
+    def _from_own(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        now_ns = self._now_ns()
+        return self._bucket(key, limit, now_ns).take(cost, now_ns)
+
+    def _from_share(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        now_ns = self._now_ns()
+        share = self._shares.of(key, partial(TokenBucket, limit, now_ns=now_ns, shares=self._nodes))
+        # A batch that the whole limit would let by must not be too large for a part of it.
+        return share.take(min(cost, share.capacity), now_ns)
+
+    def _bucket(self, key: _Key, limit: RateLimit, now_ns: int) -> TokenBucket:
+        return self._owned.of(key, partial(TokenBucket, limit, now_ns=now_ns))
+
+    def _leader(self, tenant: str) -> str | None:
+        return self._replicas[home_shard(tenant, len(self._replicas))].leader

@@ -1,0 +1,362 @@
+"""Snapshots over the link: a node whose leader no longer has what it needs fetches the state.
+
+The receiver pulls, a chunk at a time, so the pace is its own and Raft's messages pass in between.
+Each chunk is asked for by its place: after a broken link it goes on where it stopped. What is
+fetched is read through before it counts, and takes the place of the replica's state only if it
+leads forward then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from codeq_cluster.codec import manifests
+from codeq_cluster.codec.manifests import Manifest
+from codeq_cluster.errors import CodeqError, NotLeader
+
+log = logging.getLogger(__name__)
+
+TAKE = "snapshot.take"
+READ = "snapshot.read"
+
+_TAKE_TIMEOUT_S = 60.0  # A checkpoint writes out what is in memory first.
+_READ_TIMEOUT_S = 10.0
+_STALLED_S_MAX = 60.0  # Without a chunk for this long, the fetch is given up and begun anew.
+_PAUSE_S = 0.25
+_KEEP_S = 20.0  # While a snapshot is read through, the leader hears that it is still of use.
+_UNREAD_S_MAX = 120.0  # A snapshot nobody reads from is deleted.
+
+
+class SnapshotGone(CodeqError):
+    """The snapshot being fetched is no longer there; another one may be."""
+
+
+class Incoming(Protocol):
+    """A snapshot on its way into this node; every method blocks."""
+
+    def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
+        """Add the next chunk of a file; raises ValueError or StorageFailed."""
+
+    def verify(self) -> None:
+        """Read every row; raises StorageFailed."""
+
+    def drop(self) -> None:
+        """Delete what came so far."""
+
+
+class Store(Protocol):
+    """One shard's snapshots on this node; the methods block and belong into a thread."""
+
+    def take(self) -> Manifest:
+        """Make one; raises StorageFailed."""
+
+    def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
+        """Return checksum and bytes of a chunk; raises ValueError or StorageFailed."""
+
+    def drop(self, snapshot: Manifest) -> None:
+        """Delete one."""
+
+    def begin(self, manifest: Manifest) -> Incoming:
+        """Prepare to receive one; raises ValueError for a manifest that cannot be right."""
+
+
+class Replica(Protocol):
+    """One shard on this node."""
+
+    @property
+    def leader(self) -> str | None:
+        """Return who leads the shard."""
+
+    def hold(self) -> None:
+        """Keep what follows a snapshot that is being read."""
+
+    def reaches(self, index: int) -> bool:
+        """Tell whether the log still has what follows the entry."""
+
+    def wants(self, index: int, term: int) -> bool:
+        """Tell whether a snapshot of that entry leads this replica forward."""
+
+    async def exchange(self, index: int, term: int) -> bool:
+        """Go on from the received snapshot of that entry; raises StorageFailed.
+
+        False when it leads this replica forward no more.
+        """
+
+
+class Calls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+
+
+@dataclass(slots=True)
+class _Lent:
+    """A snapshot that peers read from."""
+
+    manifest: Manifest
+    read_at: float
+
+
+class SnapshotServer:
+    """Lends this node's snapshots to peers, at most one a shard.
+
+    Args:
+        node_id: This node; it serves what it leads.
+        stores: By shard.
+        replicas: By shard.
+        took: Told (shard, seconds) of every snapshot made.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        stores: Sequence[Store],
+        replicas: Sequence[Replica],
+        took: Callable[[int, float], None],
+    ) -> None:
+        self._node_id = node_id
+        self._stores = stores
+        self._replicas = replicas
+        self._took = took
+        self._lent: dict[int, _Lent] = {}
+        self._taking = [asyncio.Lock() for _ in stores]
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Answer a peer.
+
+        Raises:
+            NotLeader: This node does not lead the shard.
+            ValueError: The body is not what the method takes.
+            StorageFailed: The disk refused.
+        """
+        del timeout_s
+        if method == TAKE:
+            return manifests.encode(await self._take(peer, msgspec.convert(body, int)))
+        shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
+        lent = self._lent.get(self._shard(shard))
+        if lent is None or lent.manifest.id != name:
+            return None  # Gone: nobody has read from it for too long, or another one was made.
+        lent.read_at = asyncio.get_running_loop().time()
+        self._replicas[shard].hold()
+        return await asyncio.to_thread(self._stores[shard].read, lent.manifest, file, offset)
+
+    async def watch(self) -> None:
+        """Delete what nobody reads any more, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_UNREAD_S_MAX / 4)
+            for shard, lent in list(self._lent.items()):
+                if loop.time() - lent.read_at > _UNREAD_S_MAX:
+                    del self._lent[shard]
+                    await asyncio.to_thread(self._stores[shard].drop, lent.manifest)
+
+    async def _take(self, peer: str, shard: int) -> Manifest:
+        replica = self._replicas[self._shard(shard)]
+        if replica.leader != self._node_id:
+            raise NotLeader(replica.leader)
+        loop = asyncio.get_running_loop()
+        async with self._taking[shard]:
+            lent = self._lent.get(shard)
+            replica.hold()
+            if lent is not None and replica.reaches(lent.manifest.index):
+                lent.read_at = loop.time()
+                return lent.manifest
+            manifest = await self._make(shard)
+        log.info(
+            "snapshot taken",
+            extra={
+                "shard": shard,
+                "index": manifest.index,
+                "bytes": manifest.size,
+                "peer": peer,
+            },
+        )
+        return manifest
+
+    async def _make(self, shard: int) -> Manifest:
+        """Make a snapshot and lend it, whether or not whoever asked still waits for it.
+
+        A thread cannot be cancelled: where the disk is slower than peers wait, it would be filled
+        with snapshots nobody knows of.
+        """
+        making = asyncio.ensure_future(self._made(shard))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with suppress(CodeqError):
+                await making
+            raise
+
+    async def _made(self, shard: int) -> Manifest:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        manifest = await asyncio.to_thread(self._stores[shard].take)
+        self._took(shard, loop.time() - started)
+        before = self._lent.get(shard)
+        self._lent[shard] = _Lent(manifest, loop.time())
+        if before is not None:
+            await asyncio.to_thread(self._stores[shard].drop, before.manifest)
+        return manifest
+
+    def _shard(self, shard: int) -> int:
+        if not 0 <= shard < len(self._stores):
+            raise ValueError(f"no such shard: {shard}")
+        return shard
+
+
+class SnapshotFetcher:
+    """Brings this node's replicas forward, one fetch a shard at a time.
+
+    Args:
+        stores: By shard.
+        replicas: By shard.
+        calls: The link.
+        bytes_per_s: Pace of one fetch.
+        took: Told (shard, seconds) of every snapshot installed.
+        failed: Called when the disk refused: the node must stop.
+        rest: Waits some seconds, between chunks.
+    """
+
+    def __init__(
+        self,
+        *,
+        stores: Sequence[Store],
+        replicas: Sequence[Replica],
+        calls: Calls,
+        bytes_per_s: int,
+        took: Callable[[int, float], None],
+        failed: Callable[[int, BaseException], None],
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._stores = stores
+        self._replicas = replicas
+        self._calls = calls
+        self._bytes_per_s = bytes_per_s
+        self._took = took
+        self._failed = failed
+        self._rest = rest
+        self._fetching: set[int] = set()
+
+    async def fetch(self, shard: int) -> None:
+        """Fetch and install a snapshot of the shard from its leader, unless one is on its way."""
+        if shard in self._fetching:
+            return
+        self._fetching.add(shard)
+        try:
+            await self._fetch(shard)
+        except (CodeqError, ValueError) as error:
+            # The leader says so again while it is true, and the fetch begins anew.
+            log.warning("snapshot not fetched", extra={"shard": shard, "error": str(error)})
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._fetching.discard(shard)
+
+    async def _fetch(self, shard: int) -> None:
+        replica, store = self._replicas[shard], self._stores[shard]
+        leader = replica.leader
+        if leader is None:
+            return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        said = await self._calls.call(leader, TAKE, shard, timeout_s=_TAKE_TIMEOUT_S)
+        manifest = manifests.decode(said)
+        if not replica.wants(manifest.index, manifest.term):
+            return
+        log.info(
+            "fetching a snapshot",
+            extra={
+                "shard": shard,
+                "index": manifest.index,
+                "bytes": manifest.size,
+                "peer": leader,
+            },
+        )
+        incoming = await asyncio.to_thread(store.begin, manifest)
+        installed = given_up = False
+        try:
+            for file in range(len(manifest.files)):
+                await self._fetch_file(leader, shard, manifest, file, incoming)
+            await self._verify(leader, shard, manifest, incoming)
+            try:
+                installed = await replica.exchange(manifest.index, manifest.term)
+            except Exception as error:
+                given_up = True
+                self._failed(shard, error)
+                raise
+        finally:
+            # After a failed exchange it may be the only whole one: the next start settles that.
+            if not (installed or given_up):
+                await asyncio.to_thread(incoming.drop)
+        if not installed:
+            return
+        self._took(shard, loop.time() - started)
+        log.info(
+            "snapshot installed",
+            extra={
+                "shard": shard,
+                "index": manifest.index,
+                "bytes": manifest.size,
+                "seconds": round(loop.time() - started, 3),
+            },
+        )
+
+    async def _fetch_file(
+        self, leader: str, shard: int, manifest: Manifest, file: int, incoming: Incoming
+    ) -> None:
+        offset = 0
+        size = manifest.files[file].size
+        while True:
+            began = asyncio.get_running_loop().time()
+            crc, chunk = await self._chunk(leader, shard, [shard, manifest.id, file, offset])
+            await asyncio.to_thread(incoming.write, file, offset, crc, chunk)
+            offset += len(chunk)
+            if offset >= size:
+                return
+            took_s = asyncio.get_running_loop().time() - began
+            await self._rest(max(0.0, len(chunk) / self._bytes_per_s - took_s))
+
+    async def _verify(
+        self, leader: str, shard: int, manifest: Manifest, incoming: Incoming
+    ) -> None:
+        """Have what came read through; the leader keeps what follows it meanwhile."""
+        end = [shard, manifest.id, len(manifest.files) - 1, manifest.files[-1].size]
+        verified = asyncio.ensure_future(asyncio.to_thread(incoming.verify))
+        try:
+            while not (await asyncio.wait({verified}, timeout=_KEEP_S))[0]:
+                with suppress(CodeqError):
+                    await self._calls.call(leader, READ, end, timeout_s=_READ_TIMEOUT_S)
+            await verified
+        finally:
+            verified.cancel()
+
+    async def _chunk(self, leader: str, shard: int, place: list[object]) -> tuple[int, bytes]:
+        """Ask for one chunk until it comes, somebody else leads, or it has taken too long.
+
+        Raises:
+            SnapshotGone: It never will.
+            CodeqError: What the last call raised.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _STALLED_S_MAX
+        while True:
+            try:
+                said = await self._calls.call(leader, READ, place, timeout_s=_READ_TIMEOUT_S)
+                break
+            except CodeqError:
+                if loop.time() > give_up_at or self._replicas[shard].leader not in (leader, None):
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+        if said is None:
+            raise SnapshotGone("the leader has deleted the snapshot")
+        return msgspec.convert(said, tuple[int, bytes], builtin_types=(bytes,))

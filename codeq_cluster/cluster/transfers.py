@@ -1,0 +1,126 @@
+"""Transfers: handing a shard's leadership over, whichever node is asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.cluster.leaders import Leaders, Replica
+from codeq_cluster.errors import LinkLost, NoLeader, NotLeader, OutcomeUnknown, PeerUnreachable
+
+TRANSFER = "transfer"
+
+# A leader tries for half a second; the rest is for the new one to be heard of.
+WAIT_S = 1.5
+PAUSE_S = 0.05  # Between two looks for a leader when nothing tells of one.
+
+
+class Handover(Struct, frozen=True, array_like=True):
+    """What came of a request to hand over.
+
+    Attributes:
+        before: Who led when it was asked.
+        leader: Who leads now: `before` when nothing came of it.
+    """
+
+    before: str
+    leader: str
+
+
+class Calls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+
+
+class Transfers:
+    """Leadership of every shard, from this node.
+
+    Args:
+        node_id: This node.
+        replicas: This node's, in the order of shards; they know who leads.
+        begin: Has this node's group of a shard hand over to a peer, None for any; False when it
+            cannot.
+        calls: The link.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        replicas: Sequence[Replica],
+        begin: Callable[[int, str | None], bool],
+        calls: Calls,
+    ) -> None:
+        self._node_id = node_id
+        self._count = len(replicas)
+        self._begin = begin
+        self._calls = calls
+        self._leaders = Leaders(replicas, replaced=lambda _shard, _leader: None)
+
+    async def transfer(self, shard: int, to: str, *, timeout_s: float) -> Handover:
+        """Hand a shard's leadership to a node, or to any other when `to` is empty.
+
+        A leader that is asked for itself stays; so does one whose peer is away or too far behind.
+
+        Raises:
+            NoLeader: Nobody was found to lead the shard; nothing was done.
+            OutcomeUnknown: The leader was asked and did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while (left_s := deadline - loop.time()) > 0:
+            leader = self._leaders.of(shard)
+            try:
+                return await self._ask(leader, shard, to, left_s=left_s)
+            except (NotLeader, PeerUnreachable):
+                pass  # Nothing was done.
+            except LinkLost as lost:
+                raise OutcomeUnknown(f"{leader} was asked to hand shard {shard} over") from lost
+            if leader == self._leaders.of(shard):
+                await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
+        raise NoLeader(f"no leader for shard {shard}")
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Hand over for a peer what this node leads: [before, leader].
+
+        Raises:
+            NotLeader: This node does not lead the shard; nothing was done.
+            ValueError: The body is not what the method takes.
+        """
+        del peer, method, timeout_s
+        shard, to = msgspec.convert(body, tuple[int, str])
+        if not 0 <= shard < self._count:
+            raise ValueError(f"no such shard: {shard}")
+        return msgspec.to_builtins(await self._give(shard, to))
+
+    async def _ask(self, leader: str | None, shard: int, to: str, *, left_s: float) -> Handover:
+        if leader is None:
+            raise NotLeader
+        if leader == self._node_id:
+            return await self._give(shard, to)
+        # About no shard in particular: such calls are given up when the leader changes.
+        said = await self._calls.call(leader, TRANSFER, [shard, to], timeout_s=left_s)
+        return msgspec.convert(said, Handover)
+
+    async def _give(self, shard: int, to: str) -> Handover:
+        own = self._node_id
+        if self._leaders.of(shard) != own:
+            raise NotLeader(self._leaders.of(shard))
+        if to == own or not self._begin(shard, to or None):
+            return Handover(own, own)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_S
+        while (left_s := until - loop.time()) > 0:
+            await self._leaders.change(shard, left_s)
+            leader = self._leaders.of(shard)
+            if leader is not None and leader != own:
+                return Handover(own, leader)
+        return Handover(own, self._leaders.of(shard) or own)

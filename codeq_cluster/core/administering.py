@@ -1,0 +1,221 @@
+"""Administering: what operators do to queues and to tasks that have ended, each on record.
+
+An action that changes nothing leaves no record: it is a replay, or there was nothing to do.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.fairness import WEIGHT_MAX
+from codeq_cluster.core.items import Audit, Kind, Pause, Topic, audit_id
+from codeq_cluster.core.operations import (
+    Delete,
+    DeleteTopic,
+    PauseQueue,
+    PutTopic,
+    Record,
+    Replay,
+    Requeue,
+    ResumeQueue,
+)
+from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Rejection, TopicStands
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.transitions import revived
+from codeq_cluster.core.view import View
+
+# Of one operation, so that it fits an entry of 3 MiB: what weighs most are the sweeps of deleted
+# tasks, 48 x 100 uploads x about 600 bytes.
+IDS_MAX = 48
+
+# Of one tenant: every node keeps them in memory.
+TOPICS_MAX = 1000
+PAUSES_MAX = 1000
+
+_Action = PutTopic | DeleteTopic | PauseQueue | ResumeQueue | Requeue | Delete | Replay | Record
+
+
+def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
+    """Make dead letters ready again; those this request has revived before count as well."""
+    assert len(operation.ids) <= IDS_MAX
+    count = 0
+    changes: list[Change] = []
+    for task_id in dict.fromkeys(operation.ids):
+        task = view.task(task_id)
+        if task is None or task.tenant != operation.tenant:
+            continue
+        if not _revived_under(task, operation.request):
+            if task.state is not State.DEAD:
+                continue
+            after = revived(
+                task,
+                rules,
+                seq=view.next_seq(),
+                by=operation.by,
+                request=operation.request,
+                now_ms=view.now_ms,
+            )
+            changes.append(TaskChange(before=task, after=after))
+        count += 1
+    return Decision(Changed(count), tuple(changes))
+
+
+def _revived_under(task: Task, request: str) -> bool:
+    """Tell whether the request has revived the task before, whatever became of it since."""
+    return any(
+        each.outcome is AttemptOutcome.REQUEUED and each.request == request for each in task.history
+    )
+
+
+def delete(view: View, operation: Delete) -> Decision:
+    """Delete terminal tasks; those that are not there count as deleted: a retry finds them gone."""
+    assert len(operation.ids) <= IDS_MAX
+    count = 0
+    changes: list[Change] = []
+    for task_id in dict.fromkeys(operation.ids):
+        task = view.task(task_id)
+        if task is not None:
+            if task.tenant != operation.tenant or not task.state.terminal:
+                continue
+            if operation.dead_only and task.state is not State.DEAD:
+                continue
+            changes.append(TaskChange(before=task, after=None))
+        count += 1
+    return Decision(Changed(count), tuple(changes))
+
+
+def put_topic(view: View, operation: PutTopic) -> Decision:
+    """Make a topic, or change it under its next version; the same again is no change."""
+    assert 1 <= operation.weight <= WEIGHT_MAX
+    assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
+    queue = operation.name.lower()
+    found = view.item(Kind.TOPIC, operation.tenant, queue)
+    assert found is None or isinstance(found, Topic)
+    now_ms = view.now_ms
+    topic = Topic(
+        tenant=operation.tenant,
+        id=queue,
+        name=operation.name,
+        version=found.version + 1 if found is not None else 1,
+        priority_tiers=operation.priority_tiers,
+        max_attempts=operation.max_attempts,
+        dead_letter=operation.dead_letter.lower(),
+        retention_s=operation.retention_s,
+        max_consumers=operation.max_consumers,
+        weight=operation.weight,
+        created_ms=found.created_ms if found is not None else now_ms,
+        updated_ms=now_ms,
+        request=operation.request,
+    )
+    if found is not None:
+        made_now = found.version == 1 and found.request == operation.request
+        same = replace(
+            topic, version=found.version, updated_ms=found.updated_ms, request=found.request
+        )
+        if same == found:
+            return Decision(TopicStands(found, made=made_now))
+    if found is None and _full(view, Kind.TOPIC, operation.tenant, TOPICS_MAX):
+        return Decision(Rejected(Rejection.TOO_MANY, "topics"))
+    change = ItemChange(before=found, after=topic)
+    return Decision(TopicStands(topic, made=found is None), (change,))
+
+
+def delete_topic(view: View, operation: DeleteTopic) -> Decision:
+    """Delete a topic; one that is not there is deleted."""
+    return _without(view, Kind.TOPIC, operation.tenant, operation.name.lower())
+
+
+def pause(view: View, operation: PauseQueue) -> Decision:
+    """Pause a queue; one that is paused stays so, under whoever did it first."""
+    queue = operation.queue.lower()
+    found = view.item(Kind.PAUSE, operation.tenant, queue)
+    if isinstance(found, Pause):
+        return Decision(Changed(1 if found.request == operation.request else 0))
+    if _full(view, Kind.PAUSE, operation.tenant, PAUSES_MAX):
+        return Decision(Rejected(Rejection.TOO_MANY, "paused queues"))
+    item = Pause(
+        tenant=operation.tenant,
+        id=queue,
+        by=operation.by,
+        since_ms=view.now_ms,
+        request=operation.request,
+    )
+    return Decision(Changed(1), (ItemChange(before=None, after=item),))
+
+
+def resume(view: View, operation: ResumeQueue) -> Decision:
+    """Resume a queue; one that is not paused is resumed."""
+    return _without(view, Kind.PAUSE, operation.tenant, operation.queue.lower())
+
+
+def record(view: View, operation: Record, rules: Rules) -> Decision:
+    """Put something on record; the same request is once in the same millisecond."""
+    action, target, detail = operation.action, operation.target, operation.detail
+    change = _record(view, operation, rules, action=action, target=target, detail=detail)
+    return Decision(Changed(1), (change,) if change.before is None else ())
+
+
+def on_record(view: View, operation: _Action, decision: Decision, rules: Rules) -> Decision:
+    """Return the decision with the record of it, when it changes something."""
+    if not decision.changes:
+        return decision
+    match operation:
+        case PutTopic():
+            outcome: Outcome = decision.outcome
+            assert isinstance(outcome, TopicStands)
+            action, target = "topic.put", outcome.topic.id
+            detail = f"version {outcome.topic.version}"
+        case DeleteTopic():
+            action, target, detail = "topic.delete", operation.name.lower(), ""
+        case PauseQueue():
+            action, target, detail = "queue.pause", operation.queue.lower(), ""
+        case ResumeQueue():
+            action, target, detail = "queue.resume", operation.queue.lower(), ""
+        case Requeue():
+            action, target, detail = "dlq.requeue", *_named(operation.ids)
+        case Delete():
+            name = "dlq.delete" if operation.dead_only else "task.delete"
+            action, target, detail = name, *_named(operation.ids)
+        case Replay():
+            action, target, detail = "delivery.replay", *_named(operation.ids)
+        case Record():
+            return decision
+    change = _record(view, operation, rules, action=action, target=target, detail=detail)
+    return Decision(decision.outcome, (*decision.changes, change))
+
+
+def _named(ids: tuple[str, ...]) -> tuple[str, str]:
+    """Return the target and the detail of an action on several things."""
+    return ids[0], f"{len(ids)} on one shard" if len(ids) > 1 else ""
+
+
+def _record(
+    view: View, operation: _Action, rules: Rules, *, action: str, target: str, detail: str
+) -> ItemChange:
+    now_ms = view.now_ms
+    item = Audit(
+        tenant=operation.tenant,
+        id=audit_id(now_ms, operation.request),
+        at_ms=now_ms,
+        actor=operation.by,
+        action=action,
+        target=target,
+        detail=detail,
+        request=operation.request,
+        expires_ms=now_ms + rules.audit_retention_ms,
+    )
+    # The same request may do the rest of its work in the same millisecond; its last record stands.
+    return ItemChange(before=view.item(Kind.AUDIT, item.tenant, item.id), after=item)
+
+
+def _full(view: View, kind: Kind, tenant: str, most: int) -> bool:
+    return view.count_items(kind, tenant, most) == most
+
+
+def _without(view: View, kind: Kind, tenant: str, item_id: str) -> Decision:
+    found = view.item(kind, tenant, item_id)
+    if found is None:
+        return Decision(Changed(0))
+    return Decision(Changed(1), (ItemChange(before=found, after=None),))

@@ -1,0 +1,172 @@
+"""Delivering: what leaves the broker because of a decision, and what becomes of it.
+
+A task's end and its callback are one decision, so neither exists without the other; the same holds
+for a task's deletion and the sweep of its artifacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.items import Delivery, Kind, Sweep
+from codeq_cluster.core.operations import Delivered, Replay, Swept, Undelivered
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, Task
+from codeq_cluster.core.view import View
+
+SWEEP_RETRY_MS = 60_000  # The store may be down; nothing waits for the space.
+
+
+def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemChange]:
+    """Yield what must leave the broker because of a decision's task changes.
+
+    Artifacts that a task no longer has after the change are swept: those of an ended task once
+    nobody can still be storing them, so that one sweep finds them all.
+    """
+    for change in decision.changes:
+        if not isinstance(change, TaskChange):
+            continue
+        before, after = change.before, change.after
+        if after is None:
+            assert before is not None
+            yield from _sweeps(before, before.uploads, due_ms=view.now_ms)
+        elif change.result is not None:
+            assert before is not None
+            if after.webhook:
+                delivery = _delivery(after, now_ms=view.now_ms)
+                # An id that is used again after its task's deletion may have left one behind.
+                left = view.item(Kind.DELIVERY, after.tenant, delivery.id)
+                yield ItemChange(before=left, after=delivery, body=change.result)
+            unneeded = tuple(each for each in before.uploads if each not in after.uploads)
+            yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
+
+
+def delivered(view: View, operation: Delivered) -> Decision:
+    """End a delivery; one that is not there has ended before."""
+    found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
+    if not isinstance(found, Delivery) or found.died_ms:
+        return Decision(Changed(0))
+    return Decision(Changed(1), (ItemChange(before=found, after=None),))
+
+
+def undelivered(view: View, operation: Undelivered, rules: Rules) -> Decision:
+    """Plan the next attempt, doubling the wait, or give the delivery up.
+
+    That is after so many attempts, and after so long a time whether there were attempts or not.
+    """
+    assert operation.attempt >= 1
+    found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
+    if not isinstance(found, Delivery) or found.died_ms or found.attempts + 1 != operation.attempt:
+        return Decision(Changed(0))
+    tried = operation.deferred_ms <= 0
+    known, wait_ms = found, operation.deferred_ms
+    if tried:
+        error = operation.error[:HISTORY_ERROR_CHARS_MAX]
+        known = replace(found, attempts=operation.attempt, error=error)
+        grown_ms = rules.delivery_base_ms * 2 ** (operation.attempt - 1)
+        wait_ms = max(min(grown_ms, rules.delivery_max_ms), operation.wait_ms)
+    if tried and operation.attempt >= rules.delivery_attempts_max:
+        after = _dead(known, known.error, rules, now_ms=view.now_ms)
+    elif overdue(known, age_max_ms=rules.delivery_age_max_ms, now_ms=view.now_ms):
+        after = _dead(known, _too_old(known, rules), rules, now_ms=view.now_ms)
+    else:
+        # No later than the instant at which it must be given up.
+        end_ms = known.since_ms + rules.delivery_age_max_ms
+        after = replace(known, due_ms=min(view.now_ms + wait_ms, end_ms))
+    if after == found:
+        return Decision(Changed(1))  # Put off to the same instant twice.
+    return Decision(Changed(1), (ItemChange(before=found, after=after),))
+
+
+def overdue(delivery: Delivery, *, age_max_ms: int, now_ms: int) -> bool:
+    """Tell whether a pending delivery has been pending for too long: it is tried no more."""
+    return now_ms >= delivery.since_ms + age_max_ms
+
+
+def replay(view: View, operation: Replay) -> Decision:
+    """Make dead deliveries pending again; those this request has revived before count as well."""
+    count = 0
+    changes: list[Change] = []
+    for delivery_id in dict.fromkeys(operation.ids):
+        found = view.item(Kind.DELIVERY, operation.tenant, delivery_id)
+        if not isinstance(found, Delivery):
+            continue
+        if found.replay != operation.request:
+            if not found.died_ms:
+                continue
+            after = replace(
+                found,
+                attempts=0,
+                due_ms=view.now_ms,
+                died_ms=0,
+                expires_ms=0,
+                replay=operation.request,
+                since_ms=view.now_ms,
+            )
+            changes.append(ItemChange(before=found, after=after))
+        count += 1
+    return Decision(Changed(count), tuple(changes))
+
+
+def swept(view: View, operation: Swept) -> Decision:
+    """End a sweep, or plan its next attempt: it is never given up."""
+    found = view.item(Kind.SWEEP, operation.tenant, operation.id)
+    if not isinstance(found, Sweep) or found.attempts + 1 != operation.attempt:
+        return Decision(Changed(0))
+    after = None
+    if operation.failed:
+        after = replace(found, attempts=operation.attempt, due_ms=view.now_ms + SWEEP_RETRY_MS)
+    return Decision(Changed(1), (ItemChange(before=found, after=after),))
+
+
+def sweep_id(task: Task, upload: str) -> str:
+    """Return the id of the sweep of one set of a task's artifacts."""
+    return f"{task.id}.{upload}"
+
+
+def _delivery(task: Task, *, now_ms: int) -> Delivery:
+    return Delivery(
+        tenant=task.tenant,
+        id=f"{task.id}.{task.endings}",
+        task_id=task.id,
+        command=task.command,
+        url=task.webhook,
+        created_ms=now_ms,
+        due_ms=now_ms,
+        trace_parent=task.trace_parent,
+        trace_state=task.trace_state,
+        since_ms=now_ms,
+    )
+
+
+def _dead(delivery: Delivery, error: str, rules: Rules, *, now_ms: int) -> Delivery:
+    return replace(
+        delivery,
+        due_ms=0,
+        died_ms=now_ms,
+        expires_ms=now_ms + rules.dlq_retention_ms,
+        error=error,
+    )
+
+
+def _too_old(delivery: Delivery, rules: Rules) -> str:
+    # A revived delivery has the error of its former life until it is tried.
+    last = f"at last: {delivery.error}" if delivery.attempts else "and not tried"
+    text = f"not accepted within {rules.delivery_age_max_ms // 1000} s, {last}"
+    return text[:HISTORY_ERROR_CHARS_MAX]
+
+
+def _sweeps(task: Task, uploads: tuple[str, ...], *, due_ms: int) -> Iterator[ItemChange]:
+    for upload in uploads:
+        sweep = Sweep(
+            tenant=task.tenant,
+            id=sweep_id(task, upload),
+            task_id=task.id,
+            upload=upload,
+            due_ms=due_ms,
+        )
+        yield ItemChange(before=None, after=sweep)

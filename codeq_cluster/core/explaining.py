@@ -1,0 +1,155 @@
+"""Explaining: the one reason a task is where it is.
+
+Every state of a task has exactly one reason at every instant; when several hold, the one that must
+be lifted first is given.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from msgspec import Struct
+
+from codeq_cluster.core.items import NO_POLICY, Policy
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.transitions import CANCELLED
+
+
+class Reason(StrEnum):
+    """Why a task is not running, or that it is; the words are the wire's codes."""
+
+    SCHEDULED = "scheduled"
+    BACKING_OFF = "backing-off"
+    BECOMING_READY = "becoming-ready"
+    EXPIRING = "expiring"
+    QUEUE_PAUSED = "queue-paused"
+    CONSUMER_LIMIT = "consumer-limit"
+    IN_FLIGHT_LIMIT = "in-flight-limit"
+    BEHIND_OTHERS = "behind-others"
+    NO_CLAIM = "no-claim"
+    RUNNING = "running"
+    LEASE_EXPIRED = "lease-expired"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD_LETTER = "dead-letter"
+
+    @property
+    def waiting(self) -> bool:
+        """Tell whether the task waits for something."""
+        return self in _WAITING
+
+
+_WAITING = frozenset(
+    (
+        Reason.SCHEDULED,
+        Reason.BACKING_OFF,
+        Reason.BECOMING_READY,
+        Reason.EXPIRING,
+        Reason.QUEUE_PAUSED,
+        Reason.CONSUMER_LIMIT,
+        Reason.IN_FLIGHT_LIMIT,
+        Reason.BEHIND_OTHERS,
+        Reason.NO_CLAIM,
+        Reason.LEASE_EXPIRED,
+    )
+)
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is known around a task.
+
+    Attributes:
+        leased: Tasks of its queue in progress on all shards.
+        tenant_leased: The same of its tenant.
+        tenant_leased_max: The tenant's budget of those; 0 for none.
+        ahead: Ready tasks of its queue and shard before it, counted up to a bound.
+    """
+
+    now_ms: int
+    policy: Policy = NO_POLICY
+    leased: int = 0
+    tenant_leased: int = 0
+    tenant_leased_max: int = 0
+    ahead: int = 0
+
+
+class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
+    """The reason, in words too.
+
+    Attributes:
+        until_ms: When a delay or a lease that is the reason ends, Unix milliseconds; else 0.
+    """
+
+    reason: Reason
+    text: str
+    until_ms: int = 0
+
+
+def explain(task: Task, facts: Facts) -> Explanation:
+    """Return why the task is where it is."""
+    match task.state:
+        case State.READY:
+            return _ready(task, facts)
+        case State.DELAYED:
+            return _delayed(task, facts)
+        case State.LEASED:
+            return _leased(task, facts)
+        case State.DONE:
+            return Explanation(Reason.COMPLETED, "it is finished")
+        case State.FAILED:
+            if _cancelled(task):
+                return Explanation(Reason.CANCELLED, "it was cancelled")
+            return Explanation(Reason.FAILED, "its worker reported that it failed")
+        case State.DEAD:
+            text = f"it is a dead letter of queue {task.dead_queue}: {task.error}"
+            return Explanation(Reason.DEAD_LETTER, text)
+        case _:
+            assert_never(task.state)
+
+
+def _ready(task: Task, facts: Facts) -> Explanation:
+    policy = facts.policy
+    if _expired(task, facts):
+        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
+    if policy.paused:
+        return Explanation(Reason.QUEUE_PAUSED, "its queue is paused; resume it")
+    if 0 < policy.max_consumers <= facts.leased:
+        text = f"{facts.leased} tasks of its queue are in progress, as many as its topic allows"
+        return Explanation(Reason.CONSUMER_LIMIT, text)
+    if 0 < facts.tenant_leased_max <= facts.tenant_leased:
+        text = f"{facts.tenant_leased} tasks of its tenant are in progress, which is its budget"
+        return Explanation(Reason.IN_FLIGHT_LIMIT, text)
+    if facts.ahead:
+        text = f"{facts.ahead} ready tasks of its queue go before it on its shard"
+        return Explanation(Reason.BEHIND_OTHERS, text)
+    return Explanation(Reason.NO_CLAIM, "it is next; no worker has claimed it yet")
+
+
+def _delayed(task: Task, facts: Facts) -> Explanation:
+    if _expired(task, facts):
+        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
+    if task.due_ms <= facts.now_ms:
+        return Explanation(Reason.BECOMING_READY, "its delay is over; it is about to be ready")
+    until_ms = min(task.due_ms, task.expires_ms or task.due_ms)
+    if task.attempts:
+        text = f"attempt {task.attempts} of {task.max_attempts} was given back; it backs off"
+        return Explanation(Reason.BACKING_OFF, text, until_ms)
+    return Explanation(Reason.SCHEDULED, "its start time has not come", until_ms)
+
+
+def _leased(task: Task, facts: Facts) -> Explanation:
+    if task.lease_until_ms <= facts.now_ms:
+        return Explanation(Reason.LEASE_EXPIRED, "its lease is over; it is about to be given back")
+    return Explanation(Reason.RUNNING, "a worker holds it", task.lease_until_ms)
+
+
+def _cancelled(task: Task) -> bool:
+    """Tell a cancelled task from one whose worker gave the same word as its error."""
+    said_by_worker = task.history and task.history[-1].outcome is AttemptOutcome.FAILED
+    return task.error == CANCELLED and not said_by_worker
+
+
+def _expired(task: Task, facts: Facts) -> bool:
+    return 0 < task.expires_ms <= facts.now_ms

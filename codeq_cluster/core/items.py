@@ -1,0 +1,216 @@
+"""Items: what a shard keeps beside its tasks.
+
+Each has a kind, a tenant and an id that is unique among the tenant's items of that kind. Instants
+are Unix milliseconds; 0 means "not set". A tenant's topics, pauses and subscriptions live on its
+home shard, the rest on the shard of the task it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Kind(StrEnum):
+    """What an item is; the words are part of the stored keys."""
+
+    TOPIC = "topic"
+    PAUSE = "pause"
+    SUBSCRIPTION = "sub"
+    DELIVERY = "hook"
+    SWEEP = "sweep"
+    AUDIT = "audit"
+
+
+class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
+    """The policy that governs the queue of one command; 0 or empty stands for the broker's own.
+
+    Attributes:
+        id: The queue: the topic's name in lower case.
+        name: As it was given.
+        version: From 1, one more with every real change.
+        max_attempts: Default and ceiling of a new task's deliveries.
+        dead_letter: Queue in which the command's dead letters are kept; empty for its own.
+        retention_s: From a task's end to its deletion, dead letters excepted.
+        max_consumers: Tasks of the queue in progress at once, over the whole cluster.
+        weight: Share of the queue among those a claim takes from at once.
+        request: Id of the request that wrote this version.
+    """
+
+    tenant: str
+    id: str
+    name: str
+    version: int = 1
+    priority_tiers: tuple[int, ...] = ()
+    max_attempts: int = 0
+    dead_letter: str = ""
+    retention_s: int = 0
+    max_consumers: int = 0
+    weight: int = 1
+    created_ms: int = 0
+    updated_ms: int = 0
+    request: str = ""
+
+
+class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
+    """A queue nobody may claim from; its id is the queue."""
+
+    tenant: str
+    id: str
+    by: str = ""
+    since_ms: int = 0
+    request: str = ""
+
+
+class Mode(StrEnum):
+    """Whom a notice goes to: everybody, one of each group in turn, or one by rendezvous hash."""
+
+    FANOUT = "fanout"
+    GROUP = "group"
+    HASH = "hash"
+
+
+class Subscription(Struct, frozen=True, array_like=True, tag="sub", kw_only=True):
+    """A callback that hears when queues become non-empty.
+
+    Attributes:
+        worker: Who subscribed.
+        event_types: Commands as given; empty for every command of the tenant.
+        ttl_ms: From the last renewal to the end.
+        min_interval_ms: Between two notices.
+    """
+
+    tenant: str
+    id: str
+    worker: str
+    callback_url: str
+    event_types: tuple[str, ...] = ()
+    mode: Mode = Mode.FANOUT
+    group_id: str = ""
+    ttl_ms: int = 0
+    min_interval_ms: int = 0
+    created_ms: int = 0
+    expires_ms: int = 0
+
+
+class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
+    """A result callback on its way to a task's webhook; its body is kept beside it.
+
+    Attributes:
+        id: The task's, and which of its endings this tells of; the same on every attempt.
+        attempts: Made and failed.
+        due_ms: Of the next attempt; 0 for a dead delivery.
+        died_ms: When it was given up; 0 while it is pending.
+        expires_ms: When a dead delivery is deleted.
+        replay: Id of the request that revived it last.
+        since_ms: When it became pending: created, or revived last.
+    """
+
+    tenant: str
+    id: str
+    task_id: str
+    command: str
+    url: str
+    created_ms: int
+    attempts: int = 0
+    due_ms: int = 0
+    died_ms: int = 0
+    expires_ms: int = 0
+    error: str = ""
+    trace_parent: str = ""
+    trace_state: str = ""
+    replay: str = ""
+    since_ms: int = 0
+
+
+class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
+    """Stored artifacts nobody needs any more, to be deleted; its id is `<task id>.<upload>`."""
+
+    tenant: str
+    id: str
+    task_id: str
+    upload: str
+    due_ms: int
+    attempts: int = 0
+
+
+class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
+    """What an operator changed.
+
+    Attributes:
+        id: Sorts the newest first.
+        actor: The subject of the operator's token.
+        action: Such as `topic.put` or `dlq.requeue`.
+        target: What it was done to: a queue, a topic, a task.
+        index: Of the log entry that carries it; set when the entry is applied.
+    """
+
+    tenant: str
+    id: str
+    at_ms: int
+    actor: str
+    action: str
+    target: str
+    detail: str = ""
+    request: str = ""
+    expires_ms: int = 0
+    index: int = 0
+
+
+Item = Topic | Pause | Subscription | Delivery | Sweep | Audit
+
+KIND_OF: dict[type, Kind] = {
+    Topic: Kind.TOPIC,
+    Pause: Kind.PAUSE,
+    Subscription: Kind.SUBSCRIPTION,
+    Delivery: Kind.DELIVERY,
+    Sweep: Kind.SWEEP,
+    Audit: Kind.AUDIT,
+}
+
+_AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: later sorts first.
+
+
+def audit_id(at_ms: int, request: str) -> str:
+    """Return the id of an audit item."""
+    return f"{_AUDIT_ID_BASE - at_ms:015d}-{request}"
+
+
+class Policy(Struct, frozen=True):
+    """What governs one queue now.
+
+    Attributes:
+        topic: None when the queue has none.
+        paused: Nobody may claim from it.
+    """
+
+    topic: Topic | None = None
+    paused: bool = False
+
+    @property
+    def weight(self) -> int:
+        """Return the queue's share among those a claim takes from at once."""
+        return self.topic.weight if self.topic is not None else 1
+
+    @property
+    def max_consumers(self) -> int:
+        """Return how many tasks may be in progress at once; 0 for any number."""
+        return self.topic.max_consumers if self.topic is not None else 0
+
+    def claimable(self, wanted: int, leased: Callable[[], int]) -> int:
+        """Return how many of so many tasks may be claimed now.
+
+        Args:
+            wanted: As many as there are, or as are asked for.
+            leased: Tells how many are in progress; asked only where that is bounded.
+        """
+        if self.paused:
+            return 0
+        if not self.max_consumers:
+            return wanted
+        return max(0, min(wanted, self.max_consumers - leased()))
+
+
+NO_POLICY = Policy()

@@ -1,0 +1,132 @@
+"""Targets: which URLs may be sent to, as far as that can be said before a connection is made."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from yarl import URL
+
+from codeq_cluster.outbound.addresses import is_public
+
+# From a host name to its addresses, as canonical text; raises OSError when there are none.
+Lookup = Callable[[str], Awaitable[Sequence[str]]]
+
+RESOLVE_TIMEOUT_S = 1.0  # A request to the API waits for it.
+
+_CHARS_MAX = 2048  # What HTTP servers commonly accept in a request line.
+_NAME_CHARS_MAX = 253  # RFC 1035, 3.1, without the length bytes.
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A URL that may be sent to, unless its name turns out to stand for a refused address.
+
+    Attributes:
+        host: `name:port`, in lower case: what shares a server.
+        name: To be resolved, or empty when the URL names an address.
+    """
+
+    url: URL
+    host: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a URL may not be sent to."""
+
+    reason: str
+
+
+def read(text: str, *, allow_private: bool) -> Target | Refused:
+    """Read a URL, without a look at any name server.
+
+    The one spelling of an IPv4 address is four decimal numbers: decimal, hexadecimal, octal and
+    shortened ones are understood differently from one library to the next, so they are refused.
+    """
+    if len(text) > _CHARS_MAX or not text.isprintable() or " " in text:
+        return Refused("the URL is too long or holds characters no URL has")
+    try:
+        url = URL(text)
+        host, port = url.raw_host or "", url.port
+    except ValueError:
+        return Refused("the URL is malformed")
+    if url.scheme not in ("http", "https"):
+        return Refused("the URL is neither http nor https")
+    if not port:
+        return Refused("the URL names port 0")
+    if url.user is not None or url.password is not None:
+        return Refused("the URL holds a user or a password")
+    # The dot that ends a full name belongs to no label; an address has none.
+    name = host.removesuffix(".")
+    if _is_address(host):
+        name = ""
+    elif not _is_name(name):
+        return Refused("the URL names no host")
+    if not allow_private and _is_private(host, name):
+        return Refused("the URL names a host that is not public")
+    return Target(url=url, host=f"{name or host}:{port}", name=name)
+
+
+class Targets:
+    """Says of a URL somebody registers whether it may be sent to.
+
+    What a name stands for may change later, so the word of `Gate`, at connect time, is the last.
+    """
+
+    def __init__(
+        self, *, allow_private: bool, lookup: Lookup, timeout_s: float = RESOLVE_TIMEOUT_S
+    ) -> None:
+        self._allow_private = allow_private
+        self._lookup = lookup
+        self._timeout_s = timeout_s
+
+    async def allows(self, url: str) -> bool:
+        """Tell whether the URL may be sent to; takes the time-out at most.
+
+        A name that does not resolve, or not in time, is let through.
+        """
+        target = read(url, allow_private=self._allow_private)
+        if isinstance(target, Refused):
+            return False
+        if self._allow_private or not target.name:
+            return True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                addresses = await self._lookup(target.name)
+        except OSError:  # TimeoutError is one.
+            return True
+        return any(is_public(address) for address in addresses)
+
+
+def _is_private(host: str, name: str) -> bool:
+    if name:  # In lower case: the library makes it so.
+        return name == "localhost" or name.endswith(".localhost")  # RFC 6761, 6.3
+    return not is_public(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        if ":" in host:
+            # A zone means something on this machine alone.
+            return IPv6Address(host).scope_id is None
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_name(name: str) -> bool:
+    labels = name.split(".")
+    return (
+        len(name) <= _NAME_CHARS_MAX
+        and all(_LABEL.fullmatch(label) for label in labels)
+        # A last label that is a number makes the whole an IPv4 address, or nothing (WHATWG, 3.5).
+        and not _NUMBER.fullmatch(labels[-1])
+    )

@@ -1,0 +1,169 @@
+"""Snapshots: a shard's files as of one entry, to be read by a peer that has fallen behind.
+
+A snapshot is a RocksDB checkpoint: hard links to files that never change, and a manifest. It is
+made when the first peer asks, shared by all that ask while it is of use, and deleted when nobody
+has read from it for a while. Nothing of it survives a restart.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import zlib
+from pathlib import Path
+
+from codeq_cluster.codec.manifests import File, Manifest
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.storage.rocks import RocksShard, TermAt, read_place
+
+CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat behind one waits 0.1 s on a link of 20 Mbit/s.
+
+
+class Snapshots:
+    """The snapshots of one shard; every method blocks and belongs into a thread.
+
+    Args:
+        root: Where they are; emptied at once. On the file system of the shard.
+        shard: Its number.
+        store: The shard.
+        incoming: Where one that is received is gathered.
+        term_at: Finds the term of an entry among the rows of a log.
+    """
+
+    def __init__(
+        self, root: Path, *, shard: int, store: RocksShard, incoming: Path, term_at: TermAt
+    ) -> None:
+        self._root = root
+        self._shard = shard
+        self._store = store
+        self._incoming = incoming
+        self._term_at = term_at
+        shutil.rmtree(root, ignore_errors=True)
+
+    def take(self) -> Manifest:
+        """Make a snapshot of the shard as it is now.
+
+        Raises:
+            StorageFailed: The disk refused; nothing is left behind.
+        """
+        name = secrets.token_hex(8)
+        path = self._path(name)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._store.checkpoint(path)
+            index, term, digest = read_place(path, term_at=self._term_at)
+            files = sorted(
+                (File(each.name, each.stat().st_size) for each in path.iterdir()),
+                key=lambda file: (file.size, file.name),
+            )
+        except OSError as error:
+            self._delete(name)
+            raise StorageFailed(f"taking a snapshot: {error}") from error
+        except BaseException:
+            self._delete(name)
+            raise
+        return Manifest(
+            id=name, shard=self._shard, index=index, term=term, digest=digest, files=tuple(files)
+        )
+
+    def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
+        """Return the checksum (CRC-32) and the bytes of one chunk of one file.
+
+        Raises:
+            ValueError: There is no such place.
+            StorageFailed: The disk refused.
+        """
+        if not (0 <= file < len(snapshot.files) and 0 <= offset <= snapshot.files[file].size):
+            raise ValueError(f"snapshot {snapshot.id} has no byte {offset} in file {file}")
+        wanted = snapshot.files[file]
+        try:
+            with (self._path(snapshot.id) / wanted.name).open("rb") as source:
+                source.seek(offset)
+                chunk = source.read(min(CHUNK_BYTES_MAX, wanted.size - offset))
+        except OSError as error:
+            raise StorageFailed(f"reading a snapshot: {error}") from error
+        return zlib.crc32(chunk), chunk
+
+    def drop(self, snapshot: Manifest) -> None:
+        """Delete a snapshot; quick, its files are links."""
+        self._delete(snapshot.id)
+
+    def begin(self, manifest: Manifest) -> Incoming:
+        """Prepare to receive a snapshot.
+
+        Raises:
+            ValueError: The manifest is not one of this shard.
+            StorageFailed: The disk refused.
+        """
+        if manifest.shard != self._shard:
+            raise ValueError(f"a snapshot of shard {manifest.shard}, not of {self._shard}")
+        return Incoming(self._incoming, manifest, term_at=self._term_at)
+
+    def _delete(self, name: str) -> None:
+        shutil.rmtree(self._path(name), ignore_errors=True)
+
+    def _path(self, name: str) -> Path:
+        return self._root / name
+
+
+class Incoming:
+    """A snapshot on its way into this node, file by file.
+
+    Every method blocks and belongs into a thread.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, *, term_at: TermAt) -> None:
+        """Begin with an empty directory.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        self.path = path
+        self._term_at = term_at
+        self.manifest = manifest
+        shutil.rmtree(path, ignore_errors=True)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise StorageFailed(f"receiving a snapshot: {error}") from error
+
+    def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
+        """Add the next chunk of a file; the last one makes the file durable.
+
+        Raises:
+            ValueError: It is damaged, or not the next one.
+            StorageFailed: The disk refused.
+        """
+        if zlib.crc32(chunk) != crc:
+            raise ValueError("a chunk whose checksum does not fit")
+        wanted = self.manifest.files[file]
+        if offset + len(chunk) > wanted.size or (not chunk and wanted.size > offset):
+            raise ValueError("a chunk that does not fit its file")
+        target = self.path / wanted.name
+        try:
+            with target.open("ab") as out:
+                if out.tell() != offset:
+                    raise ValueError(f"a chunk at {offset} of a file that ends at {out.tell()}")
+                out.write(chunk)
+                if out.tell() == wanted.size:
+                    # Here, in a thread: the exchange itself stands in everybody's way.
+                    out.flush()
+                    os.fsync(out.fileno())
+        except OSError as error:
+            raise StorageFailed(f"writing a snapshot: {error}") from error
+
+    def verify(self) -> None:
+        """Read every row, so that damage is found before it counts.
+
+        Raises:
+            StorageFailed: Something is damaged, or it is not the state the manifest names.
+        """
+        index, term, digest = read_place(self.path, term_at=self._term_at, every_row=True)
+        wanted = self.manifest
+        if (index, term, digest) != (wanted.index, wanted.term, wanted.digest):
+            raise StorageFailed(f"the snapshot holds entry {index}, not {wanted.index}")
+
+    def drop(self) -> None:
+        """Delete what came so far."""
+        shutil.rmtree(self.path, ignore_errors=True)

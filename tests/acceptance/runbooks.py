@@ -1,0 +1,215 @@
+"""Runbooks: their commands as an operator runs them, against nodes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, until
+
+DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
+
+_AGAIN_WITHIN_S = 60.0
+_FENCE = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+
+# What docs/runbooks/README.md asks an operator for, for nodes that are children of a test. Its
+# functions ask the test, which started the nodes and is told how they end.
+_PRELUDE = """
+NODES=(--url "$N1" --url "$N2" --url "$N3")
+stop_node() { curl -fsS "$CONTROL/stop/$1"; }
+start_node() { curl -fsS "$CONTROL/start/$1"; }
+exit_code_of() { curl -fsS "$CONTROL/exit/$1"; }
+log_of() { tail -n 50 "$CLUSTER/$1/node.log"; }
+on_node() {
+  CONFIG=$CLUSTER/$1 DATA=$CLUSTER/$1/data BACKUP=$CLUSTER/$1/backup bash -euo pipefail -c "$2"
+}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A block of commands.
+
+    Attributes:
+        again: It is repeated until it ends as it should.
+        exit_code: How it ends.
+        shows: What its output must have, a line each; `…` is anything, one blank as good as many.
+    """
+
+    section: str
+    script: str
+    again: bool
+    exit_code: int
+    shows: tuple[str, ...]
+
+
+class Runbook:
+    """One file of docs/runbooks, run section by section in the order an operator meets them."""
+
+    def __init__(self, name: str, cluster: LocalCluster, *, control: str, ca: Path | None) -> None:
+        """Read it.
+
+        Args:
+            name: Of the file.
+            cluster: Of the nodes n1 to n3.
+            control: Base URL of what stops and starts them.
+            ca: Who signed the certificates of the nodes' HTTP ports.
+        """
+        self._steps = steps((DIRECTORY / name).read_text())
+        directory = next(iter(cluster.nodes.values())).directory.parent
+        authority = {} if ca is None else {"CODEQ_CA": str(ca), "CURL_CA_BUNDLE": str(ca)}
+        self._environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "CONTROL": control,
+            "CLUSTER": str(directory),
+            "CODEQ_TOKEN": ADMIN_TOKEN,
+            **{node.id.upper(): node.url for node in cluster.nodes.values()},
+            **authority,
+        }
+
+    async def run(self, section: str) -> None:
+        """Run the steps of the next section that has any, which must be this one."""
+        assert self._steps, f"nothing is left of the runbook, {section} least of all"
+        assert self._steps[0].section == section
+        while self._steps and self._steps[0].section == section:
+            await self._run(self._steps.pop(0))
+
+    def assert_done(self) -> None:
+        """Assert that no step was left out."""
+        assert not self._steps, self._steps
+
+    async def _run(self, step: Step) -> None:
+        said = ""
+
+        async def ends() -> bool:
+            nonlocal said
+            code, said = await self._bash(step.script)
+            return code == step.exit_code
+
+        if step.again:
+            await until(ends, within_s=_AGAIN_WITHIN_S, what=f"{step.script}\n{said}")
+        else:
+            assert await ends(), f"ends otherwise than with {step.exit_code}:\n{step}\n{said}"
+        for line in step.shows:
+            assert _shown(line, said), f"does not show {line!r}:\n{step.script}\n{said}"
+
+    async def _bash(self, script: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-euo", "pipefail", "-c", _PRELUDE + script),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environment,
+        )
+        said, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, said.decode()
+
+
+def steps(text: str) -> list[Step]:
+    """Read the blocks of a runbook.
+
+    Raises:
+        AssertionError: A block is marked in a way nobody knows, so nobody would run it.
+    """
+    found: list[Step] = []
+    for block in _FENCE.finditer(text):
+        language, marks, body = block.groups()
+        sections = _SECTION.findall(text[: block.start()])
+        if (language, marks) == ("text", "shows"):
+            last = found.pop()
+            assert not last.shows, last
+            lines = tuple(body.splitlines())
+            found.append(
+                Step(
+                    section=last.section,
+                    script=last.script,
+                    again=last.again,
+                    exit_code=last.exit_code,
+                    shows=lines,
+                )
+            )
+            continue
+        marked = re.fullmatch(r"run( again)?(?: exit=(\d+))?", marks)
+        assert language == "sh", block.group()
+        assert marked, block.group()
+        found.append(
+            Step(
+                section=sections[-1],
+                script=body,
+                again=bool(marked[1]),
+                exit_code=int(marked[2] or 0),
+                shows=(),
+            )
+        )
+    return found
+
+
+@asynccontextmanager
+async def controlled(
+    cluster: LocalCluster,
+    *,
+    stop: Callable[[str], Awaitable[object]] | None = None,
+    start: Callable[[str], Awaitable[object]] | None = None,
+) -> AsyncIterator[str]:
+    """Stop and start nodes for whoever asks at the URL this yields.
+
+    Args:
+        cluster: Of the nodes.
+        stop: In place of stopping the node, which must end with 0.
+        start: In place of starting it.
+    """
+
+    async def stopped(request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        if stop is not None:
+            await stop(node)
+        elif cluster.nodes[node].running:
+            assert await cluster.stop(node) == 0
+        return web.Response()
+
+    async def started(request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        if start is not None:
+            await start(node)
+        else:
+            cluster.start(node)
+        return web.Response()
+
+    async def ended(request: web.Request) -> web.Response:
+        process = cluster.nodes[request.match_info["node"]].process
+        code = "none" if process is None else process.poll()
+        return web.Response(text=f"{code}\n")
+
+    app = web.Application()
+    app.add_routes(
+        [
+            web.get("/stop/{node}", stopped),
+            web.get("/start/{node}", started),
+            web.get("/exit/{node}", ended),
+        ]
+    )
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def _shown(line: str, said: str) -> bool:
+    pattern = ".*".join(map(re.escape, line.split("…")))
+    lines = [" ".join(each.split()) for each in said.splitlines()]
+    return any(re.fullmatch(pattern, each) for each in lines)

@@ -1,0 +1,134 @@
+"""Any node: whichever is asked, it answers itself, with what was true when it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WORKER = WORKER_TOKENS["worker-0"]
+NODES = ("n1", "n2", "n3")
+ROUNDS = 40
+
+Step = tuple[str, str, str, Callable[[str], object]]
+
+
+def _claim(command: str) -> object:
+    return {"commands": [command], "count": 1}
+
+
+def _says(body: object) -> Callable[[str], object]:
+    return lambda _: body
+
+
+GIVEN_BACK: tuple[Step, ...] = (
+    ("POST", "/tasks/claim", WORKER, _claim),
+    ("POST", "/tasks/{id}/heartbeat", WORKER, _says({})),
+    ("POST", "/tasks/{id}/nack", WORKER, _says({"delaySeconds": 600})),
+    ("POST", "/tasks/{id}/cancel", PRODUCER_TOKEN, _says({})),
+)
+FINISHED: tuple[Step, ...] = (
+    ("POST", "/tasks/claim", WORKER, _claim),
+    ("POST", "/tasks/{id}/abandon", WORKER, _says({})),
+    ("POST", "/tasks/claim/batch", WORKER, _claim),
+    ("POST", "/tasks/{id}/result", WORKER, _says({"status": "COMPLETED", "result": 1})),
+    ("GET", "/tasks/{id}", PRODUCER_TOKEN, _says(None)),
+    ("GET", "/tasks/{id}/result", PRODUCER_TOKEN, _says(None)),
+    ("GET", "/admin/queues/{command}", ADMIN_TOKEN, _says(None)),
+    ("GET", "/raft/status", PRODUCER_TOKEN, _says(None)),
+)
+
+
+async def test_what_was_answered_is_read_on_every_node_at_once(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """A task made on one node is nowhere unknown, and its end nowhere in the future."""
+    command = f"read-{time.time_ns()}"
+    for number in range(ROUNDS):
+        at, then, last = (NODES[(number + step) % 3] for step in range(3))
+        made = await client.create(at, PRODUCER_TOKEN, command)
+        reads = await asyncio.gather(
+            *(client.task(node, PRODUCER_TOKEN, made.body["id"]) for node in NODES)
+        )
+        held = await client.claim(then, WORKER, [command])
+        done = await client.finish(last, WORKER, held.body, {"n": number})
+        results = await asyncio.gather(
+            *(
+                client.call("GET", node, f"/tasks/{made.body['id']}/result", PRODUCER_TOKEN)
+                for node in NODES
+            )
+        )
+        depths = await asyncio.gather(*(client.depth(node, ADMIN_TOKEN, command) for node in NODES))
+
+        assert [made.body["id"]] * 3 == [read.body["id"] for read in reads], reads
+        assert held.body["id"] == made.body["id"]
+        assert done.outcome is Outcome.OK
+        assert [{"n": number}] * 3 == [result.body["result"]["result"] for result in results]
+        assert [(0, 0, 0, 0)] * 3 == [tuple(depth.values()) for depth in depths]
+
+
+async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
+    """A client that follows no redirect has every route on every node, leader or not."""
+    command = f"routed-{time.time_ns()}"
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(
+            node: str, method: str, path: str, token: str, body: object = None
+        ) -> tuple[int, Any]:
+            async with session.request(
+                method,
+                f"{cluster.urls[node]}/v1/codeq{path}",
+                json=body,
+                headers={"Authorization": f"Bearer {token}"},
+                allow_redirects=False,
+            ) as response:
+                return response.status, await response.json()
+
+        for node in NODES * cluster.shards:
+            said: list[tuple[int, Any]] = []
+            for steps in (GIVEN_BACK, FINISHED):
+                create = {"command": command, "payload": 1}
+                status, task = await ask(node, "POST", "/tasks", PRODUCER_TOKEN, create)
+                assert status == 202
+                for method, path, token, body in steps:
+                    at = path.format(id=task["id"], command=command)
+                    said.append(await ask(node, method, at, token, body(command)))
+
+            assert [200] * len(said) == [status for status, _ in said], said
+
+
+async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Each task is counted where its shard is led, so a sum over nodes counts it once."""
+    command = f"gauged-{time.time_ns()}"
+    items = [{"command": command, "payload": number} for number in range(60)]
+    made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": items})
+    await client.claim("n2", WORKER, [command])
+    scrapes = await asyncio.gather(*(_scraped(cluster.urls[node]) for node in NODES))
+
+    assert made.outcome is Outcome.OK
+    for place, count in (("ready", 59.0), ("in_progress", 1.0), ("delayed", 0.0), ("dlq", 0.0)):
+        name = f'codeq_queue_depth{{command="{command}",queue="{place}"}}'
+        assert sum(scrape.get(name, 0.0) for scrape in scrapes) == count
+    for shard in range(cluster.shards):
+        leads = [scrape[f'codeq_raft_is_leader{{shard="{shard}"}}'] for scrape in scrapes]
+        assert sum(leads) == 1.0
+
+
+async def _scraped(url: str) -> dict[str, float]:
+    """Return every sample of a node's metrics by its name and labels."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}

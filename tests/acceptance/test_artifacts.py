@@ -1,0 +1,233 @@
+"""Artifacts: kept in one place for all nodes, and right whatever becomes of the node in between."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WORKER = WORKER_TOKENS["worker-0"]
+WITHIN_S = 30.0
+MIB = 2**20
+
+
+class Shared:
+    """A cluster whose nodes keep artifacts in one directory."""
+
+    def __init__(
+        self, cluster: LocalCluster, client: Client, http: aiohttp.ClientSession, root: Path
+    ) -> None:
+        self.http = http
+        self.cluster = cluster
+        self.client = client
+        self.root = root
+
+    def kept(self) -> set[str]:
+        """Return what is stored, half-written or not."""
+        # A walk passes over what is deleted meanwhile.
+        return {
+            str(Path(place, name).relative_to(self.root))
+            for place, _, names in os.walk(self.root)
+            for name in names
+            if Path(place) != self.root  # There a node tries at its start whether it can write.
+        }
+
+    async def until_kept(self, count: int) -> set[str]:
+        """Wait until so many files are stored."""
+
+        async def are_kept() -> set[str] | None:
+            kept = self.kept()
+            return kept if len(kept) == count else None
+
+        return await until(are_kept, within_s=WITHIN_S, what=f"{count} files, not {self.kept()}")
+
+    async def leased(self, node: str, command: str) -> dict[str, Any]:
+        """Create a task and claim it."""
+        created = await self.client.create(node, PRODUCER_TOKEN, command)
+        assert created.outcome is Outcome.OK, created
+        claimed = await self.client.claim(node, WORKER, [command], waitSeconds=10)
+        assert claimed.outcome is Outcome.OK, claimed
+        return dict(claimed.body)
+
+    async def finish(self, node: str, task: dict[str, Any], *artifacts: object) -> tuple[int, Any]:
+        """Complete a task with artifacts; return status and body, 0 for a broken connection."""
+        body = {
+            "status": "COMPLETED",
+            "result": {},
+            "artifacts": artifacts,
+            "leaseToken": task["leaseToken"],
+        }
+        content = BytesIO(msgspec.json.encode(body))
+        url = f"{self.cluster.urls[node]}/v1/codeq/tasks/{task['id']}/result"
+        headers = {"Authorization": f"Bearer {WORKER}"}
+        try:
+            async with self.http.post(url, headers=headers, data=content) as answer:
+                return answer.status, await answer.json()
+        except aiohttp.ClientError:
+            return 0, None
+
+    async def cancel(self, node: str, task: dict[str, Any]) -> None:
+        """Cancel a task, over an election if need be."""
+
+        async def cancelled() -> bool:
+            path = f"/tasks/{task['id']}/cancel"
+            answer = await self.client.call("POST", node, path, PRODUCER_TOKEN)
+            return answer.outcome is Outcome.OK
+
+        await until(cancelled, within_s=WITHIN_S, what="the task cancelled")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
+    """Run three nodes; uploads have ended, and so are swept, 4 s after their task's end."""
+    root = tmp_path_factory.mktemp("artifacts")
+    settings = {
+        "artifacts": {"provider": "local", "directory": str(root), "timeoutMs": 2000},
+        "limits": {"requestTimeoutMs": 2000},
+    }
+    cluster = LocalCluster(tmp_path_factory.mktemp("nodes"), settings=settings)
+    async with cluster, Client(cluster.urls) as client, aiohttp.ClientSession() as http:
+        yield Shared(cluster, client, http, root)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared(running: Shared) -> AsyncIterator[Shared]:
+    """Lend the module's cluster, with nothing stored and every node running."""
+    for path in running.kept():
+        (running.root / path).unlink(missing_ok=True)
+    yield running
+    await running.cluster.restore()
+
+
+def inline(name: str, content: bytes) -> dict[str, str]:
+    """Return an artifact that comes with its content."""
+    return {"name": name, "contentBase64": base64.b64encode(content).decode()}
+
+
+async def test_what_one_node_stored_another_serves_after_its_death(shared: Shared) -> None:
+    """Whole, in part, and to nobody without a token."""
+    task = await shared.leased("n1", "serve")
+    content = bytes(range(256)) * 1024
+    status, done = await shared.finish("n1", task, inline("dir/a.bin", content))
+    await shared.cluster.kill("n1")
+    await shared.cluster.wait_ready(["n2", "n3"])
+    [artifact] = done["artifacts"]
+    url = shared.cluster.urls["n2"] + artifact["url"]
+    headers = {"Authorization": f"Bearer {PRODUCER_TOKEN}"}
+    async with shared.http.get(url, headers=headers) as whole:
+        body = await whole.read()
+    async with shared.http.get(url, headers=headers | {"Range": "bytes=256-511"}) as part:
+        middle = await part.read()
+    async with shared.http.get(url) as refused:
+        pass
+
+    assert status == 200, done
+    assert (whole.status, body) == (200, content)
+    assert (part.status, middle) == (206, bytes(range(256)))
+    assert part.headers["ETag"] == whole.headers["ETag"]
+    assert refused.status == 401
+
+
+async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: Shared) -> None:
+    """The result is submitted again elsewhere: its files stay, the first ones go."""
+    task = await shared.leased("n1", "kill-in-put")
+    artifacts = [inline(f"{number}", bytes([number]) * MIB) for number in range(40)]
+    submitting = asyncio.create_task(shared.finish("n1", task, *artifacts))
+
+    async def some_are_kept() -> bool:
+        return bool(shared.kept())
+
+    await until(some_are_kept, within_s=WITHIN_S, what="something stored")
+    await shared.cluster.kill("n1")
+    first, _ = await submitting
+    torn = shared.kept()
+
+    async def submitted() -> Any:
+        status, body = await shared.finish("n2", task, *artifacts)
+        return body if status == 200 else None
+
+    done = await until(submitted, within_s=WITHIN_S, what="the result submitted")
+    left = await shared.until_kept(len(artifacts))
+
+    assert first == 0
+    assert torn
+    assert [each["name"] for each in done["artifacts"]] == [each["name"] for each in artifacts]
+    named = {each["url"].split("/artifacts/")[1] for each in done["artifacts"]}
+    assert {"/".join(path.split("/")[2:]) for path in left} == named
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
+    shared: Shared, whole: bool
+) -> None:
+    """Half of it stored, or all of it and no result that names it."""
+    task = await shared.leased("n1", "kill-in-upload")
+    url = f"{shared.cluster.urls['n1']}/v1/codeq/tasks/{task['id']}/artifacts/a"
+    stalled = asyncio.Event()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield bytes(2 * MIB)
+        if not whole:
+            await stalled.wait()
+
+    sending = asyncio.create_task(_status(shared.http, url, content()))
+    if whole:
+        assert await sending == 201
+    await shared.until_kept(1)
+    await shared.cluster.kill("n1")
+    stalled.set()
+    if not whole:
+        assert await sending == 0
+    stored = shared.kept()
+    await shared.cancel("n3", task)
+    await shared.until_kept(0)
+
+    assert len(stored) == 1
+
+
+async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Shared) -> None:
+    """Whichever node has stored them."""
+    topic = {"retentionSeconds": 1}
+    made = await shared.client.call("PUT", "n2", "/admin/topics/brief", ADMIN_TOKEN, topic)
+    answers = []
+    for node in shared.cluster.nodes:
+        task = await shared.leased(node, "brief")
+        answers.append(await shared.finish(node, task, inline("a", b"x"), inline("b", b"y")))
+    await shared.until_kept(0)
+    url = answers[0][1]["artifacts"][0]["url"]
+    gone = await shared.client.call("GET", "n1", url.removeprefix("/v1/codeq"), PRODUCER_TOKEN)
+
+    assert made.outcome is Outcome.OK, made
+    assert [status for status, _ in answers] == [200] * 3
+    assert gone.status == 404
+
+
+async def _status(http: aiohttp.ClientSession, url: str, content: AsyncIterator[bytes]) -> int:
+    """Return the status of a PUT, 0 when its connection broke."""
+    headers = {"Authorization": f"Bearer {WORKER}"}
+    try:
+        async with http.put(url, headers=headers, data=content) as answer:
+            return answer.status
+    except aiohttp.ClientError:
+        return 0

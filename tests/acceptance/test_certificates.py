@@ -1,0 +1,88 @@
+"""A cluster whose nodes and clients know one another by certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.certificates import Authority
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+
+
+async def _command(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codeq_cluster.cli.main", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in environment().items() if name != "CODEQ_CA"},
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) -> None:
+    """A task's life over three nodes, a node's renewed certificate, and the commands with a CA."""
+    authority = Authority()
+    async with (
+        LocalCluster(tmp_path, authority=authority) as cluster,
+        Client(cluster.urls, trust=cluster.trust) as client,
+    ):
+        # As many tasks as it takes to meet every shard, each step on another node.
+        for number in range(8):
+            created = await client.create("n1", PRODUCER_TOKEN, "c", payload={"number": number})
+            claimed = await client.claim("n2", WORKER_TOKENS["worker-0"], ["c"], waitSeconds=5)
+            done = await client.finish("n3", WORKER_TOKENS["worker-0"], claimed.body, {"ok": 1})
+            outcomes = (created.outcome, claimed.outcome, done.outcome)
+            assert (Outcome.OK,) * 3 == outcomes, (created, claimed, done)
+        await cluster.wait_converged()
+
+        # A node renews its certificate, and finds its peers again with it after a restart.
+        node = cluster.nodes["n2"]
+        renewed = authority.issue("n2", "127.0.0.1", days=90)
+        renewed.write(node.directory / "node.pem", node.directory / "node.key")
+
+        async def is_used() -> bool:
+            text = node.log_path.read_text()
+            return text.count("certificate loaded") >= 2
+
+        await until(is_used, within_s=20, what="the renewed certificate in use, twice")
+        await cluster.stop("n2")
+        cluster.start("n2")
+        await cluster.wait_ready()
+
+        # Another cluster's node, with this one's secret, is no peer.
+        await cluster.stop("n3")
+        Authority().issue("n3", "127.0.0.1").write(
+            cluster.nodes["n3"].directory / "node.pem", cluster.nodes["n3"].directory / "node.key"
+        )
+        cluster.start("n3")
+
+        async def has_ended() -> bool:
+            return not cluster.nodes["n3"].running
+
+        await until(has_ended, within_s=20, what="n3 refusing to begin")
+        created = await client.create("n1", PRODUCER_TOKEN, "c")
+        assert Outcome.OK is created.outcome
+
+        # The commands believe the authority they are told of, and no other.
+        ca = tmp_path / "n1" / "ca.pem"
+        target = ("--url", node.url, "--token", ADMIN_TOKEN)
+        code, out, _ = await _command("task", "get", created.body["id"], *target, "--ca", str(ca))
+        assert (0, created.body["id"]) == (code, json.loads(out)["id"])
+        code, _, err = await _command("task", "get", created.body["id"], *target)
+        assert code == 1
+        assert "certificate" in err.lower()
+        code, out, _ = await _command("status", *target, "--ca", str(ca), "--json")
+        assert (0, True) == (code, json.loads(out)["nodes"][0]["healthy"])

@@ -1,0 +1,375 @@
+"""Operator commands: programs as workers, and what an operator does about what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codeq_cluster.config import without_settings
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WORKER_TOKEN = WORKER_TOKENS["worker-0"]
+COMMAND = (sys.executable, "-m", "codeq_cluster.cli.main")
+ENDS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """What `--json` printed."""
+        return json.loads(self.out)
+
+
+def _environment(cluster: LocalCluster, token: str) -> Mapping[str, str]:
+    return without_settings(environment()) | {"CODEQ_TOKEN": token}
+
+
+async def _ran(cluster: LocalCluster, *words: str, token: str = ADMIN_TOKEN) -> Ran:
+    """Run a command against the cluster until it ends."""
+    urls = [word for url in cluster.urls.values() for word in ("--url", url)]
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, *words, *urls),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(cluster, token),
+        )
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+async def _created(cluster: LocalCluster, event: str, payload: str, *words: str) -> str:
+    asked = ("task", "create", "--event", event, "--payload", payload, "-q", *words)
+    made = await _ran(cluster, *asked, token=PRODUCER_TOKEN)
+    assert made.code == 0, made.err
+    return made.out.strip()
+
+
+@asynccontextmanager
+async def _worker(
+    cluster: LocalCluster, event: str, handler: str, *words: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run `worker start`; one that has not ended is killed."""
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "worker", "start", "--events", event, "--handler", handler, "--json"),
+        *(*words, "--url", cluster.urls["n2"]),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        env=_environment(cluster, WORKER_TOKEN),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _handled(cluster: LocalCluster, event: str, handler: str) -> Any:
+    """Let a program handle one task and return what the worker said of it."""
+    async with asyncio.timeout(ENDS_WITHIN_S), _worker(cluster, event, handler, "--once") as worker:
+        out, _ = await worker.communicate()
+        assert worker.returncode == 0
+    return json.loads(out)
+
+
+def _script(directory: Path, text: str) -> str:
+    file = directory / "handler.sh"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its output is the result, digit for digit."""
+    payload = '{"n": 12345678901234567890}'
+    task_id = await _created(cluster, "echo", payload)
+    ended = await _handled(cluster, "echo", _script(tmp_path, "cat"))
+    found = await _ran(cluster, "task", "result", task_id, "--json", token=PRODUCER_TOKEN)
+
+    assert (ended["id"], ended["ending"]) == (task_id, "completed")
+    assert payload in found.out
+    assert found.document["result"]["status"] == "COMPLETED"
+    assert found.document["task"]["history"][0]["worker"] == "worker-0"
+
+
+async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_path: Path) -> None:
+    """It is no dead letter, and its error is what the program said."""
+    task_id = await _created(cluster, "picky", "1")
+    ended = await _handled(cluster, "picky", _script(tmp_path, "echo no cat >&2; exit 100"))
+    found = await _ran(cluster, "task", "result", task_id, "--json")
+
+    assert ended["ending"] == "failed"
+    assert (found.document["result"]["status"], found.document["result"]["error"]) == (
+        "FAILED",
+        "no cat",
+    )
+    assert found.document["task"]["lastKnownLocation"] == "NONE"
+
+
+async def test_a_dead_letter_is_seen_requeued_and_finished(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """An operator sees why it died, needs to mean it, and the task then goes its way."""
+    task_id = await _created(cluster, "broken", '"x"', "--max-attempts", "1")
+    died = await _handled(cluster, "broken", _script(tmp_path, "echo disk full >&2; exit 7"))
+    listed = await _ran(cluster, "dlq", "ls", "broken", "-q")
+    table = await _ran(cluster, "dlq", "ls", "broken")
+    inspected = await _ran(cluster, "queue", "inspect", "broken", "--json")
+    unsure = await _ran(cluster, "dlq", "requeue", "broken", "--all")
+    dry = await _ran(cluster, "dlq", "requeue", "broken", "--all", "--dry-run")
+    still = await _ran(cluster, "dlq", "ls", "broken", "-q")
+    other = await _ran(cluster, "dlq", "requeue", "broken", "--error", "another", "--yes", "--json")
+    sure = await _ran(
+        cluster, "dlq", "requeue", "broken", "--error", "exit code 7: disk full", "--yes"
+    )
+    ended = await _handled(cluster, "broken", _script(tmp_path, "echo repaired"))
+    found = await _ran(cluster, "task", "result", task_id, "--json")
+    audited = await _ran(cluster, "audit", "--json")
+
+    assert (died["ending"], died["note"]) == ("dead", "exit code 7: disk full")
+    assert listed.out.split() == still.out.split() == [task_id]
+    assert "exit code 7: disk full" in table.out
+    assert inspected.document["deadLetterErrors"] == [
+        {"error": "exit code 7: disk full", "count": 1}
+    ]
+    assert (unsure.code, unsure.out.strip()) == (2, "1")
+    assert "--yes" in unsure.err
+    assert (dry.code, dry.out.strip()) == (0, "1")
+    assert (other.code, other.document["requeued"]) == (0, 0)
+    assert (sure.code, sure.out.strip()) == (0, "1")
+    assert ended["ending"] == "completed"
+    assert found.document["result"]["result"] == "repaired"
+    assert "dlq.requeue" in {record["action"] for record in audited.document["records"]}
+
+
+async def test_dead_letters_are_deleted_by_id(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Those named go and the others stay; a name that is none is told."""
+    handler = _script(tmp_path, "exit 1")
+    ids = [await _created(cluster, "doomed", "1", "--max-attempts", "1") for _ in range(2)]
+    for _ in ids:
+        await _handled(cluster, "doomed", handler)
+    deleted = await _ran(cluster, "dlq", "delete", "doomed", "--id", ids[0], "--yes")
+    left = await _ran(cluster, "dlq", "ls", "doomed", "-q")
+    again = await _ran(cluster, "dlq", "delete", "doomed", "--id", ids[0], "--yes")
+    gone = await _ran(cluster, "dlq", "show", "doomed", ids[0])
+
+    assert (deleted.code, deleted.out.strip()) == (0, "1")
+    assert left.out.split() == [ids[1]]
+    assert (again.code, again.out.strip()) == (4, "0")
+    assert gone.code == 4
+
+
+async def test_a_paused_queue_says_so_and_goes_on_when_resumed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """`explain` names the pause while it lasts, and a waiting worker is woken by its end."""
+    task_id = await _created(cluster, "held", "1")
+    paused = await _ran(cluster, "queue", "pause", "held")
+    why = await _ran(cluster, "task", "explain", task_id, "--json", token=PRODUCER_TOKEN)
+    listed = await _ran(cluster, "queue", "ls", "--json")
+    async with (
+        asyncio.timeout(ENDS_WITHIN_S),
+        _worker(cluster, "held", _script(tmp_path, "echo at last"), "--once") as worker,
+    ):
+        resumed = await _ran(cluster, "queue", "resume", "held")
+        out, _ = await worker.communicate()
+    after = await _ran(cluster, "task", "explain", task_id, token=PRODUCER_TOKEN)
+
+    assert (paused.code, resumed.code) == (0, 0)
+    assert (why.document["reason"], why.document["waiting"]) == ("queue-paused", True)
+    queues = {row["command"]: row for row in listed.document["queues"]}
+    assert (queues["held"]["paused"], queues["held"]["ready"]) == (True, 1)
+    assert json.loads(out)["ending"] == "completed"
+    assert after.out.startswith("completed:")
+
+
+async def test_a_cancelled_task_takes_its_program_along(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The next heartbeat tells the worker; the program is ended and nothing is reported."""
+    begun = tmp_path / "begun"
+    handler = _script(tmp_path, f"echo $$ > {begun}; exec sleep 1000")
+    task_id = await _created(cluster, "endless", "1")
+
+    async def has_begun() -> bool:
+        return await asyncio.to_thread(begun.exists)
+
+    async with (
+        asyncio.timeout(ENDS_WITHIN_S),
+        _worker(cluster, "endless", handler, "--once", "--lease-seconds", "3") as worker,
+    ):
+        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        cancelled = await _ran(cluster, "task", "cancel", task_id, "--json", token=PRODUCER_TOKEN)
+        out, _ = await worker.communicate()
+    again = await _ran(cluster, "task", "cancel", task_id, token=PRODUCER_TOKEN)
+
+    assert cancelled.document == {"status": "cancelled", "id": task_id}
+    assert json.loads(out)["ending"] == "lost"
+    assert again.code == 4
+
+
+async def test_a_stopped_worker_finishes_what_runs(cluster: LocalCluster, tmp_path: Path) -> None:
+    """After SIGTERM the program has its time, and the task its result."""
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    handler = _script(
+        tmp_path, f"touch {begun}; while ! test -e {go_on}; do sleep 0.02; done; echo done"
+    )
+    task_id = await _created(cluster, "slow", "1")
+
+    async def has_begun() -> bool:
+        return await asyncio.to_thread(begun.exists)
+
+    async with asyncio.timeout(ENDS_WITHIN_S), _worker(cluster, "slow", handler) as worker:
+        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        worker.send_signal(signal.SIGTERM)
+        go_on.touch()
+        out, _ = await worker.communicate()
+    found = await _ran(cluster, "task", "result", task_id, "--json")
+
+    assert (worker.returncode, json.loads(out)["ending"]) == (0, "completed")
+    assert found.document["result"]["result"] == "done"
+
+
+async def test_a_worker_without_time_left_gives_its_task_back(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The task is ready again at once, not when its lease ends."""
+    begun = tmp_path / "begun"
+    handler = _script(tmp_path, f"touch {begun}; exec sleep 1000")
+    task_id = await _created(cluster, "long", "1")
+
+    async def has_begun() -> bool:
+        return await asyncio.to_thread(begun.exists)
+
+    async with (
+        asyncio.timeout(ENDS_WITHIN_S),
+        _worker(cluster, "long", handler, "--drain-seconds", "0") as worker,
+    ):
+        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        worker.send_signal(signal.SIGTERM)
+        out, _ = await worker.communicate()
+    found = await _ran(cluster, "task", "get", task_id, "--json")
+
+    assert (worker.returncode, json.loads(out)["ending"]) == (0, "abandoned")
+    assert (found.document["status"], found.document["attempts"]) == ("PENDING", 1)
+
+
+async def test_a_topic_is_put_read_and_deleted(cluster: LocalCluster) -> None:
+    """What is not named goes back to the broker, and a deletion needs to be meant."""
+    put = await _ran(cluster, "topic", "put", "ruled", "--max-attempts", "3", "--priorities", "0,5")
+    changed = await _ran(cluster, "topic", "put", "ruled", "--weight", "2", "--json")
+    listed = await _ran(cluster, "topic", "ls", "-q")
+    wrong = await _ran(cluster, "topic", "put", "ruled", "--max-attempts", "999")
+    unsure = await _ran(cluster, "topic", "delete", "ruled")
+    still = await _ran(cluster, "topic", "get", "ruled", "--json")
+    sure = await _ran(cluster, "topic", "delete", "ruled", "--yes")
+    gone = await _ran(cluster, "topic", "get", "ruled")
+
+    assert put.code == 0
+    assert (changed.document["version"], changed.document.get("maxAttempts")) == (2, None)
+    assert "ruled" in listed.out.split()
+    assert (wrong.code, wrong.err.count("\n")) == (4, 1)
+    assert unsure.code == 2
+    assert still.document["weight"] == 2
+    assert (sure.code, sure.out.strip()) == (0, "ruled")
+    assert gone.code == 4
+
+
+async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None:
+    """`cluster status` then names the new leader."""
+    before = await _ran(cluster, "cluster", "status", "--json")
+    (shard, *_) = before.document["shards"]
+    to = next(node for node in cluster.nodes if node != shard["leader"])
+
+    async def transferred() -> Ran | None:
+        # A peer that is a moment behind is refused, which says to try again.
+        asked = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
+        ran = await _ran(cluster, *asked)
+        return ran if ran.code == 0 else None
+
+    sent = await until(transferred, within_s=ENDS_WITHIN_S, what="a transfer")
+    nobody = await _ran(cluster, "cluster", "transfer", "--shard", "0", "--to", "n9")
+    table = await _ran(cluster, "cluster", "status")
+
+    assert (sent.document["leader"], sent.document["changed"]) == (to, True)
+    assert nobody.code == 4
+    assert "LEADER" in table.out
+
+
+async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -> None:
+    """Every check of running nodes and of a configuration is a line; a bad token is found."""
+    config = str(cluster.nodes["n1"].config_path)
+    well = await _ran(cluster, "doctor", "--config", config, "--json")
+    ill = await _ran(cluster, "doctor", "--token", "nobody's")
+    spoilt = await _ran(cluster, "doctor", "--config", config, "--set", "raft.selfId=n2")
+
+    checks = {row["check"] for row in well.document["findings"]}
+    assert well.code == 0, well.out
+    assert checks == {"reachable", "ready", "version", "token", "clock", "config", "data", "disk"}
+    assert ill.code == 3
+    assert "FAIL" in ill.out
+    assert spoilt.code == 1
+    assert "made for cluster acceptance, node n1" in spoilt.out
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "code"),
+    [
+        (("queue", "ls"), PRODUCER_TOKEN, 3),
+        (("task", "list"), "nobody's", 3),
+        (("task", "get", "no-such-task"), ADMIN_TOKEN, 4),
+        (("queue", "pause", "no spaces"), ADMIN_TOKEN, 4),
+        (("task", "list", "--limit", "0"), ADMIN_TOKEN, 2),
+        (("delivery", "replay", "--id", "none"), ADMIN_TOKEN, 2),
+        (("delivery", "replay", "--id", "none", "--yes"), ADMIN_TOKEN, 4),
+        (("delivery", "ls"), ADMIN_TOKEN, 0),
+    ],
+)
+async def test_exit_codes_tell_what_went_wrong(
+    words: tuple[str, ...], token: str, code: int, cluster: LocalCluster
+) -> None:
+    """A script can tell a wrong use from a wrong token from a refusal; errors are one line."""
+    ran = await _ran(cluster, *words, token=token)
+
+    errors = [line for line in ran.err.splitlines() if line.startswith("codeq-cluster: ")]
+    assert ran.code == code, ran.err
+    assert len(errors) == (code != 0), ran.err
+
+
+async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
+    """A limit cuts it off, and the cursor on standard error leads on."""
+    ids = [await _created(cluster, "many", "1") for _ in range(3)]
+    first = await _ran(cluster, "task", "list", "--event", "many", "-q", "--limit", "2")
+    cursor = first.err.split()[-1]
+    rest = await _ran(cluster, "task", "list", "--event", "many", "-q", cursor)
+
+    assert len(first.out.split()) == 2
+    assert sorted(first.out.split() + rest.out.split()) == sorted(ids)

@@ -1,0 +1,93 @@
+"""Snapshots: a node that was away for longer than the log is kept comes back all the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WORKER = WORKER_TOKENS["worker-0"]
+PAYLOAD = "x" * 200_000
+TASKS = 40  # 8 MB: the log keeps 1 MiB, and is trimmed by 4 MiB at least.
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """Run three nodes of one shard that keep a short log."""
+    settings = {
+        "raft": {"logBytesMax": 2**20, "keepEntries": 1, "snapshotBytesPerSecond": 8 * 2**20}
+    }
+    async with LocalCluster(tmp_path, shards=1, settings=settings) as running:
+        yield running
+
+
+async def _create(client: Client, node: str, n: int) -> str:
+    answer = await client.create(node, PRODUCER_TOKEN, "away", payload={"n": n, "text": PAYLOAD})
+    assert answer.outcome is Outcome.OK, answer
+    task_id: str = answer.body["id"]
+    return task_id
+
+
+async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """It holds what the others hold, votes, and the cluster outlives the loss of another node."""
+    leader = await cluster.leader_of(0)
+    away, other = (node for node in cluster.nodes if node != leader)
+    early = await _create(client, leader, 0)
+    await cluster.wait_converged()
+    await cluster.kill(away)
+    created = [await _create(client, leader, n) for n in range(TASKS)]
+    claimed = await client.claim(other, WORKER, ["away"], leaseSeconds=3600)
+    done = await client.finish(other, WORKER, claimed.body, {"of": early})
+    assert done.outcome is Outcome.OK, done
+
+    cluster.start(away)
+    await cluster.wait_ready()
+    await cluster.wait_converged()
+
+    assert "snapshot installed" in cluster.nodes[away].log_path.read_text()
+    await cluster.kill(leader)
+    new_leader = await cluster.leader_of(0)
+    assert new_leader != leader
+    for task_id in (early, created[0], created[-1]):
+        read = await client.task(away, PRODUCER_TOKEN, task_id)
+        assert read.outcome is Outcome.OK, read
+        assert read.body["payload"].endswith('x"}')
+    assert claimed.body["id"] == early
+    assert (await client.task(away, PRODUCER_TOKEN, early)).body["status"] == "COMPLETED"
+
+
+async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Whatever a kill leaves behind, the next start goes on or begins anew."""
+    leader = await cluster.leader_of(0)
+    away = next(node for node in cluster.nodes if node != leader)
+    await cluster.kill(away)
+    created = [await _create(client, leader, n) for n in range(TASKS)]
+
+    log_path = cluster.nodes[away].log_path
+    for kills in range(3):
+        cluster.start(away)
+
+        async def fetching(wanted: int = kills + 1) -> bool:
+            return log_path.read_text().count("fetching a snapshot") >= wanted
+
+        await until(fetching, within_s=30.0, what="a fetch has begun")
+        await cluster.kill(away)
+    cluster.start(away)
+    await cluster.wait_ready()
+    await cluster.wait_converged()
+
+    for task_id in (created[0], created[-1]):
+        read = await client.task(away, PRODUCER_TOKEN, task_id, stale=True)
+        assert read.outcome is Outcome.OK, read

@@ -1,0 +1,1 @@
+"""What every provider of artifacts promises, whatever it keeps them in."""

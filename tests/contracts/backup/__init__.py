@@ -1,0 +1,1 @@
+"""What every place of backups promises, whatever it keeps them in."""

@@ -1,0 +1,58 @@
+"""The places under test: a directory, and a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.backup.bucket import BackupBucket
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.place import Place
+from codeq_cluster.settings import ArtifactSettings
+from tests.contracts.artifacts.s3_server import (
+    ACCESS_KEY_ID,
+    BUCKET,
+    SECRET_ACCESS_KEY,
+    S3Server,
+    running,
+)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests; each has a prefix of its own."""
+    with running(tmp_path_factory.mktemp("s3") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> BackupBucket:
+    """Open an empty prefix of the bucket."""
+    return bucket_of(s3_server.endpoint)
+
+
+def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) -> BackupBucket:
+    """Open an empty prefix of a bucket."""
+    return BackupBucket(
+        ArtifactSettings(
+            s3_bucket=name,
+            s3_endpoint=endpoint,
+            s3_prefix=f"tests/{secrets.token_hex(8)}",
+            s3_access_key_id=ACCESS_KEY_ID,
+            s3_secret_access_key=SECRET_ACCESS_KEY,
+            s3_allow_http=True,
+            timeout_ms=timeout_ms,
+        )
+    )
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Open an empty place of each kind."""
+    if request.param == "directory":
+        return BackupDirectory(tmp_path / "backups")
+    made: BackupBucket = request.getfixturevalue("bucket")
+    return made

@@ -1,0 +1,127 @@
+"""Places: what is written is read back, and what fails is not seen."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.backup.catalogue import chosen, new_id, prunable, verify
+from codeq_cluster.backup.catalogue import found as found_in
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.manifest import MANIFEST
+from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.errors import BackupFailed
+from tests.contracts.backup.conftest import bucket_of
+from tests.properties.backup_worlds import NOW_MS, World, back_up
+from tests.properties.test_backups import compared, restored_rows
+
+MIB = 2**20
+DAY_MS = 24 * 3600 * 1000
+
+
+class Interrupted(Exception):
+    """What a source of a test fails with."""
+
+
+def failing(count: int) -> Iterator[bytes]:
+    """Give `count` MiB, then fail."""
+    for _ in range(count):
+        yield bytes(MIB)
+    raise Interrupted
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_what_is_written_is_read_back(place: Place, count: int) -> None:
+    """In one request or in many parts, and an empty file too."""
+    backup = new_id(NOW_MS)
+    pieces = [bytes([n]) * MIB for n in range(count)]
+    place.write(backup, "shard-0000.rows", iter(pieces))
+
+    assert b"".join(place.read(backup, "shard-0000.rows")) == b"".join(pieces)
+    assert place.backups() == {backup: frozenset({"shard-0000.rows"})}
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None:
+    """The error is the source's own, and neither a file nor a part of one is left."""
+    backup = new_id(NOW_MS)
+    with pytest.raises(Interrupted):
+        place.write(backup, "shard-0000.rows", failing(count))
+
+    assert "shard-0000.rows" not in place.backups().get(backup, ())
+    with pytest.raises(BackupFailed):
+        list(place.read(backup, "shard-0000.rows"))
+
+
+def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
+    """The others stay, and to delete what is not there is no error."""
+    first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
+    for backup in (first, second):
+        for file in (MANIFEST, "shard-0000.rows"):
+            place.write(backup, file, iter((b"x",)))
+    place.delete(first)
+    place.delete(first)
+
+    assert place.backups() == {second: frozenset({MANIFEST, "shard-0000.rows"})}
+
+
+def test_what_is_no_backup_is_left_alone(place: Place) -> None:
+    """Other files of the place are not listed."""
+    place.write("notes", "readme", iter((b"x",)))
+
+    assert place.backups() == {}
+
+
+def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) -> None:
+    """Taken, verified and restored from either kind of place."""
+    world = World(3, seed=5)
+    world.live(60)
+    manifest = back_up(world, place, tmp_path)
+    verify(place, chosen(place))
+    into = tmp_path / "data"
+    wanted = Wanted(cluster_id="new", shards=3)
+    restore([Source(place=place, manifest=manifest)], wanted, into=into, node_id="a")
+
+    assert [each.manifest for each in found_in(place)] == [manifest]
+    assert compared(restored_rows(into, 3)) == compared(world.rows())
+
+
+def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_path: Path) -> None:
+    """Older complete ones go, and incomplete ones that nobody can be writing any more."""
+    world = World(1, seed=2)
+    kept = [back_up(world, place, tmp_path / str(n)).id for n in range(3)]
+    old, young = new_id(NOW_MS - 2 * DAY_MS), new_id(NOW_MS - DAY_MS // 2)
+    for backup in (old, young):
+        place.write(backup, "shard-0000.rows", iter((b"x",)))
+    going = [each.id for each in prunable(place, keep=2, now_ms=NOW_MS)]
+
+    assert going == sorted([old, min(kept)])
+
+
+def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None:
+    """Nobody listening, and no such bucket."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = bucket_of(f"http://127.0.0.1:{probe.getsockname()[1]}", timeout_ms=500)
+    missing = bucket_of(s3_server.endpoint, name="no-such-bucket")  # type: ignore[attr-defined]
+
+    for place in (nobody, missing):
+        with pytest.raises(BackupFailed, match=r"backups in s3://"):
+            place.backups()
+        with pytest.raises(BackupFailed, match=r"backups in s3://"):
+            list(place.read(new_id(NOW_MS), MANIFEST))
+
+
+def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Payloads are in it."""
+    place = BackupDirectory(tmp_path / "backups")
+    backup = new_id(NOW_MS)
+    place.write(backup, MANIFEST, iter((b"x",)))
+    home = tmp_path / "backups" / backup
+
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / MANIFEST).stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,353 @@
+"""Snapshots of a shard on its disk: taken, carried over in chunks, read through, installed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from codeq_cluster.codec.manifests import File, Manifest
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.raft.journal import rows_after_snapshot, stored_term
+from codeq_cluster.storage.exchange import incoming_path, settle
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.snapshots import CHUNK_BYTES_MAX, Incoming, Snapshots
+
+from .conftest import open_rocks
+
+TERM = 3
+
+
+class Side:
+    """One node's shard and its snapshots."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.root = root
+        self.path = root / "shard-0"
+        self.shard = open_rocks(self.path)
+        self.snapshots = Snapshots(
+            root / "snapshots",
+            shard=0,
+            store=self.shard,
+            incoming=incoming_path(self.path),
+            term_at=stored_term,
+        )
+
+    def fill(self, first: int, last: int, *, text: str = "leader's", rows: int = 20) -> None:
+        """Write and apply entries, a batch of rows that do not compress each."""
+        noise = Random(first)
+        for index in range(first, last + 1):
+            puts, _ = rows_after_snapshot(index, TERM, vote_term=TERM, voted_for=text[:6])
+            self.shard.log.write(puts, sync=True)
+            mutations: dict[bytes, bytes | None] = {
+                b"%s/%d/%d" % (text.encode(), index, row): noise.randbytes(500)
+                for row in range(rows)
+            }
+            self.shard.state.commit(mutations, index=index, digest=index.to_bytes(16, "big"))
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """Return all of the state."""
+        return self.shard.state.scan(b"", b"\xff", 10**6)
+
+    def log_rows(self) -> list[tuple[bytes, bytes]]:
+        """Return all of the log."""
+        return self.shard.log.scan(b"", b"\xff", limit=10**6, bytes_max=2**30)
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Side]:
+    """Entries 2 to 40, in files and in memory."""
+    side = Side(tmp_path / "leader")
+    side.fill(2, 40)
+    yield side
+    side.shard.close()
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Iterator[Side]:
+    """Entries 2 to 10 of its own."""
+    side = Side(tmp_path / "follower")
+    side.fill(2, 10, text="follower's")
+    yield side
+    side.shard.close()
+
+
+def carry(leader: Side, manifest: Manifest, incoming: Incoming) -> None:
+    """Take every chunk over."""
+    for number, file in enumerate(manifest.files):
+        offset = 0
+        while True:
+            crc, chunk = leader.snapshots.read(manifest, number, offset)
+            incoming.write(number, offset, crc, chunk)
+            offset += len(chunk)
+            if offset >= file.size:
+                break
+
+
+def carried(leader: Side, follower: Side) -> tuple[Manifest, Incoming]:
+    manifest = leader.snapshots.take()
+    incoming = follower.snapshots.begin(manifest)
+    carry(leader, manifest, incoming)
+    return manifest, incoming
+
+
+def test_a_snapshot_names_what_it_holds(leader: Side) -> None:
+    """Index, term and digest are those of the last entry applied; files are there, small first."""
+    manifest = leader.snapshots.take()
+
+    assert (40, TERM, (40).to_bytes(16, "big")) == (manifest.index, manifest.term, manifest.digest)
+    sizes = [file.size for file in manifest.files]
+    assert sorted(sizes) == sizes
+    assert manifest.size == sum(sizes) > CHUNK_BYTES_MAX
+    assert any(file.name == "CURRENT" for file in manifest.files)
+
+
+def test_a_snapshot_stays_what_it_was(leader: Side, follower: Side) -> None:
+    """What is written to the shard after it was taken is not in it."""
+    before = leader.rows()
+    manifest = leader.snapshots.take()
+    leader.fill(41, 60)
+
+    incoming = follower.snapshots.begin(manifest)
+    carry(leader, manifest, incoming)
+    incoming.verify()
+    follower.shard.replace(rows_after_snapshot(40, TERM, vote_term=9, voted_for="n1")[0])
+
+    assert before == follower.rows()
+
+
+def test_a_replica_goes_on_from_a_snapshot(leader: Side, follower: Side) -> None:
+    """`state` and `log` are the objects they were; log and vote are this node's own."""
+    state, log = follower.shard.state, follower.shard.log
+    manifest, incoming = carried(leader, follower)
+    incoming.verify()
+    puts, _ = rows_after_snapshot(manifest.index, manifest.term, vote_term=7, voted_for="n2")
+
+    follower.shard.replace(puts)
+
+    assert follower.shard.state is state
+    assert follower.shard.log is log
+    assert (40, manifest.digest) == (state.applied_index, state.digest)
+    assert leader.rows() == follower.rows()
+    assert sorted(puts) == follower.log_rows()
+    follower.fill(41, 42)
+    assert 42 == state.applied_index
+    assert ["shard-0"] == [each.name for each in follower.root.iterdir()]
+    follower.shard.close()
+    settle(follower.path)
+    again = open_rocks(follower.path)
+    assert 42 == again.state.applied_index
+    assert 500 == len(again.state.get(b"leader's/40/1") or b"")
+    again.close()
+
+
+def test_many_exchanges_leave_nothing_behind(leader: Side, follower: Side) -> None:
+    """Neither files nor handles add up over a long life."""
+    for turn in range(5):
+        leader.fill(41 + turn, 41 + turn)
+        manifest, incoming = carried(leader, follower)
+        incoming.verify()
+        puts, _ = rows_after_snapshot(manifest.index, TERM, vote_term=TERM, voted_for=None)
+        follower.shard.replace(puts)
+        leader.snapshots.drop(manifest)
+
+        assert leader.rows() == follower.rows()
+    assert [] == list((leader.root / "snapshots").iterdir())
+    assert ["shard-0"] == [each.name for each in follower.root.iterdir()]
+
+
+@pytest.mark.parametrize("name", [".sst", "MANIFEST", "CURRENT"])
+def test_a_flipped_bit_is_found_before_it_counts(leader: Side, follower: Side, name: str) -> None:
+    """In the rows, in the table of contents and in the name of that."""
+    manifest, incoming = carried(leader, follower)
+    largest = [file.name for file in manifest.files if name in file.name][-1]
+    damaged = bytearray((incoming.path / largest).read_bytes())
+    damaged[len(damaged) // 3] ^= 0x10
+    (incoming.path / largest).write_bytes(damaged)
+
+    with pytest.raises(StorageFailed):
+        incoming.verify()
+    assert 10 == follower.shard.state.applied_index
+
+
+def test_another_state_than_was_announced_is_refused(leader: Side, follower: Side) -> None:
+    """What came must be what the manifest names, to the digest."""
+    manifest = leader.snapshots.take()
+    for lie in ({"index": 39}, {"term": TERM + 1}, {"digest": bytes(16)}):
+        wrong = msgspec.structs.replace(manifest, **lie)
+        incoming = follower.snapshots.begin(wrong)
+        carry(leader, manifest, incoming)
+
+        with pytest.raises(StorageFailed, match="holds entry 40"):
+            incoming.verify()
+
+
+def test_a_snapshot_that_lacks_a_file_is_refused(leader: Side, follower: Side) -> None:
+    """Of rows or of the table of contents, there is nothing to spare."""
+    manifest = leader.snapshots.take()
+    needed = [
+        file
+        for file in manifest.files
+        if file.name.startswith(("CURRENT", "MANIFEST")) or file.name.endswith(".sst")
+    ]
+    assert len(needed) >= 4
+    for missing in needed:
+        incoming = follower.snapshots.begin(manifest)
+        carry(leader, manifest, incoming)
+        (incoming.path / missing.name).unlink()
+
+        with pytest.raises(StorageFailed):
+            incoming.verify()
+
+
+SMALL = Manifest(
+    id="1", shard=0, index=2, term=1, digest=bytes(16), files=(File("a", 0), File("b", 6))
+)
+
+
+@pytest.mark.parametrize(
+    ("offset", "chunk", "crc_off"),
+    [
+        (0, b"abc", 1),
+        (3, b"def", 0),
+        (0, b"abcdefg", 0),
+        (0, b"", 0),
+        (7, b"", 0),
+    ],
+    ids=["wrong checksum", "out of order", "too long", "empty", "beyond the end"],
+)
+def test_a_chunk_that_cannot_be_right_is_refused(
+    follower: Side, offset: int, chunk: bytes, crc_off: int
+) -> None:
+    """And the file is as it was."""
+    incoming = follower.snapshots.begin(SMALL)
+
+    with pytest.raises(ValueError, match="chunk"):
+        incoming.write(1, offset, zlib.crc32(chunk) + crc_off, chunk)
+
+    assert not (incoming.path / "b").exists() or not (incoming.path / "b").stat().st_size
+
+
+def test_a_chunk_is_taken_once(follower: Side) -> None:
+    """One that comes again, or after one that was lost, does not fit."""
+    incoming = follower.snapshots.begin(SMALL)
+    incoming.write(0, 0, 0, b"")
+    incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")
+
+    with pytest.raises(ValueError, match="a chunk at 0 of a file that ends at 3"):
+        incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")
+    incoming.write(1, 3, zlib.crc32(b"def"), b"def")
+    with pytest.raises(ValueError, match="does not fit"):
+        incoming.write(1, 6, zlib.crc32(b"g"), b"g")
+
+    assert b"" == (incoming.path / "a").read_bytes()
+    assert b"abcdef" == (incoming.path / "b").read_bytes()
+
+
+def test_what_is_begun_anew_begins_empty(follower: Side) -> None:
+    """Nothing of an earlier fetch is mixed into a later one."""
+    incoming = follower.snapshots.begin(SMALL)
+    incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")
+
+    again = follower.snapshots.begin(SMALL)
+    assert [] == list(again.path.iterdir())
+    again.drop()
+    assert not again.path.exists()
+
+
+def test_another_shards_manifest_is_refused(follower: Side) -> None:
+    """A snapshot goes where it belongs."""
+    with pytest.raises(ValueError, match="of shard 1"):
+        follower.snapshots.begin(msgspec.structs.replace(SMALL, shard=1))
+
+
+def test_there_are_no_other_places_to_read(leader: Side) -> None:
+    """Neither files nor offsets that the manifest does not name."""
+    manifest = leader.snapshots.take()
+    last = len(manifest.files) - 1
+
+    for file, offset in ((-1, 0), (last + 1, 0), (0, -1), (last, manifest.files[last].size + 1)):
+        with pytest.raises(ValueError, match="has no byte"):
+            leader.snapshots.read(manifest, file, offset)
+    assert (0, b"") == leader.snapshots.read(manifest, last, manifest.files[last].size)
+
+
+def test_no_more_is_read_than_was_announced(leader: Side) -> None:
+    """A file that has grown since is sent as it was."""
+    manifest = leader.snapshots.take()
+    current = next(n for n, file in enumerate(manifest.files) if file.name == "CURRENT")
+    with (leader.root / "snapshots" / manifest.id / "CURRENT").open("ab") as file:
+        file.write(b"more")
+
+    _, chunk = leader.snapshots.read(manifest, current, 0)
+
+    assert manifest.files[current].size == len(chunk)
+
+
+def test_a_snapshot_that_is_gone_cannot_be_read(leader: Side) -> None:
+    """The reader begins anew."""
+    manifest = leader.snapshots.take()
+    leader.snapshots.drop(manifest)
+
+    with pytest.raises(StorageFailed, match="reading a snapshot"):
+        leader.snapshots.read(manifest, 0, 0)
+
+
+def test_a_snapshot_that_fails_leaves_nothing(leader: Side) -> None:
+    """Neither when there is no place for it, nor when the state does not fit the log."""
+    leader.shard.log.write([], delete_ranges=[(b"log/", b"log0")], sync=True)
+    with pytest.raises(StorageFailed, match="lacks the log entry 40"):
+        leader.snapshots.take()
+    assert [] == list((leader.root / "snapshots").iterdir())
+
+    (leader.root / "snapshots").rmdir()
+    (leader.root / "snapshots").write_bytes(b"in the way")
+    with pytest.raises(StorageFailed, match="taking a snapshot"):
+        leader.snapshots.take()
+
+
+def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
+    """They are hard links that would keep dead files on the disk."""
+    leader.snapshots.take()
+    assert list((leader.root / "snapshots").iterdir())
+
+    Snapshots(
+        leader.root / "snapshots",
+        shard=0,
+        store=leader.shard,
+        incoming=incoming_path(leader.path),
+        term_at=stored_term,
+    )
+
+    assert not (leader.root / "snapshots").exists()
+
+
+def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> None:
+    """What stands in the way of the directory is no reason to end the fetching for good."""
+    incoming_path(follower.path).write_bytes(b"in the way")
+
+    with pytest.raises(StorageFailed, match="receiving a snapshot"):
+        follower.snapshots.begin(SMALL)
+
+
+def test_a_replica_that_cannot_exchange_says_so(leader: Side, follower: Side) -> None:
+    """The node must stop; its next start finds the old state or the new one."""
+    _, incoming = carried(leader, follower)
+    incoming.verify()
+    marker = follower.path.with_name("shard-0.ready")
+    marker.mkdir()
+    (marker / "in the way").touch()
+
+    with pytest.raises(StorageFailed, match="exchanging"):
+        follower.shard.replace(rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)[0])
+    (marker / "in the way").unlink()
+    marker.rmdir()
+    settle(follower.path)
+    again: RocksShard = open_rocks(follower.path)
+    assert again.state.applied_index in (10, 40)
+    again.close()

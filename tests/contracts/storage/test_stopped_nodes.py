@@ -1,0 +1,106 @@
+"""Directories of nodes that do not run: read as they are, and made whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.storage.directory import new_directory, open_directory, stopped_directory
+from codeq_cluster.storage.rocks import StoredShard
+from tests.contracts.storage.conftest import open_rocks
+
+
+class Crashed(Exception):
+    """What a test ends a block with."""
+
+
+def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> None:
+    """A node that was killed has not written its memtable, and reading does not write it either."""
+    shard = open_rocks(tmp_path / "shard-0")
+    shard.state.commit({b"a": b"1", b"b": b"2"}, index=2, digest=b"d" * 16)
+    shard.log.write([(b"log/1", b"x"), (b"vote", b"v")], sync=True)
+    shard.checkpoint(tmp_path / "copy")
+    shard.state.commit({b"a": None}, index=3, digest=b"e" * 16)
+    with StoredShard(tmp_path / "copy") as stored:
+        assert (stored.index, stored.digest) == (2, b"d" * 16)
+        assert list(stored.rows(b"a", b"b")) == [(b"a", b"1")]
+        assert list(stored.rows(b"a", b"c")) == [(b"a", b"1"), (b"b", b"2")]
+        assert stored.get(b"b") == b"2"
+        assert stored.get(b"c") is None
+        assert list(stored.log_rows(b"log/", b"log0")) == [(b"log/1", b"x")]
+        assert stored.log_get(b"vote") == b"v"
+    shard.close()
+
+
+def test_what_is_no_shard_cannot_be_read(tmp_path: Path) -> None:
+    """An empty directory and none."""
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(StorageFailed, match=f"reading {path.name}"):
+            StoredShard(path)
+
+
+def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
+    """It goes on from there, also for the node that opens it next."""
+    shard = open_rocks(tmp_path / "shard-0")
+    shard.state.fill({b"a": b"1"})
+    assert shard.state.applied_index == 1
+    shard.state.settle(index=40, digest=b"d" * 16)
+    shard.state.commit({b"b": b"2"}, index=41, digest=b"e" * 16)
+    shard.close()
+    shard = open_rocks(tmp_path / "shard-0")
+
+    assert (shard.state.applied_index, shard.state.digest) == (41, b"e" * 16)
+    assert shard.state.scan(b"a", b"c", 9) == [(b"a", b"1"), (b"b", b"2")]
+    shard.close()
+
+
+def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
+    """What a crash interrupts is refused by nodes, and by another attempt."""
+    path = tmp_path / "data"
+
+    def make(*, crash: bool) -> None:
+        with new_directory(path, cluster_id="c", node_id="n1", shards=2) as path_of:
+            for shard in range(2):
+                open_rocks(path_of(shard)).close()
+            if crash:
+                raise Crashed
+
+    with pytest.raises(Crashed):
+        make(crash=True)
+    for attempt in (
+        lambda: open_directory(path, cluster_id="c", node_id="n1", shards=2),
+        lambda: make(crash=False),
+    ):
+        with pytest.raises(DataDirectoryRefused, match="not empty"):
+            attempt()
+    path.rename(tmp_path / "aside")
+    make(crash=False)
+    with open_directory(path, cluster_id="c", node_id="n1", shards=2) as directory:
+        assert directory.recognises("n2", 1 << 32)
+        with pytest.raises(DataDirectoryRefused, match="in use by another process"):
+            make(crash=False)
+
+
+def test_a_running_nodes_directory_is_not_looked_into(tmp_path: Path) -> None:
+    """Nor is one looked into started, nor is anything else taken for one."""
+    path = tmp_path / "data"
+    with (
+        open_directory(path, cluster_id="c", node_id="n1", shards=1),
+        pytest.raises(DataDirectoryRefused, match="in use by another process"),
+        stopped_directory(path),
+    ):
+        pass
+    with stopped_directory(path) as identity:
+        assert (identity.cluster_id, identity.node_id, identity.shards) == ("c", "n1", 1)
+        with pytest.raises(DataDirectoryRefused, match="in use by another process"):
+            open_directory(path, cluster_id="c", node_id="n1", shards=1)
+    (tmp_path / "LOCK").touch()
+    for other in (tmp_path, tmp_path / "none"):
+        with (
+            pytest.raises(DataDirectoryRefused, match="is no data directory"),
+            stopped_directory(other),
+        ):
+            pass

@@ -1,0 +1,117 @@
+"""A node that keeps artifacts, and what tests of them need beside its client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import (
+    ArtifactProvider,
+    ArtifactSettings,
+    LifecycleSettings,
+    LimitSettings,
+)
+from tests.integration.http.client import DEADLINE_S, Answer, Client, single
+
+# Unneeded artifacts are swept once both have passed; no test needs either to pass.
+LIMITS = LimitSettings(request_timeout_ms=1500)
+TIMEOUT_MS = 1500
+
+
+@dataclass
+class Keeping:
+    """A node with artifacts, its client, and another way to see what is kept.
+
+    Attributes:
+        kept: Lists what is stored.
+    """
+
+    client: Client
+    kept: Callable[[], list[str]]
+
+    async def until_kept(self, expected: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until what is stored is as expected; a request each time keeps the wait busy."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not expected(found := self.kept()):
+                await self.client.get("/readyz")
+        return found
+
+    async def leased(self, **fields: object) -> dict[str, Any]:
+        """Create a task and claim it."""
+        await self.client.create(**fields)  # type: ignore[arg-type]
+        return await self.client.claim()
+
+    async def finish(self, task: dict[str, Any], *artifacts: object, **options: Any) -> Answer:
+        """Complete a task with artifacts."""
+        body = {"status": "COMPLETED", "result": {}, "artifacts": artifacts}
+        return await self.client.post(f"tasks/{task['id']}/result", body, **options)
+
+    async def put(self, task: dict[str, Any], name: str, content: bytes, **options: Any) -> Answer:
+        """Upload an artifact."""
+        return await self.client.send(
+            "PUT", f"tasks/{task['id']}/artifacts/{name}", content, **options
+        )
+
+
+def inline(name: str, content: bytes, **fields: object) -> dict[str, object]:
+    """Return an artifact that comes with its content."""
+    return {"name": name, "contentBase64": base64.b64encode(content).decode(), **fields}
+
+
+def files_below(root: Path) -> Callable[[], list[str]]:
+    """Return a way to list a directory's files."""
+
+    def listed() -> list[str]:
+        # A walk passes over what is deleted meanwhile.
+        return sorted(
+            str(Path(place, name).relative_to(root))
+            for place, _, names in os.walk(root)
+            for name in names
+            if Path(place) != root  # There a node tries at its start whether it can write.
+        )
+
+    return listed
+
+
+def local(root: Path, **changes: Any) -> ArtifactSettings:
+    """Return the settings of a directory."""
+    settings = ArtifactSettings(
+        provider=ArtifactProvider.LOCAL, directory=root, timeout_ms=TIMEOUT_MS
+    )
+    return replace(settings, **changes)
+
+
+@contextlib.asynccontextmanager
+async def keeping(
+    data_dir: Path,
+    artifacts: ArtifactSettings,
+    kept: Callable[[], list[str]],
+    *,
+    limits: LimitSettings = LIMITS,
+    lifecycle: LifecycleSettings | None = None,
+) -> AsyncIterator[Keeping]:
+    """Run a node that keeps artifacts until the end of the block."""
+    settings = replace(
+        single(data_dir, limits),
+        artifacts=artifacts,
+        lifecycle=lifecycle or LifecycleSettings(),
+    )
+    node = Node(settings)
+    await node.start()
+    client = Client(node.port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while (await client.get("/readyz")).status != 200:
+                pass  # Asking takes its time, and the deadline bounds it.
+        yield Keeping(client, kept)
+    finally:
+        for writer in client.open:
+            writer.close()
+        await node.stop()

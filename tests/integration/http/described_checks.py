@@ -1,0 +1,147 @@
+"""Checks of answers to what schemathesis makes up, for what JSON Schema cannot say of the contract.
+
+Each deviation from schemathesis's own checks stands here with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+from schemathesis import Case, CheckContext, Response
+from schemathesis.core.failures import AcceptedNegativeData
+from schemathesis.specs.openapi import checks
+
+from codeq_cluster.api.app import ROUTES
+
+BASE = "/v1/codeq"
+INT64_MAX = 2**63 - 1
+
+# Fields judged together, and what depends on what the broker holds, are beyond a schema: data that
+# fits may be refused with one of these, and each of them has tests of its own.
+BEYOND_A_SCHEMA = {
+    "result-required",  # when the status says COMPLETED
+    "error-required",  # when the status says FAILED
+    "group-id-required",  # when the delivery mode is not fan-out
+    "ids-required",  # unless all are meant
+    "artifact-url-required",  # not of spaces alone
+    "duplicate-artifact-name",  # among those with content
+    "invalid-artifact-content",  # base64, in one of its spellings
+    "invalid-artifact-name",  # neither dots alone nor control characters
+    "invalid-cursor",  # a text that a page gave out, with the parameters of that page
+    "no-such-node",  # of this cluster
+}
+# Their items are judged one by one, so what does not fit is refused within an answer of 200.
+ITEM_BY_ITEM = {f"{BASE}/tasks/batch", f"{BASE}/tasks/batch/results"}
+
+
+def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+    """Take what fits, unless what stands beyond the schema is against it."""
+    if response.status_code == 400 and (
+        _code(response) in BEYOND_A_SCHEMA or _holds_no_int64(case.body)
+    ):
+        return None
+    return checks.positive_data_acceptance(ctx, response, case)
+
+
+def what_does_not_fit_is_refused(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+    """Refuse what does not fit, unless the contract forgives it."""
+    try:
+        return checks.negative_data_rejection(ctx, response, case)
+    except AcceptedNegativeData:
+        if not _forgiven(response, case):
+            raise
+        return None
+
+
+def _forgiven(response: Response, case: Case) -> bool:
+    path, body = case.path, case.body
+    if path in ITEM_BY_ITEM and any("error" in item for item in response.json()["results"]):
+        return True
+    if path == f"{BASE}/admin/queues/{{command}}":
+        return True  # A queue that no task can be in is an empty one.
+    if any(not text for text in _as_sent(response, case)):
+        return True  # An empty parameter is the same as none.
+    if "groupBy" in (case.query or {}):
+        return True  # Groups come all at once: neither `limit` nor `cursor` is heeded.
+    if case.method == "PUT" and "{artifact}" in path:
+        return True  # No bytes are an artifact as well.
+    if body is None:
+        # Null is the same as absent.
+        return not case.operation.definition.raw["requestBody"]["required"]
+    if not isinstance(body, dict):
+        return False
+    unheeded = {
+        "count": path != f"{BASE}/tasks/claim/batch",
+        "extendSeconds": not path.endswith("/heartbeat"),
+        # What the body says, the query does not.
+        **(dict.fromkeys(case.query or {}, True) if "/dlq" in path else {}),
+    }
+    return _says_nothing(body) or any(
+        unheeded.get(name) and value is not None for name, value in body.items()
+    )
+
+
+def _as_sent(response: Response, case: Case) -> Iterator[str]:
+    # What has no text, as an object without fields has none, schemathesis does not send.
+    sent = parse_qs(urlsplit(response.request.url or "").query, keep_blank_values=True)
+    for name in case.query or {}:
+        yield sent.get(name, [""])[0]
+    for name in case.headers or {}:
+        yield str(response.request.headers.get(name, ""))
+
+
+def _says_nothing(body: object) -> bool:
+    # The reference has no other word for an absent text than the empty one.
+    match body:
+        case dict():
+            return any(body.get(name) == "" for name in ("runAt", "webhook", "before")) or any(
+                map(_says_nothing, body.values())
+            )
+        case list():
+            return any(map(_says_nothing, body))
+        case _:
+            return False
+
+
+def allow_names_what_is_served(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+    """Name the methods of the path in `Allow`, unless the path is an id of another one as well."""
+    others = [
+        re.sub(r"{\w+}", "[^/]+", path.replace("{artifact}", ".+"))
+        for path in {route.path for route in ROUTES} - {case.path}
+    ]
+    if any(re.fullmatch(path, case.path) for path in others):
+        return None
+    return checks.allow_header_conformance(ctx, response, case)
+
+
+def the_request_is_named(ctx: CheckContext, response: Response, case: Case) -> bool | None:
+    """Name the request in every answer, and in the body of every error the same."""
+    (request_id,) = response.headers["x-request-id"]
+    assert request_id
+    if response.status_code >= 400 and response.content and case.path != "/readyz":
+        assert response.json()["requestId"] == request_id
+    return None
+
+
+def _code(response: Response) -> str:
+    # An answer to HEAD has no body to say it in; the same GET says it.
+    return str(response.json()["code"]) if response.content else "invalid-artifact-name"
+
+
+def _holds_no_int64(body: object) -> bool:
+    # To JSON Schema 1.0 is an integer, and so is one of a hundred digits; to the contract neither.
+    match body:
+        case bool():
+            return False
+        case float():
+            return True
+        case int():
+            return abs(body) > INT64_MAX
+        case dict():
+            return any(map(_holds_no_int64, body.values()))
+        case list():
+            return any(map(_holds_no_int64, body))
+        case _:
+            return False

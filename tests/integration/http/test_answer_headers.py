@@ -1,0 +1,77 @@
+"""Headers of answers: whoever makes them, no cache keeps one and no header names the software."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.integration.http.client import DEADLINE_S, Answer, Client, read_answer
+from tests.integration.http.conftest import Running
+
+GUARDING = {
+    "server": "codeq-cluster",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+async def first_answer(node: Client, raw: bytes) -> Answer:
+    """Return the answer to raw bytes."""
+    reader, writer = await node.connect()
+    writer.write(raw)
+    return await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+
+async def taking_the_place(node: Client) -> asyncio.StreamWriter:
+    """Return a connection that is served, as soon as there is room for one."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            reader, writer = await node.connect()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+            if (await read_answer(reader)).status == 200:
+                return writer
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
+    """Of a handler, of the door, of the router and of the parser; with the request's id."""
+    answers = {
+        "a success": await node.get("raft/status"),
+        "without a body": await node.post("tasks/claim", {"commands": ["nothing"]}),
+        "a refusal": await node.post("tasks", {}),
+        "no token": await node.get("raft/status", token=""),
+        "open to all": await node.get("/healthz"),
+        "metrics": await node.get("/metrics"),
+        "the document": await node.get("/openapi.json"),
+        "its page": await node.get("/docs"),
+        "no route": await node.get("/nothing"),
+        "no method": await node.post("/healthz"),
+        "too large": await node.post("tasks", b" " * (2**20 + 1)),
+        "no HTTP": await first_answer(node, b"nonsense\r\n\r\n"),
+        "no expectation": await node.post("tasks", Expect="magic"),
+    }
+
+    assert {200, 204, 400, 401, 404, 405, 413, 417} == {each.status for each in answers.values()}
+    for kind, answer in answers.items():
+        assert {name: answer.headers.get(name) for name in GUARDING} == GUARDING, kind
+        assert answer.headers["x-request-id"], kind
+        assert "aiohttp" not in str(answer.headers).lower(), kind
+        assert "python" not in str(answer.headers).lower(), kind
+
+
+async def test_a_connection_too_many_is_told_so_like_any_other(node_with: Running) -> None:
+    """There is no request yet, so the id is made here."""
+    async with node_with(connections_max=1) as node:
+        writer = await taking_the_place(node)
+        turned_away = await first_answer(node, b"")
+        writer.close()
+
+    assert {name: turned_away.headers.get(name) for name in GUARDING} == GUARDING
+    assert len(turned_away.headers["x-request-id"]) == 32
+    assert turned_away.json == {
+        "error": "too many connections",
+        "code": "overloaded",
+        "retryable": True,
+        "requestId": turned_away.headers["x-request-id"],
+    }

@@ -1,0 +1,390 @@
+"""Artifacts over HTTP: brought along by a result or sent before it, read again, and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
+from tests.integration.http.client import DEADLINE_S, read_answer, running
+
+BAD_NAMES = ("..", "../a", "a/../b", "a/./b", "/a", "a/", "a//b", "a\\b", "a\nb", "", "x" * 256)
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Keeping]:
+    """Run a node that keeps artifacts in a directory."""
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root)) as node:
+        yield node
+
+
+def urls(result: dict[str, Any]) -> list[str]:
+    """Return where a result's artifacts are."""
+    return [artifact["url"] for artifact in result["artifacts"]]
+
+
+async def test_artifacts_of_every_kind_keep_their_order_and_can_be_read(node: Keeping) -> None:
+    """Elsewhere, in the result's body, and sent before it."""
+    task = await node.leased()
+    large = bytes(range(256)) * 4096
+    sent = await node.put(task, "dir/large.bin", large, Content_Type="image/png")
+    done = await node.finish(
+        task,
+        sent.json,
+        {"name": "there", "url": "https://example.com/x"},
+        inline("a b/ü.txt", b"hello", contentType="text/plain; charset=utf-8"),
+    )
+    shown = await node.client.get(f"tasks/{task['id']}/result")
+    first, there, third = urls(done.json)
+    whole = await node.client.get(first, token="mate")
+    small = await node.client.get(third)
+
+    assert (sent.status, sent.json["size"], sent.json["name"]) == (201, len(large), "dir/large.bin")
+    assert sent.headers["location"] == sent.json["url"] == first
+    assert done.status == 200
+    assert [each["name"] for each in done.json["artifacts"]] == [  # type: ignore[attr-defined]
+        "dir/large.bin",
+        "there",
+        "a b/ü.txt",
+    ]
+    assert there == "https://example.com/x"
+    assert shown.json["result"] == done.json
+    assert (whole.status, whole.body, whole.headers["etag"]) == (200, large, sent.json["etag"])
+    assert whole.headers["content-type"] == "image/png"
+    assert (small.status, small.body) == (200, b"hello")
+    assert small.headers["content-type"] == "text/plain; charset=utf-8"
+    assert small.headers["x-content-type-options"] == "nosniff"
+    assert small.headers["content-security-policy"] == "sandbox; default-src 'none'"
+    assert small.headers["content-disposition"] == (
+        "attachment; filename=\"_.txt\"; filename*=UTF-8''%C3%BC.txt"
+    )
+    assert len(node.kept()) == 2
+
+
+async def test_an_artifact_is_read_in_part_and_under_conditions(node: Keeping) -> None:
+    """As RFC 9110 has it; a HEAD says the same and sends nothing."""
+    task = await node.leased()
+    [url] = urls((await node.finish(task, inline("a", b"0123456789"))).json)
+    part = await node.client.get(url, Range="bytes=2-4")
+    etag = part.headers["etag"]
+    same = await node.client.get(url, If_None_Match=etag)
+    other = await node.client.get(url, If_Match='"another"')
+    beyond = await node.client.get(url, Range="bytes=10-")
+    reader, writer = await node.client.connect()
+    writer.write(node.client.head("HEAD", url, 0))
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.write(node.client.head("GET", url, 0, Range="bytes=-3"))
+    tail = await read_answer(reader)
+
+    assert (part.status, part.body) == (206, b"234")
+    assert part.headers["content-range"] == "bytes 2-4/10"
+    assert (same.status, same.body) == (304, b"")
+    assert (other.status, other.json["code"]) == (412, "precondition-failed")
+    assert (beyond.status, beyond.json["code"]) == (416, "range-not-satisfiable")
+    assert beyond.headers["content-range"] == "bytes */10"
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"content-length: 10\r\n" in head.lower()
+    assert (tail.status, tail.body) == (206, b"789")
+
+
+async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
+    node: Keeping,
+) -> None:
+    """Whatever is stored: the result decides."""
+    task = await node.leased()
+    unnamed = (await node.put(task, "unnamed", b"x")).json["url"]
+    before = await node.client.get(str(unnamed))
+    [url] = urls((await node.finish(task, inline("a", b"x"))).json)
+
+    for path, token in (
+        (url, "other"),
+        (str(unnamed), "acme"),
+        (f"{url}b", "acme"),
+        (url.replace(task["id"], "unheard-of"), "acme"),
+    ):
+        refused = await node.client.get(path, token=token)
+
+        assert (refused.status, refused.error) == (404, "artifact not found"), path
+    assert before.status == 404
+    assert (await node.client.get(url, token="")).status == 401
+
+
+async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping) -> None:
+    """Although its files would be stored under other URLs; other content is refused."""
+    task = await node.leased()
+    sent = await node.put(task, "s", b"streamed")
+    first = await node.finish(task, inline("a", b"x"), sent.json)
+    kept = node.kept()
+    again = await node.finish(task, inline("a", b"x"), sent.json)
+    other = [
+        await node.finish(task, inline("a", b"y"), sent.json),
+        await node.finish(task, inline("b", b"x"), sent.json),
+        await node.finish(task, inline("a", b"x", contentType="text/plain"), sent.json),
+        await node.finish(task, inline("a", b"x")),
+        await node.finish(task, inline("a", b"x"), sent.json, token="mate"),
+    ]
+
+    assert (first.status, again.status) == (200, 200)
+    assert again.body == first.body
+    assert [each.error for each in other] == ["not-in-progress"] * 5
+    assert node.kept() == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("", b""),
+        ("QQ==", b"A"),
+        ("QQ=", b"A"),
+        ("QQ", b"A"),
+        ("QUI", b"AB"),
+        ("+/+/", b"\xfb\xff\xbf"),
+        ("QUJD\r\nREVG", b"ABCDEF"),
+    ],
+)
+async def test_base64_is_read_as_the_reference_reads_it(
+    node: Keeping, text: str, content: bytes
+) -> None:
+    """The standard alphabet, in lines or not, padding missing or not."""
+    task = await node.leased()
+    done = await node.finish(task, {"name": "a", "contentBase64": text})
+
+    assert done.status == 200, done.body
+    assert (await node.client.get(urls(done.json)[0])).body == content
+
+
+@pytest.mark.parametrize(
+    ("artifact", "status", "code"),
+    [
+        ({"name": "a", "contentBase64": "Q"}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": "QQ==="}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": "QUJD="}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": "Q=Q="}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": "_-_-"}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": "ü"}, 400, "invalid-artifact-content"),
+        ({"name": "a", "contentBase64": 1}, 400, "invalid-body"),
+        ({"name": "a"}, 400, "artifact-url-required"),
+        ({"contentBase64": "QQ=="}, 400, "invalid-artifact-name"),
+        (inline("ok", b"x"), 400, "duplicate-artifact-name"),
+        (inline("a", b"x", contentType="text"), 400, "invalid-artifact-content-type"),
+        (inline("a", b"x", contentType="a/b\r\nX: y"), 400, "invalid-artifact-content-type"),
+        *((inline(name, b"x"), 400, "invalid-artifact-name") for name in BAD_NAMES),
+    ],
+)
+async def test_a_result_with_an_artifact_that_cannot_be_taken_stores_nothing(
+    node: Keeping, artifact: object, status: int, code: str
+) -> None:
+    """All is judged before anything is stored, and the task stays the worker's."""
+    task = await node.leased()
+    refused = await node.finish(task, inline("ok", b"x"), artifact)
+
+    assert (refused.status, refused.json["code"]) == (status, code), refused.body
+    assert node.kept() == []
+    assert (await node.finish(task)).status == 200
+
+
+async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
+    node: Keeping,
+) -> None:
+    """A result without a result is no result."""
+    task = await node.leased()
+    body = {"status": "COMPLETED", "artifacts": [inline("a", b"x")]}
+    refused = await node.client.post(f"tasks/{task['id']}/result", body)
+
+    assert (refused.status, refused.json["code"]) == (400, "result-required")
+    assert node.kept() == []
+
+
+@pytest.mark.parametrize(
+    "path", ["..", "%2e%2e", "a/../b", "a/%2e%2e/b", "..%2fa", "a%5cb", "a%0ab", "a//b", "x" * 256]
+)
+async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
+    """However it is written."""
+    task = await node.leased()
+    put = await node.put(task, path, b"x")
+    got = await node.client.get(f"tasks/{task['id']}/artifacts/{'0' * 16}/{path}")
+
+    for refused in (put, got):
+        assert refused.status in {400, 404, 405}, refused.body
+        assert refused.json["code"] in {"invalid-artifact-name", "not-found", "no-such-route"}
+    assert node.kept() == []
+
+
+async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
+    """Told like any other action on a lease, before a byte is stored."""
+    task = await node.leased()
+    another = str(task["leaseToken"] + 1)
+    unleased = {"id": await node.client.create("other")}
+    for refused, status, code in (
+        (await node.put(task, "a", b"x", token="mate"), 403, "not-owner"),
+        (await node.finish(task, inline("a", b"x"), token="mate"), 403, "not-owner"),
+        (await node.put(task, "a", b"x", token="other"), 404, "not-found"),
+        (await node.finish(task, inline("a", b"x"), token="other"), 404, "not-found"),
+        (await node.put(task, "a", b"x", X_CodeQ_Lease_Token=another), 409, "lease-lost"),
+        (
+            await node.finish(task, inline("a", b"x"), X_CodeQ_Lease_Token=another),
+            409,
+            "lease-lost",
+        ),
+        (await node.put(task, "a", b"x", X_CodeQ_Lease_Token="x"), 400, "invalid-lease-token"),
+        (await node.put(unleased, "a", b"x"), 409, "not-in-progress"),
+        (await node.finish(unleased, inline("a", b"x")), 409, "not-in-progress"),
+        (await node.put({"id": "unheard-of"}, "a", b"x"), 404, "not-found"),
+        (await node.put(task, "a", b"x", token="narrow"), 403, "forbidden"),
+        (await node.put(task, "a", b"x", Content_Type="?"), 400, "invalid-artifact-content-type"),
+    ):
+        assert (refused.status, refused.json["code"]) == (status, code)
+    assert node.kept() == []
+    assert (
+        await node.put(task, "a", b"x", X_CodeQ_Lease_Token=str(task["leaseToken"]))
+    ).status == 201
+
+
+async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keeping) -> None:
+    """It would name what does not exist."""
+    task = await node.leased()
+    url = f"/v1/codeq/tasks/{task['id']}/artifacts/{'0' * 16}/a"
+    refused = await node.finish(task, {"name": "a", "url": url})
+
+    assert (refused.status, refused.error) == (409, "lease-lost")
+    assert (await node.finish(task)).status == 200
+
+
+async def test_each_item_of_a_batch_is_judged_on_its_own(node: Keeping) -> None:
+    """A bad one among good ones, each with artifacts."""
+    tasks = [await node.leased() for _ in range(5)]
+    await node.client.post(f"tasks/{tasks[3]['id']}/cancel")
+    artifacts = [
+        [inline("a", b"0"), {"name": "u", "url": "https://example.com"}],
+        [inline("a/../b", b"1")],
+        [],
+        [inline("a", b"3")],
+        [inline("b", b"4"), inline("a", b"44")],
+    ]
+    answer = await node.client.post(
+        "tasks/batch/results",
+        {
+            "results": [
+                {"taskId": task["id"], "status": "COMPLETED", "result": {}, "artifacts": items}
+                for task, items in zip([*tasks, tasks[0]], [*artifacts, artifacts[0]], strict=True)
+            ]
+        },
+    )
+    items: Any = answer.json["results"]
+
+    assert [item.get("code") for item in items] == [
+        None,
+        "invalid-artifact-name",
+        None,
+        "lease-lost",
+        None,
+        "not-in-progress",
+    ]
+    assert [each["name"] for each in items[4]["result"]["artifacts"]] == ["b", "a"]
+    assert (await node.client.get(urls(items[4]["result"])[1])).body == b"44"
+    assert len(node.kept()) == 3
+
+
+async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
+    """Said by the head, by the content or by the last byte."""
+    limits = replace(LIMITS, max_artifact_bytes=100_000, max_body_bytes=20_000)
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
+        task = await node.leased()
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (100_001, bytes(100_001))
+        head = node.client.head("PUT", f"tasks/{task['id']}/artifacts/a", 0)
+        reader, writer = await node.client.connect()
+        writer.write(head.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + body)
+        refused = [
+            await node.put(task, "a", bytes(100_001)),
+            await read_answer(reader),
+            await node.finish(task, inline("a", bytes(100_001))),
+        ]
+        beyond = await node.finish(task, inline("a", bytes(200_000)))
+        text = await node.client.post(f"tasks/{task['id']}/heartbeat", b" " * 20_001)
+        lines = base64.encodebytes(bytes(100_000)).decode()
+
+        assert [each.error for each in refused] == ["artifact exceeds 100000 bytes"] * 3
+        assert {each.status for each in refused} == {413}
+        assert (beyond.status, beyond.json["code"]) == (413, "body-too-large")
+        assert text.status == 413
+        assert node.kept() == []
+        assert (await node.put(task, "a", bytes(100_000))).status == 201
+        assert (await node.finish(task, {"name": "a", "contentBase64": lines})).status == 200
+
+
+async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
+    """Two of the largest fit; another is told to come again, and does when there is room."""
+    limits = replace(LIMITS, max_artifact_bytes=2**20, max_body_bytes=2**14)
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
+        size = 2**20
+        path = "tasks/unheard-of/result"
+        holders = []
+        for _ in range(2):
+            _, writer = await node.client.connect()
+            writer.write(node.client.head("POST", path, size) + bytes(size - 1))
+            holders.append(writer)
+        async with asyncio.timeout(DEADLINE_S):
+            while (answer := await node.client.post(path, bytes(size))).status != 503:
+                assert answer.json["code"] == "invalid-body"
+        small = await node.client.post(path, b"no json")
+        for writer in holders:
+            writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while (later := await node.client.post(path, bytes(size))).status != 400:
+                assert later.status == 503
+
+        assert (answer.json["code"], answer.headers["x-outcome"]) == ("overloaded", "not-applied")
+        assert small.status == 400
+        assert later.json["code"] == "invalid-body"
+
+
+async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_to_do(
+    tmp_path: Path,
+) -> None:
+    """URLs pass, and bodies are no larger than others."""
+    async with running(tmp_path / "node", LimitSettings(max_body_bytes=10_000)) as client:
+        task = {"id": await client.create()}
+        await client.claim()
+        body = {"status": "COMPLETED", "result": {}, "artifacts": [inline("a", b"x")]}
+        path = f"tasks/{task['id']}/result"
+        refused = await client.post(path, body)
+        put = await client.send("PUT", f"tasks/{task['id']}/artifacts/a", b"x")
+        got = await client.get(f"tasks/{task['id']}/artifacts/{'0' * 16}/a")
+        large = await client.post(path, body | {"artifacts": [inline("a", bytes(10_000))]})
+        done = await client.post(path, body | {"artifacts": [{"name": "a", "url": "s3://b/k"}]})
+
+        assert (refused.status, refused.json["code"]) == (400, "artifacts-not-configured")
+        assert "artifacts.provider" in str(refused.error)
+        assert (put.status, put.error) == (400, refused.error)
+        assert (got.status, got.error) == (404, "artifact not found")
+        assert large.error == "request body exceeds 10000 bytes"
+        assert done.status == 200
+
+
+async def test_urls_are_absolute_when_the_nodes_have_a_public_one(tmp_path: Path) -> None:
+    """A result may name an upload by either."""
+    root = tmp_path / "artifacts"
+    settings = local(root, public_url="https://codeq.example.com/q/")
+    async with keeping(tmp_path / "data", settings, files_below(root)) as node:
+        task = await node.leased()
+        sent = str((await node.put(task, "s", b"1")).json["url"])
+        base, slash, path = sent.partition("/v1")
+        done = await node.finish(task, {"name": "s", "url": slash + path}, inline("a", b"2"))
+        kept, stored = urls(done.json)
+        prefix = f"https://codeq.example.com/q/v1/codeq/tasks/{task['id']}/artifacts/"
+
+        assert base == "https://codeq.example.com/q"
+        assert stored.startswith(prefix)
+        assert (await node.client.get(kept)).body == b"1"
+        assert (await node.client.get(stored.removeprefix(base))).body == b"2"

@@ -1,0 +1,265 @@
+"""What is left of artifacts: nothing that no result names, and nothing of a task that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import select
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LifecycleSettings
+from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
+from tests.integration.http.client import DEADLINE_S, read_answer
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Keeping]:
+    """Run a node that keeps artifacts in a directory."""
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root)) as node:
+        yield node
+
+
+async def swept(node: Keeping, outcome: str = "success") -> int:
+    """Return how many attempts to delete artifacts ended so."""
+    metrics = (await node.client.get("/metrics")).body.decode()
+    found = re.search(rf'codeq_artifact_sweeps_total{{outcome="{outcome}"}} (\d+)', metrics)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("end", ["result", "failed", "cancelled", "abandoned", "expired"])
+async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, end: str) -> None:
+    """However it ends; those that the result names stay."""
+    task = await node.leased(maxAttempts=1)
+    path = f"tasks/{task['id']}"
+    named = (await node.put(task, "named", b"1")).json
+    await node.put(task, "unnamed", b"2")
+    await node.put(task, "named", b"3")
+    stored = node.kept()
+    match end:
+        case "result":
+            assert (await node.finish(task, named, inline("inline", b"4"))).status == 200
+        case "failed":
+            body = {"status": "FAILED", "error": "e", "artifacts": [named]}
+            assert (await node.client.post(f"{path}/result", body)).status == 200
+        case "cancelled":
+            assert (await node.client.post(f"{path}/cancel")).status == 200
+        case "abandoned":
+            assert (await node.client.post(f"{path}/abandon")).json["status"] == "dlq"
+        case "expired":
+            assert (await node.client.post(f"{path}/heartbeat", {"extendSeconds": 1})).status == 200
+    stays = {"result": 2, "failed": 1}.get(end, 0)
+    left = await node.until_kept(lambda kept: len(kept) == stays)
+
+    assert len(stored) == 3
+    assert sorted(Path(each).name for each in left) == ["inline", "named"][2 - stays :]
+    for artifact in (await node.client.get(f"{path}/result")).json["result"].get("artifacts", ()):  # type: ignore[attr-defined]
+        assert (await node.client.get(artifact["url"])).status == 200
+    async with asyncio.timeout(DEADLINE_S):
+        while await swept(node) < 1:
+            pass  # It is counted just after the deletion that was seen.
+
+
+async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Keeping) -> None:
+    """Uploads are the task's until it ends."""
+    task = await node.leased()
+    sent = (await node.put(task, "first", b"1")).json
+    await node.client.post(f"tasks/{task['id']}/nack", {"delaySeconds": 0, "reason": "busy"})
+    await node.client.post(f"tasks/{task['id']}/abandon")
+    again = await node.client.claim(waitSeconds=20)
+    done = await node.finish(again, sent)
+
+    assert done.status == 200, done.body
+    assert (await node.client.get(str(sent["url"]))).body == b"1"
+
+
+async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping) -> None:
+    """A result may not name what is being swept."""
+    task = await node.leased(maxAttempts=1)
+    sent = (await node.put(task, "first", b"1")).json
+    await node.client.post(f"tasks/{task['id']}/abandon")
+    revived = await node.client.post(f"admin/queues/c/dlq/{task['id']}/requeue")
+    again = await node.client.claim()
+    refused = await node.finish(again, sent)
+    done = await node.finish(again, inline("second", b"2"))
+    left = await node.until_kept(lambda kept: len(kept) == 1)
+
+    assert revived.status == 200, revived.body
+    assert (refused.status, refused.error) == (409, "lease-lost")
+    assert done.status == 200
+    assert Path(left[0]).name == "second"
+
+
+async def test_an_upload_that_outlives_its_task_is_refused_and_gone(node: Keeping) -> None:
+    """The task is cancelled while the bytes come."""
+    task = await node.leased()
+    reader, writer = await node.client.connect()
+    path = f"tasks/{task['id']}/artifacts/a"
+    writer.write(node.client.head("PUT", path, 100_000) + bytes(50_000))
+    await node.until_kept(bool)
+    await node.client.post(f"tasks/{task['id']}/cancel")
+    writer.write(bytes(50_000))
+    refused = await read_answer(reader)
+
+    assert (refused.status, refused.error) == (409, "lease-lost")
+    assert node.kept() == []
+
+
+async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping) -> None:
+    """And the task can still be finished."""
+    task = await node.leased()
+    _, writer = await node.client.connect()
+    path = f"tasks/{task['id']}/artifacts/a"
+    writer.write(node.client.head("PUT", path, 100_000) + bytes(50_000))
+    await node.until_kept(bool)
+    writer.close()
+    await node.until_kept(lambda kept: not kept)
+
+    assert (await node.finish(task, inline("a", b"x"))).status == 200
+
+
+async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """Its time is that of any body."""
+    limits = replace(LIMITS, body_timeout_ms=200)
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
+        task = await node.leased()
+        reader, writer = await node.client.connect()
+        path = f"tasks/{task['id']}/artifacts/a"
+        writer.write(node.client.head("PUT", path, 100_000) + bytes(50_000))
+        answer = await read_answer(reader)
+        kept = node.kept()
+
+        assert (answer.status, answer.json["code"]) == (408, "request-timeout")
+        assert kept == []
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
+    """After the time that any answer has to be taken in."""
+    limits = replace(LIMITS, body_timeout_ms=200)
+    root = tmp_path / "artifacts"
+    async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
+        task = await node.leased()
+        sent = (await node.put(task, "a", bytes(2**24))).json
+        await node.finish(task, sent)
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", node.client.port))
+            slow.send(node.client.head("GET", str(sent["url"]), 0))
+            broken = select.poll()
+            broken.register(slow, 0)
+            events = await asyncio.to_thread(broken.poll, DEADLINE_S * 1000)
+
+        assert events, "the connection still stands"
+        assert len((await node.client.get(str(sent["url"]))).body) == 2**24
+
+
+async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
+    node: Keeping, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told as what may be tried again; it works as soon as the store does."""
+    task = await node.leased()
+    root = tmp_path / "artifacts"
+    with contextlib.suppress(FileNotFoundError):
+        root.rmdir()
+    root.write_bytes(b"no directory")
+    answers = [
+        await node.finish(task, inline("a", b"x"), inline("b", b"y")),
+        await node.put(task, "a", b"x"),
+        *[await node.finish(task, inline("a", b"x")) for _ in range(120)],
+    ]
+    batch = await node.client.post(
+        "tasks/batch/results",
+        {
+            "results": [
+                {
+                    "taskId": task["id"],
+                    "status": "COMPLETED",
+                    "result": {},
+                    "artifacts": [inline("a", b"x")],
+                }
+            ]
+        },
+    )
+    status = (await node.client.get(f"tasks/{task['id']}")).json["status"]
+    root.unlink()
+    done = await node.finish(task, inline("a", b"x"))
+
+    assert {(each.status, each.json["code"]) for each in answers} == {
+        (503, "artifact-store-failed")
+    }
+    assert answers[0].json["retryable"] is True
+    assert answers[0].headers["x-outcome"] == "not-applied"
+    assert str(root) not in str(answers[0].body)
+    assert batch.json["results"][0]["code"] == "artifact-store-failed"  # type: ignore[index]
+    assert status == "IN_PROGRESS"
+    # Far fewer uploads are announced than were tried, so a store that is down uses none up.
+    assert done.status == 200, done.body
+    assert len(node.kept()) == 1
+    told = [each for each in caplog.records if each.message == "artifacts cannot be stored"]
+    assert len(told) == 1
+
+
+async def test_a_task_has_a_bounded_number_of_uploads(node: Keeping) -> None:
+    """Each stays with the task, so one beyond is refused; the result is not."""
+    task = await node.leased()
+    sent = [await node.put(task, "a", b"x") for _ in range(100)]
+    beyond = [await node.put(task, "a", b"x"), await node.finish(task, inline("a", b"x"))]
+    done = await node.finish(task, *(each.json for each in sent))
+
+    assert {each.status for each in sent} == {201}
+    assert [(each.status, each.json["code"]) for each in beyond] == [(409, "too-many")] * 2
+    assert done.status == 200
+    assert len(node.kept()) == 100
+
+
+async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
+    """When its retention is over."""
+    lifecycle = LifecycleSettings(retention_seconds=1)
+    root = tmp_path / "artifacts"
+    async with keeping(
+        tmp_path / "data", local(root), files_below(root), lifecycle=lifecycle
+    ) as node:
+        task = await node.leased()
+        sent = (await node.put(task, "s", b"1")).json
+        done = await node.finish(task, sent, inline("a", b"2"))
+        async with asyncio.timeout(DEADLINE_S):
+            while list(root.iterdir()):
+                await node.client.get("/readyz")
+        gone = await node.client.get(str(sent["url"]))
+
+        assert done.status == 200
+        assert gone.status == 404
+
+
+async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so once, and the sweeps stand until they can be made."""
+    root = tmp_path / "artifacts"
+    data = tmp_path / "data"
+    async with keeping(data, local(root), files_below(root)) as node:
+        task = await node.leased()
+        await node.put(task, "a", b"1")
+        other = await node.leased()
+        await node.put(other, "a", b"1")
+    nowhere = replace(local(root, timeout_ms=100), provider="none")
+    limits = replace(LIMITS, request_timeout_ms=500)
+    async with keeping(data, nowhere, files_below(root), limits=limits) as node:
+        for each in (task, other):
+            await node.client.post(f"tasks/{each['id']}/cancel")
+        async with asyncio.timeout(DEADLINE_S):
+            while await swept(node, "failure") < 1:
+                pass  # Asking takes its time, and the deadline bounds it.
+
+        assert len(node.kept()) == 2
+    told = [each for each in caplog.records if each.message == "unneeded artifacts stay for now"]
+    assert len(told) == 1
+    assert told[0].__dict__["error"] == "artifacts.provider is none"

@@ -1,0 +1,120 @@
+"""Artifacts over HTTP, kept in a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
+from tests.contracts.artifacts.s3_server import (
+    ACCESS_KEY_ID,
+    BUCKET,
+    SECRET_ACCESS_KEY,
+    S3Server,
+    running,
+)
+from tests.integration.http.artifacts import TIMEOUT_MS, Keeping, inline, keeping
+
+LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB: two parts.
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for the module; each test has a prefix of its own."""
+    with running(tmp_path_factory.mktemp("s3") / "data") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def node(server: S3Server, tmp_path: Path) -> AsyncIterator[Keeping]:
+    """Run a node that keeps artifacts in the bucket."""
+    async with keeping_in(server, tmp_path) as node:
+        yield node
+
+
+@contextlib.asynccontextmanager
+async def keeping_in(server: S3Server, directory: Path) -> AsyncIterator[Keeping]:
+    """Run a node that keeps artifacts in the bucket of a server."""
+    prefix = f"http/{secrets.token_hex(8)}"
+    settings = ArtifactSettings(
+        provider=ArtifactProvider.S3,
+        s3_bucket=BUCKET,
+        s3_endpoint=server.endpoint,
+        s3_prefix=prefix,
+        s3_access_key_id=ACCESS_KEY_ID,
+        s3_secret_access_key=SECRET_ACCESS_KEY,
+        s3_allow_http=True,
+        timeout_ms=10 * TIMEOUT_MS,
+    )
+
+    def kept() -> list[str]:
+        return sorted([*server.keys(prefix), *server.unfinished(prefix)])
+
+    async with keeping(directory / "data", settings, kept) as node:
+        yield node
+
+
+async def test_artifacts_of_every_kind_are_stored_read_and_swept(node: Keeping) -> None:
+    """In one request or in parts."""
+    task = await node.leased()
+    await node.put(task, "unnamed", b"x")
+    sent = (await node.put(task, "large.bin", LARGE, Content_Type="image/png")).json
+    done = await node.finish(task, inline("small", b"0123456789"), sent)
+    again = await node.finish(task, inline("small", b"0123456789"), sent)
+    small, large = (each["url"] for each in done.json["artifacts"])  # type: ignore[attr-defined]
+    part = await node.client.get(small, Range="bytes=2-4")
+    whole = await node.client.get(large)
+    stored = await asyncio.to_thread(node.kept)
+    left = await node.until_kept(lambda kept: len(kept) == 2)
+
+    assert done.status == 200, done.body
+    assert again.body == done.body
+    assert (part.status, part.body) == (206, b"234")
+    assert (whole.status, whole.headers["content-type"]) == (200, "image/png")
+    assert whole.headers["etag"] == sent["etag"]
+    assert whole.body == LARGE
+    assert len(stored) == 3
+    assert sorted(Path(each).name for each in left) == ["large.bin", "small"]
+
+
+async def test_an_upload_whose_task_ends_is_refused_and_gone(node: Keeping) -> None:
+    """Its parts too."""
+    task = await node.leased()
+    reader, writer = await node.client.connect()
+    path = f"tasks/{task['id']}/artifacts/a"
+    writer.write(node.client.head("PUT", path, len(LARGE)) + LARGE[:-1])
+    await writer.drain()
+    await node.client.post(f"tasks/{task['id']}/cancel")
+    writer.write(LARGE[-1:])
+    refused = (await reader.readuntil(b"\r\n")).decode()
+
+    assert " 409 " in refused
+    assert await asyncio.to_thread(node.kept) == []
+
+
+async def test_a_server_that_is_gone_is_told_and_the_task_can_be_finished(tmp_path: Path) -> None:
+    """What was stored is told to be out of reach, not to be missing."""
+    with running(tmp_path / "s3") as server:
+        async with keeping_in(server, tmp_path) as node:
+            task = await node.leased()
+            done = await node.finish(task, inline("a", b"x"))
+            [artifact] = done.json["artifacts"]  # type: ignore[misc]
+            other = await node.leased()
+            server.kill()
+            answers = [
+                await node.finish(other, inline("a", b"x")),
+                await node.put(other, "a", b"x"),
+                await node.client.get(artifact["url"]),
+            ]
+            finished = await node.finish(other)
+
+    assert {(each.status, each.json["code"]) for each in answers} == {
+        (503, "artifact-store-failed")
+    }
+    assert finished.status == 200

@@ -1,0 +1,167 @@
+"""Backups over HTTP: begun on a node that serves, watched, kept and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.backup.catalogue import chosen, rows_of, verify
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.manifest import MANIFEST
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.settings import BackupSettings, LimitSettings
+from tests.integration.http.client import DEADLINE_S, Client, serving, single
+from tests.integration.http.operating import walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KEEP = 2
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """Run a node that keeps backups below `tmp_path`."""
+    settings = replace(
+        single(tmp_path / "node", LimitSettings()),
+        backup=BackupSettings(directory=tmp_path / "backups", keep=KEEP),
+    )
+    async with serving(settings) as running:
+        yield running
+
+
+async def ended(client: Client, backup: str) -> dict[str, Any]:
+    """Ask until a backup has ended."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            answer = await client.get(f"admin/backup/{backup}")
+            if answer.json["status"] in ("DONE", "FAILED"):
+                return answer.json
+
+
+async def taken(client: Client) -> dict[str, Any]:
+    """Take a backup, beginning as soon as none is under way."""
+    answer = await client.post("admin/backup")
+    assert answer.status == 202, answer
+    return await ended(client, str(answer.json["id"]))
+
+
+async def test_a_node_without_a_place_takes_none(node: Client) -> None:
+    """And says so, whatever it is asked."""
+    answers = [
+        await node.post("admin/backup"),
+        await node.get("admin/backup"),
+        await node.get("admin/backup/20260131T123000000Z-5f0c4a2e"),
+    ]
+
+    assert [(each.status, each.json["code"]) for each in answers] == [(409, "no-backup-place")] * 3
+
+
+async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Path) -> None:
+    """Every task answered before it was asked for; it is listed, verified and on record."""
+    ids = {await client.create(idempotencyKey=f"k{n}") for n in range(20)}
+    done = await taken(client)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = chosen(place)
+    held = {
+        keyspace.place_task_id(key)
+        for part in manifest.parts
+        for rows in rows_of(place, manifest, part)
+        for key, _ in rows
+        if keyspace.family(key) is Family.TASK
+    }
+
+    assert (done["status"], done["shardsDone"], done["tasks"]) == ("DONE", 2, 20)
+    assert held == ids
+    [kept] = (await client.get("admin/backup")).json["backups"]  # type: ignore[misc]
+    assert (kept["id"], kept["complete"], kept["tasks"]) == (done["id"], True, 20)
+    [record, *_] = await walked(client, "admin/audit?limit=500", "records")
+    assert (record["action"], record["target"]) == ("backup.create", done["id"])
+    assert not (tmp_path / "node" / "backup").exists()
+
+
+async def test_only_one_is_taken_at_a_time(client: Client) -> None:
+    """A second one is refused until the first has ended."""
+    first, second = await asyncio.gather(client.post("admin/backup"), client.post("admin/backup"))
+    begun, refused = sorted((first, second), key=lambda each: each.status)
+
+    assert (begun.status, refused.status) == (202, 409)
+    assert (refused.json["code"], refused.json["retryable"]) == ("backup-running", True)
+    assert (await ended(client, str(begun.json["id"])))["status"] == "DONE"
+    assert (await taken(client))["status"] == "DONE"
+
+
+async def test_retention_deletes_the_oldest_and_no_more(client: Client, tmp_path: Path) -> None:
+    """Only once the new one is verified; a damaged one stays for somebody to look at."""
+    first = await taken(client)
+    damaged = await taken(client)
+    file = tmp_path / "backups" / damaged["id"] / MANIFEST
+    file.write_bytes(file.read_bytes().replace(b"n1", b"n2"))
+    later = [await taken(client) for _ in range(KEEP)]
+    place = BackupDirectory(tmp_path / "backups")
+
+    assert [each["deleted"] for each in later] == [[], [first["id"]]]
+    assert set(place.backups()) == {damaged["id"], *(each["id"] for each in later)}
+    verify(place, chosen(place))
+    listed: Any = (await client.get("admin/backup")).json["backups"]
+    problems = {each["id"]: "problem" in each for each in listed}
+    assert problems == {damaged["id"]: True} | {each["id"]: False for each in later}
+
+
+async def test_a_place_that_cannot_be_written_fails_the_backup(
+    client: Client, tmp_path: Path
+) -> None:
+    """The node serves on, and the next one may be taken."""
+    (tmp_path / "backups").write_text("no directory")
+    failed = await taken(client)
+    listed = await client.get("admin/backup")
+    (tmp_path / "backups").unlink()
+
+    assert failed["status"] == "FAILED"
+    assert "Not a directory" in failed["error"] or "File exists" in failed["error"]
+    assert (listed.status, listed.json["code"]) == (503, "backup-place-failed")
+    assert (await taken(client))["status"] == "DONE"
+
+
+async def test_an_unknown_backup_is_not_found(client: Client) -> None:
+    """Neither one nobody took nor what no backup is called."""
+    for name in ("20260131T123000000Z-5f0c4a2e", "..", "a%2Fb"):
+        answer = await client.get(f"admin/backup/{name}")
+
+        assert answer.status == 404
+
+
+async def test_a_backup_of_an_earlier_run_is_known(tmp_path: Path) -> None:
+    """A node that has been started again tells of those in its place."""
+    settings = replace(
+        single(tmp_path / "node", LimitSettings()),
+        backup=BackupSettings(directory=tmp_path / "backups"),
+    )
+    async with serving(settings) as client:
+        await client.create()
+        before = await taken(client)
+    async with serving(settings) as client:
+        after = (await client.get(f"admin/backup/{before['id']}")).json
+
+    assert (after["status"], after["tasks"], after["node"]) == ("DONE", 1, "n1")
+
+
+async def test_a_stop_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
+    """A slow one ends with the node, and nothing of it is taken for a backup."""
+    settings = replace(
+        single(tmp_path / "node", LimitSettings()),
+        backup=BackupSettings(directory=tmp_path / "backups", bytes_per_second=1),
+    )
+    async with serving(settings) as client:
+        await client.create(payload="x" * 1000)
+        answer = await client.post("admin/backup")
+        assert answer.status == 202
+    place = BackupDirectory(tmp_path / "backups")
+
+    assert place.backups() == {}

@@ -1,0 +1,89 @@
+"""Budgets: what a tenant may take up, and what its neighbours notice when it is used up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import BudgetSettings, LimitSettings, TenantBudget
+from tests.integration.http.client import DEADLINE_S, Client, single
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXT = "x" * 600
+
+
+@contextlib.asynccontextmanager
+async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
+    """Run a node whose tenants have these budgets, `other` none; yield a client of it."""
+    budgets = BudgetSettings(**bounds, tenants=(TenantBudget(tenant="other"),))
+    node = Node(dataclasses.replace(single(data_dir, LimitSettings()), budgets=budgets))
+    await node.start()
+    client = Client(node.port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while (await client.get("/readyz")).status != 200:
+                pass  # Asking takes its time, and the deadline bounds it.
+        yield client
+    finally:
+        for writer in client.open:
+            writer.close()
+        await node.stop()
+
+
+async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) -> None:
+    """Ready or delayed, in any queue; another tenant goes on, and so does this one afterwards."""
+    async with budgeted(tmp_path, ready_tasks=3) as node:
+        other = Client(node.port, "other")
+        await node.create("a")
+        await node.create("b")
+        await node.create("c", delaySeconds=600)
+        refused = await node.post("tasks", {"command": "d", "payload": {}})
+        for _ in range(5):
+            await other.create("a")
+        await node.claim("a")
+        await node.create("d")
+
+        assert (refused.status, refused.json["code"]) == (429, "budget-exceeded")
+        assert refused.error == "tenant budget exceeded: readyTasks"
+        assert (await node.depth("d"))["ready"] == 1
+
+
+async def test_a_tenant_has_so_many_tasks_in_progress_and_no_more(tmp_path: Path) -> None:
+    """The end of one attempt makes room for another; another tenant has its own."""
+    async with budgeted(tmp_path, in_flight=2) as node:
+        other = Client(node.port, "other")
+        for _ in range(4):
+            await node.create("busy")
+            await other.create("busy")
+        held = [await node.claim("busy") for _ in range(2)]
+        refused = await node.post("tasks/claim", {"commands": ["busy"]})
+        theirs = [await other.claim("busy") for _ in range(4)]
+        await node.post(f"tasks/{held[0]['id']}/abandon")
+        await node.claim("busy")
+        again = await node.post("tasks/claim", {"commands": ["busy"]})
+
+        assert (refused.status, refused.error) == (429, "tenant budget exceeded: inFlight")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len({task["id"] for task in theirs}) == 4
+        assert again.status == 429
+
+
+async def test_a_tenant_keeps_so_many_bytes_and_no_more(tmp_path: Path) -> None:
+    """Creates are refused; the result of what is under way is taken all the same."""
+    async with budgeted(tmp_path, stored_bytes=1000) as node:
+        task_id = await node.create("kept", payload=TEXT)
+        refused = await node.post("tasks", {"command": "kept", "payload": TEXT})
+        await node.claim("kept")
+        done = await node.post(
+            f"tasks/{task_id}/result", {"status": "COMPLETED", "result": TEXT + TEXT}
+        )
+
+        assert (refused.status, refused.error) == (429, "tenant budget exceeded: storedBytes")
+        assert done.status == 200

@@ -1,0 +1,338 @@
+"""Result callbacks: what a webhook hears of every ending of a task, from a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from codeq_cluster.outbound.signing import signature
+from codeq_cluster.settings import LimitSettings, WebhookSettings
+from tests.integration.http.client import Client, running
+from tests.integration.outbound.target import Heard, fine, listening
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "the-secret-of-these-tests"
+ATTEMPTS = 3
+BASE_S = 1
+WEBHOOKS = WebhookSettings(
+    allow_private=True, hmac_secret=SECRET, max_attempts=ATTEMPTS, base_backoff_seconds=BASE_S
+)
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node that signs and tries three times."""
+    directory = tmp_path_factory.mktemp("callbacks")
+    async with running(directory, LimitSettings(), WEBHOOKS) as client:
+        yield client
+
+
+async def complete(node: Client, command: str) -> None:
+    """End the next task of a command with a result."""
+    task = await node.claim(command)
+    answer = await node.post(
+        f"tasks/{task['id']}/result",
+        b'{"status":"COMPLETED","result":{"n":123456789012345678901},'
+        b'"artifacts":[{"name":"a.txt","url":"https://files.example/a.txt"}]}',
+    )
+    assert answer.status == 200, answer.body
+
+
+async def fail(node: Client, command: str) -> None:
+    """End it as failed."""
+    task = await node.claim(command)
+    body = {"status": "FAILED", "error": "no paper"}
+    assert (await node.post(f"tasks/{task['id']}/result", body)).status == 200
+
+
+async def complete_in_a_batch(node: Client, command: str) -> None:
+    """End it by a batch of results."""
+    task = await node.claim(command)
+    result = {"taskId": task["id"], "status": "COMPLETED", "result": {"batch": True}}
+    assert (await node.post("tasks/batch/results", {"results": [result]})).status == 200
+
+
+async def cancel(node: Client, command: str) -> None:
+    """Cancel it under a worker."""
+    task = await node.claim(command)
+    assert (await node.post(f"tasks/{task['id']}/cancel")).status == 200
+
+
+async def nack(node: Client, command: str) -> None:
+    """Give it back for the last time, with a reason."""
+    task = await node.claim(command)
+    answer = await node.post(f"tasks/{task['id']}/nack", {"reason": "jammed"})
+    assert answer.json["status"] == "dlq"
+
+
+async def abandon(node: Client, command: str) -> None:
+    """Give it back for the last time, without one."""
+    task = await node.claim(command)
+    assert (await node.post(f"tasks/{task['id']}/abandon")).json["status"] == "dlq"
+
+
+async def lease_and_vanish(node: Client, command: str) -> None:
+    """Let its last lease end."""
+    await node.claim(command, leaseSeconds=1)
+
+
+async def let_it_expire(node: Client, command: str) -> None:
+    """Do nothing; it was created to live a second."""
+
+
+Ending = Callable[[Client, str], Awaitable[None]]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "error"),
+    [
+        (complete, "COMPLETED", ""),
+        (fail, "FAILED", "no paper"),
+        (complete_in_a_batch, "COMPLETED", ""),
+        (cancel, "FAILED", "CANCELLED"),
+        (nack, "FAILED", "jammed"),
+        (abandon, "FAILED", "MAX_ATTEMPTS"),
+        (lease_and_vanish, "FAILED", "LEASE_EXPIRED"),
+        (let_it_expire, "FAILED", "MESSAGE_EXPIRED"),
+    ],
+)
+async def test_every_way_to_end_is_told(
+    node: Client, ending: Ending, status: str, error: str
+) -> None:
+    """With the body and the headers of the contract, once, and the outbox is empty after it."""
+    command = f"Ends.{ending.__name__}"
+    extra = {"ttlSeconds": 1} if ending is let_it_expire else {}
+    async with listening() as target:
+        body = {
+            "command": command,
+            "payload": {},
+            "webhook": f"{target.url}/done?of=it",
+            "maxAttempts": 1,
+            **extra,
+        }
+        task = (await node.post("tasks", body, traceparent=TRACE, tracestate="a=b")).json
+        await ending(node, command)
+        await target.arrived(1)
+        stored = (await node.get(f"tasks/{task['id']}/result")).json["result"]
+        await gone(node, f"{task['id']}.1")
+
+    assert isinstance(stored, dict)
+    [heard] = target.heard
+    assert heard.path == "/done"
+    assert json.loads(heard.body) == {
+        "taskId": task["id"],
+        "eventType": command,
+        "status": status,
+        "result": stored.get("result"),
+        "error": error,
+        "artifacts": stored.get("artifacts"),
+        "completedAt": stored["completedAt"],
+    }
+    assert stored["status"] == status
+    assert heard.headers["X-CodeQ-Delivery"] == f"{task['id']}.1"
+    assert heard.headers["Content-Type"] == "application/json"
+    assert (heard.headers["traceparent"], heard.headers["tracestate"]) == (TRACE, "a=b")
+    assert is_signed(heard)
+    if ending is complete:
+        assert b'"result":{"n":123456789012345678901}' in heard.body
+
+
+async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: Client) -> None:
+    """Each time after twice the wait; then it is dead, and an operator has it tried again."""
+    arrivals: list[float] = []
+    broken = True
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        arrivals.append(time.monotonic())
+        return web.Response(status=500) if broken else await fine(request)
+
+    async with listening(serve) as target:
+        task_id = await node.create("again", webhook=target.url)
+        await node.post(f"tasks/{task_id}/cancel")
+        await target.arrived(ATTEMPTS)
+        [dead] = await until_dead(node, f"{task_id}.1")
+        broken = False
+        answer = await node.post(f"admin/deliveries/{task_id}.1/replay")
+        await target.arrived(ATTEMPTS + 1)
+        await gone(node, f"{task_id}.1")
+
+    assert {each.headers["X-CodeQ-Delivery"] for each in target.heard} == {f"{task_id}.1"}
+    assert len({each.body for each in target.heard}) == 1
+    assert all(is_signed(each) for each in target.heard)
+    # No sooner than the wait; the instants are given in whole milliseconds.
+    assert arrivals[1] - arrivals[0] >= BASE_S - 0.002
+    assert arrivals[2] - arrivals[1] >= 2 * BASE_S - 0.002
+    assert (dead["status"], dead["attempts"], dead["error"]) == ("dead", ATTEMPTS, "status 500")
+    assert (answer.status, answer.json) == (200, {"replayed": 1})
+    assert len(target.heard) == ATTEMPTS + 1
+
+
+async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
+    """Nobody can point the broker elsewhere once the URL is checked."""
+    async with listening() as elsewhere:
+
+        async def redirect(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": f"{elsewhere.url}/in"})
+
+        async with listening(redirect) as target:
+            task_id = await node.create("redirected", webhook=target.url)
+            await node.post(f"tasks/{task_id}/cancel")
+            await target.arrived(2)
+            [pending] = [each for each in await deliveries(node) if each["id"] == f"{task_id}.1"]
+
+    assert elsewhere.heard == []
+    assert pending["error"] == "status 307: redirects are not followed"
+
+
+async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -> None:
+    """Each ending has a delivery of its own, with the result of then."""
+    broken = True
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=500) if broken else await fine(request)
+
+    async with listening(serve) as target:
+        task_id = await node.create("revived", webhook=target.url, maxAttempts=1)
+        await nack(node, "revived")
+        await target.arrived(1)
+        answer = await node.post(f"admin/queues/revived/dlq/{task_id}/requeue")
+        await complete(node, "revived")
+        broken = False
+        await gone(node, f"{task_id}.1")
+        await gone(node, f"{task_id}.2")
+    told = {each.headers["X-CodeQ-Delivery"]: json.loads(each.body) for each in target.heard}
+
+    assert answer.status == 200
+    assert {delivery: (body["status"], body["error"]) for delivery, body in told.items()} == {
+        f"{task_id}.1": ("FAILED", "jammed"),
+        f"{task_id}.2": ("COMPLETED", ""),
+    }
+
+
+async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -> None:
+    """What was allowed when the task was made is asked again before each call."""
+    broken = WebhookSettings(allow_private=True, base_backoff_seconds=1, max_attempts=2)
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    async with listening(refuse) as target:
+        async with running(tmp_path, LimitSettings(), broken) as node:
+            task_id = await node.create("private", webhook=target.url)
+            await node.post(f"tasks/{task_id}/cancel")
+            await target.arrived(1)
+            while not [each for each in await deliveries(node) if each["attempts"] == 1]:
+                pass  # Asking takes its time, and the test's time-out bounds it.
+        strict = WebhookSettings(base_backoff_seconds=1, max_attempts=2)
+        async with running(tmp_path, LimitSettings(), strict) as node:
+            [dead] = await until_dead(node, f"{task_id}.1")
+
+    assert len(target.heard) == 1
+    assert dead["error"] == "the URL names a host that is not public"
+
+
+async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: Path) -> None:
+    """Left alone, its deliveries die of their age with few attempts or none, and are replayed."""
+    patient = WebhookSettings(
+        allow_private=True, max_attempts=100, base_backoff_seconds=0, max_age_seconds=2
+    )
+    async with listening() as target, running(tmp_path, LimitSettings(), patient) as node:
+        async with listening() as gone_soon:
+            url = gone_soon.url
+        ids = [await node.create("homeless", webhook=url) for _ in range(30)]
+        begun_s = time.monotonic()
+        for task_id in ids:
+            await node.post(f"tasks/{task_id}/cancel")
+        while len(dead := await deliveries(node, "dead")) < len(ids):
+            pass  # Asking takes its time, and the test's time-out bounds it.
+        passed_s = time.monotonic() - begun_s
+        task_id = await node.create("housed", webhook=target.url)
+        await node.post(f"tasks/{task_id}/cancel")
+        await target.arrived(1)
+        answer = await node.post("admin/deliveries/replay", {"all": True})
+
+    assert {each["id"] for each in dead} == {f"{task_id}.1" for task_id in ids}
+    assert all(str(each["error"]).startswith("not accepted within 2 s, ") for each in dead)
+    assert any(str(each["error"]).endswith("and not tried") for each in dead)
+    assert passed_s >= patient.max_age_seconds
+    assert (answer.status, answer.json) == (200, {"replayed": len(ids)})
+
+
+async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
+    """Its calls are still open when all of another's have been answered."""
+    never = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await never.wait()
+        return await fine(request)
+
+    async with listening(hang) as silent, listening() as swift:
+        for number in range(20):
+            for target in (silent, swift):
+                task_id = await node.create("held", webhook=f"{target.url}/{number}")
+                await node.post(f"tasks/{task_id}/cancel")
+        await swift.arrived(20)
+        await silent.arrived(1)
+        open_calls = len(silent.heard)
+        never.set()
+        await silent.arrived(20)
+
+    assert open_calls <= WEBHOOKS.per_host_concurrency
+    assert {each.path for each in swift.heard} == {f"/{number}" for number in range(20)}
+
+
+async def test_attempts_are_counted(node: Client) -> None:
+    """By command and outcome, as the reference names them."""
+    states = iter([500, 200])
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=next(states))
+
+    async with listening(serve) as target:
+        task_id = await node.create("Counted", webhook=target.url)
+        await node.post(f"tasks/{task_id}/cancel")
+        await target.arrived(2)
+        await gone(node, f"{task_id}.1")
+    text = (await node.get("/metrics")).body.decode()
+
+    name = 'codeq_webhook_deliveries_total{command="counted",kind="task_result",outcome='
+    assert f'{name}"failure"}} 1.0' in text
+    assert f'{name}"success"}} 1.0' in text
+
+
+def is_signed(heard: Heard) -> bool:
+    """Tell whether the signature is that of the body and the timestamp."""
+    unix_s = int(heard.headers["X-CodeQ-Timestamp"])
+    return heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
+
+
+async def deliveries(node: Client, status: str = "") -> list[dict[str, object]]:
+    """Return the tenant's deliveries."""
+    answer = await node.get(f"admin/deliveries?limit=500&status={status}")
+    assert answer.status == 200, answer.body
+    found = answer.json["deliveries"]
+    assert isinstance(found, list)
+    return found
+
+
+async def until_dead(node: Client, delivery_id: str) -> list[dict[str, object]]:
+    """Wait until a delivery is given up; return it."""
+    while True:
+        dead = [each for each in await deliveries(node, "dead") if each["id"] == delivery_id]
+        if dead:
+            return dead
+
+
+async def gone(node: Client, delivery_id: str) -> None:
+    """Wait until a delivery is done."""
+    while any(each["id"] == delivery_id for each in await deliveries(node)):
+        pass  # Asking takes its time, and the test's time-out bounds it.

@@ -1,0 +1,76 @@
+"""Claims: a worker gets what its token allows, waits for it, and gets as much as it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.integration.http.client import Client
+from tests.integration.http.conftest import Running
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_worker_for_everything_needs_no_list_of_commands(node_with: Running) -> None:
+    """A `*` token without commands claims from every queue there is, whatever it is called."""
+    async with node_with() as node:
+        names = ["invoice.send", "RESIZE:large", "a", "generate_master"]
+        made = {name: await node.create(name) for name in names}
+        bodies: list[object] = [{}, {"commands": []}, {"commands": None}, {"waitSeconds": 1}]
+        got = [(await node.post("tasks/claim", body)).json for body in bodies]
+
+        assert {task["command"]: task["id"] for task in got} == made
+        assert (await node.post("tasks/claim", {})).status == 204
+
+
+async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
+    node_with: Running,
+) -> None:
+    """It waits for the tenant, not for the queues that there were."""
+    async with node_with() as node:
+        waiting = asyncio.ensure_future(node.post("tasks/claim", {"waitSeconds": 15}))
+        await node.depth("new")  # Answered later than the claim has been read.
+        task_id = await node.create("new")
+        answer = await waiting
+
+        assert (answer.status, answer.json["id"]) == (200, task_id)
+
+
+async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
+    """And comes back empty, without a body, when there was none."""
+    body = {"count": 100, "commands": ["later"], "waitSeconds": 15}
+    waiting = asyncio.ensure_future(node.post("tasks/claim/batch", body))
+    await node.depth("later")
+    task_id = await node.create("later")
+    answer = await waiting
+    nothing = await node.post("tasks/claim/batch", {**body, "waitSeconds": 0})
+
+    tasks = answer.json["tasks"]
+    assert isinstance(tasks, list)
+    assert [task["id"] for task in tasks] == [task_id]
+    assert (nothing.status, nothing.body) == (204, b"")
+
+
+async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
+    """From every shard, each task once."""
+    item = {"command": "many", "payload": {}}
+    await node.post("tasks/batch", {"tasks": [item] * 100})
+    answer = await node.post("tasks/claim/batch", {"count": 100, "commands": ["many"]})
+
+    tasks = answer.json["tasks"]
+    assert isinstance(tasks, list)
+    assert len({task["id"] for task in tasks}) == 100
+    assert {task["shard"] for task in tasks} == {0, 1}
+
+
+async def test_a_worker_is_who_its_token_says(node: Client) -> None:
+    """A name in the body takes over nobody's lease."""
+    task_id = await node.create("named")
+    claimed = await node.claim("named", workerId="m")
+    taken = await Client(node.port, "mate").post(
+        f"tasks/{task_id}/heartbeat", {"workerId": "w", "extendSeconds": 60}
+    )
+
+    assert claimed["workerId"] == "w"
+    assert (taken.status, taken.error) == (403, "not-owner")

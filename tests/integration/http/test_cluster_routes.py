@@ -1,0 +1,192 @@
+"""Cluster routes: the nodes, who leads, and handing that over through any node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings, PeerAddress
+from tests.integration.http.client import DEADLINE_S, Answer, Client, single
+from tests.integration.http.operating import died, walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_cluster_is_shown(node: Client) -> None:
+    """One node that leads both shards, without peers."""
+    shown: Any = (await node.get("admin/cluster")).json
+
+    assert shown["clusterId"] == "http-tests"
+    [only] = shown["nodes"]
+    assert (only["id"], only["self"], only["connected"]) == ("n1", True, True)
+    assert only["leads"] == [0, 1]
+    assert only["addr"].startswith("127.0.0.1:")
+    shards = shown["shards"]
+    assert [(each["shard"], each["leader"], each["peers"]) for each in shards] == [
+        (0, "n1", []),
+        (1, "n1", []),
+    ]
+    assert all(0 < each["appliedIndex"] <= each["commitIndex"] for each in shards)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 400, "invalid body"),
+        (b"{}", 400, "invalid body"),
+        (b'{"shard":"0"}', 400, "invalid body"),
+        (b'{"shard":0,"to":1}', 400, "invalid body"),
+        (b'{"shard":-1}', 400, "invalid 'shard' (use 0 to 1)"),
+        (b'{"shard":2}', 400, "invalid 'shard' (use 0 to 1)"),
+        (b'{"shard":0,"to":"n9"}', 400, "invalid 'to' (no such node)"),
+        (b'{"shard":0}', 409, "leadership not transferred"),
+    ],
+)
+async def test_a_handover_that_cannot_be_is_refused(
+    node: Client, body: bytes, status: int, text: str
+) -> None:
+    """There is nobody to hand over to."""
+    answer = await node.post("admin/cluster/transfer", body)
+
+    assert (answer.status, answer.error) == (status, text)
+
+
+async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
+    """And is not on record."""
+    before = await walked(node, "admin/audit?limit=500", "records")
+    answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"})
+    after = await walked(node, "admin/audit?limit=500", "records")
+
+    assert answer.json == {"shard": 1, "from": "n1", "leader": "n1", "changed": False}
+    assert len(after) == len(before)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Client]]:
+    """Run three nodes on one loop, over real sockets."""
+    names = ("n1", "n2", "n3")
+    with contextlib.ExitStack() as probes:
+        ports = []
+        for _ in names:
+            probe = probes.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    peers = tuple(
+        PeerAddress(id=name, link=f"127.0.0.1:{port}", http=f"http://{name}")
+        for name, port in zip(names, ports, strict=True)
+    )
+    directory: Path = tmp_path_factory.mktemp("three")
+    async with contextlib.AsyncExitStack() as stack:
+        clients = {}
+        for name, port in zip(names, ports, strict=True):
+            settings = replace(
+                single(directory / name, LimitSettings()),
+                node_id=name,
+                peers=peers,
+                link_port=port,
+            )
+            node = Node(settings)
+            await node.start()
+            stack.push_async_callback(node.stop)
+            clients[name] = Client(node.port)
+        async with asyncio.timeout(DEADLINE_S):
+            for client in clients.values():
+                while (await client.get("/readyz")).status != 200:
+                    pass  # Asking takes its time, and the deadline bounds it.
+        yield clients
+        for client in clients.values():
+            for writer in client.open:
+                writer.close()
+
+
+async def _leader(client: Client, shard: int) -> str:
+    shards: Any = (await client.get("admin/cluster")).json["shards"]
+    return str(shards[shard]["leader"])
+
+
+async def _transferred(client: Client, body: dict[str, object]) -> Answer:
+    """Ask for a handover until it is one: a peer that is slow right now makes it a 409."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (answer := await client.post("admin/cluster/transfer", body)).status == 409:
+            assert answer.json["retryable"] is True
+        return answer
+
+
+async def test_leadership_is_handed_over_whichever_node_is_asked(
+    three: dict[str, Client],
+) -> None:
+    """By its leader, by the one that takes it and by the third; each time on record."""
+    told = []
+    for asked in ("n1", "n2", "n3"):
+        leader = await _leader(three[asked], 0)
+        [to, *_] = [name for name in three if name not in (leader, asked)]
+        answer = await _transferred(three[asked], {"shard": 0, "to": to})
+        before = str(answer.json["from"])
+        assert (answer.status, answer.json["leader"]) == (200, to)
+        assert answer.json["changed"] is (before != to)
+        if before != to:
+            told.insert(0, f"{before} to {to}")
+    records = [
+        each
+        for each in await walked(three["n1"], "admin/audit", "records")
+        if each["target"] == "shard 0"
+    ]
+
+    assert told
+    assert [each["detail"] for each in records] == told
+    assert {(each["action"], each["actor"]) for each in records} == {("cluster.transfer", "w")}
+    assert await three["n2"].create("after")
+
+
+async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
+    three: dict[str, Client],
+) -> None:
+    """To another node, and every node learns of it."""
+    answer = await _transferred(three["n3"], {"shard": 1})
+    leader = answer.json["leader"]
+    async with asyncio.timeout(DEADLINE_S):
+        for client in three.values():
+            while await _leader(client, 1) != leader:
+                pass
+
+    assert answer.json["from"] != leader
+    assert answer.json["changed"] is True
+
+
+async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) -> None:
+    """Lists and their cursors, what governs a queue, and what is done to dead letters."""
+    one, two, last = three.values()
+    tasks = {await died(each, "anywhere", "e") for each in (one, two, last, one)}
+    await two.send("PUT", "admin/topics/anywhere", b'{"maxAttempts":2}')
+    await last.post("admin/queues/anywhere/pause")
+    lists = [
+        await walked(each, "admin/queues/anywhere/dlq?limit=1", "tasks")
+        for each in (one, two, last)
+    ]
+    first = (await one.get("admin/queues/anywhere/dlq?limit=1")).json
+    path = f"admin/queues/anywhere/dlq?limit=3&cursor={first['cursor']}"
+    rest = (await last.get(path)).json["tasks"]
+    topics = [(await each.get("admin/topics/anywhere")).json for each in (one, two, last)]
+    depths = [await each.depth("anywhere") for each in (one, two, last)]
+    reasons = [(await each.get(f"tasks/{min(tasks)}/explain")).json for each in (one, two, last)]
+    done = await two.post("admin/queues/anywhere/dlq/requeue")
+
+    assert {each["id"] for each in lists[0]} == tasks
+    assert lists == [lists[0]] * 3
+    assert rest == lists[0][1:]
+    assert topics == [topics[0]] * 3
+    assert [(each["dlq"], each["paused"]) for each in depths] == [(4, True)] * 3
+    assert [each["reason"] for each in reasons] == ["dead-letter"] * 3
+    assert done.json["requeued"] == 4
+    assert (await one.post("tasks/claim", {"commands": ["anywhere"]})).status == 204
+    await one.post("admin/queues/anywhere/resume")
+    assert {(await each.claim("anywhere"))["id"] for each in (one, two, last, two)} == tasks

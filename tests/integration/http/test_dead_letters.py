@@ -1,0 +1,324 @@
+"""Dead letters: listed, counted, revived and deleted by those whose they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from codeq_cluster.api.dead_letters import IDS_MAX
+from tests.integration.http.client import Client
+from tests.integration.http.operating import delete, died, pages, quoted, walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ID = "00000000-0000-4000-8000-000000000000"
+
+
+async def test_dead_letters_are_listed_with_their_payloads_the_newest_first(node: Client) -> None:
+    """As they were sent, big integers too."""
+    payload = {"n": 2**70}
+    first = await died(node, "dl-list", "one", payload=payload)
+    second = await died(node, "dl-list", "two")
+    await node.create("dl-list")
+    page = (await node.get("admin/queues/DL-List/dlq")).json
+
+    assert "cursor" not in page
+    assert [(each["id"], each["error"]) for each in page["tasks"]] == [
+        (second, "two"),
+        (first, "one"),
+    ]
+    [_, shown] = page["tasks"]
+    assert json.loads(shown["payload"]) == payload
+    assert shown == (await node.get(f"tasks/{first}")).json
+
+
+async def test_a_walk_meets_each_once_while_more_die(node: Client) -> None:
+    """What dies meanwhile is newer than where the walk is."""
+    before = {await died(node, "dl-walk") for _ in range(7)}
+    met: list[str] = []
+    sizes = []
+    async for page in pages(node, "admin/queues/dl-walk/dlq?limit=2"):
+        met += [each["id"] for each in page["tasks"]]
+        sizes.append(len(page["tasks"]))
+        await died(node, "dl-walk")
+
+    assert len(met) == len(set(met)) == 7
+    assert set(met) == before
+    assert max(sizes) == 2
+
+
+async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
+    """By all of its text."""
+    await died(node, "dl-error", "timeout")
+    other = await died(node, "dl-error", "no such file: ä&b")
+    path = f"admin/queues/dl-error/dlq?error={quoted('no such file: ä&b')}"
+
+    assert [each["id"] for each in await walked(node, path, "tasks")] == [other]
+    assert await walked(node, "admin/queues/dl-error/dlq?error=time", "tasks") == []
+
+
+async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) -> None:
+    """Each is below the limit of a body, and a page is not the sum of any number of them."""
+    made = [await died(node, "dl-big", payload="x" * 900_000) for _ in range(6)]
+    found = [page async for page in pages(node, "admin/queues/dl-big/dlq")]
+
+    assert [len(page["tasks"]) for page in found] == [4, 2]
+    assert [each["id"] for page in found for each in page["tasks"]] == made[::-1]
+
+
+async def test_what_they_died_of_is_counted(node: Client) -> None:
+    """The most frequent first."""
+    for error in ("a", "b", "b"):
+        await died(node, "dl-groups", error)
+    answer = await node.get("admin/queues/dl-groups/dlq?groupBy=error")
+    empty = await node.get("admin/queues/dl-none/dlq?groupBy=error")
+
+    assert answer.json == {
+        "groups": [{"error": "b", "count": 2}, {"error": "a", "count": 1}],
+        "matched": 3,
+        "more": False,
+    }
+    assert empty.json == {"groups": [], "matched": 0, "more": False}
+
+
+async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
+    """In its own queue alone."""
+    task_id = await died(node, "dl-one", "broken")
+    alive = await node.create("dl-one")
+    answer = await node.get(f"admin/queues/dl-one/dlq/{task_id}")
+    elsewhere = await node.get(f"admin/queues/dl-two/dlq/{task_id}")
+    living = await node.get(f"admin/queues/dl-one/dlq/{alive}")
+
+    assert answer.json["task"] == (await node.get(f"tasks/{task_id}")).json
+    assert answer.json["result"]["status"] == "FAILED"
+    assert answer.json["result"]["error"] == "broken"
+    assert (elsewhere.status, elsewhere.error) == (404, "task not found")
+    assert (living.status, living.error) == (404, "task not found")
+
+
+async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
+    """A dry run says what would be, and then it is."""
+    kept = await died(node, "dl-requeue", "keep")
+    revived = {await died(node, "dl-requeue", "transient") for _ in range(3)}
+    path = "admin/queues/dl-requeue/dlq/requeue"
+    dry = await node.post(path, {"error": "transient", "dryRun": True})
+    depth = await node.depth("dl-requeue")
+    done = await node.post(path, {"ERROR": "transient", "unknown": 1})
+    again = await node.post(path, {"error": "transient"})
+
+    report = {"matched": 3, "byError": {"transient": 3}, "more": False}
+    assert dry.json == {**report, "requeued": 0, "dryRun": True}
+    assert (depth["ready"], depth["dlq"]) == (0, 4)
+    assert done.json == {**report, "requeued": 3, "dryRun": False}
+    assert again.json["matched"] == 0
+    assert {str((await node.claim("dl-requeue"))["id"]) for _ in range(3)} == revived
+    assert (await node.get(f"tasks/{kept}")).json["lastKnownLocation"] == "DLQ_SET"
+
+
+async def test_a_limit_takes_the_newest_and_says_that_there_are_more(node: Client) -> None:
+    """Also when all of them were looked at."""
+    ids = [await died(node, "dl-limit") for _ in range(3)]
+    done = await node.post("admin/queues/dl-limit/dlq/requeue", {"limit": 1})
+
+    assert (done.json["requeued"], done.json["more"]) == (1, True)
+    assert (await node.claim("dl-limit"))["id"] == ids[2]
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"{}", b" \n"])
+async def test_a_request_that_selects_nothing_means_all(node: Client, body: bytes) -> None:
+    """Clients send nothing, null or an empty object."""
+    ids = {await died(node, "dl-all") for _ in range(2)}
+    revived = await node.post("admin/queues/dl-all/dlq/requeue", body)
+    for _ in ids:
+        claimed = await node.claim("dl-all")
+        await node.post(f"tasks/{claimed['id']}/nack", {"reason": "again"})
+    deleted = await delete(node, "admin/queues/dl-all/dlq", body)
+
+    assert revived.json["requeued"] == 2
+    assert (deleted.json["deleted"], deleted.json["byError"]) == (2, {"again": 2})
+    assert [(await node.get(f"tasks/{each}")).status for each in ids] == [404, 404]
+
+
+async def test_dead_letters_are_deleted_as_selected_by_body_or_query(node: Client) -> None:
+    """The body wins where both say something."""
+    path = "admin/queues/dl-delete/dlq"
+    one, two, three = [await died(node, "dl-delete", error) for error in ("a", "b", "c")]
+    dry = await delete(node, f"{path}?error=a&dryRun=true")
+    by_query = await delete(node, f"{path}?ids={one},{ID}&dryRun=false&limit=5")
+    by_body = await delete(node, f"{path}?error=c", json.dumps({"error": "b"}).encode())
+
+    assert (dry.json["matched"], dry.json["deleted"], dry.json["dryRun"]) == (1, 0, True)
+    assert (by_query.json["matched"], by_query.json["deleted"]) == (1, 1)
+    assert by_body.json["byError"] == {"b": 1}
+    assert [(await node.get(f"tasks/{each}")).status for each in (one, two, three)] == [
+        404,
+        404,
+        200,
+    ]
+
+
+async def test_ids_select_dead_letters_of_the_queue_alone(node: Client) -> None:
+    """Living tasks, other queues' and unknown ids are passed over, twice is once."""
+    dead = await died(node, "dl-ids")
+    elsewhere = await died(node, "dl-ids-2")
+    alive = await node.create("dl-ids")
+    ids = [dead, dead, elsewhere, alive, ID]
+    done = await node.post("admin/queues/dl-ids/dlq/requeue", {"ids": ids})
+
+    assert (done.json["matched"], done.json["requeued"]) == (1, 1)
+    assert (await node.get(f"tasks/{elsewhere}")).json["lastKnownLocation"] == "DLQ_SET"
+
+
+async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
+    """A second time there is none."""
+    one, two = await died(node, "dl-single", "x"), await died(node, "dl-single", "y")
+    path = "admin/queues/dl-single/dlq"
+    dry = await node.post(f"{path}/{one}/requeue?dryRun=1")
+    revived = await node.post(f"{path}/{one}/requeue")
+    deleted = await delete(node, f"{path}/{two}")
+    gone = [await node.post(f"{path}/{one}/requeue"), await delete(node, f"{path}/{two}")]
+
+    assert (dry.json["matched"], dry.json["requeued"]) == (1, 0)
+    assert revived.json == {
+        "matched": 1,
+        "requeued": 1,
+        "byError": {"x": 1},
+        "more": False,
+        "dryRun": False,
+    }
+    assert (deleted.json["matched"], deleted.json["deleted"]) == (1, 1)
+    assert [(each.status, each.error) for each in gone] == [(404, "task not found")] * 2
+    assert (await node.claim("dl-single"))["id"] == one
+
+
+async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client) -> None:
+    """And return to the queue of their own command."""
+    await node.send("PUT", "admin/topics/dl-from", b'{"deadLetterTopicRef":"dl-target"}')
+    task_id = await died(node, "dl-from")
+    there = await node.get("admin/queues/dl-target/dlq")
+    revived = await node.post(f"admin/queues/dl-target/dlq/{task_id}/requeue")
+
+    assert [each["id"] for each in there.json["tasks"]] == [task_id]
+    assert revived.json["requeued"] == 1
+    assert (await node.claim("dl-from"))["id"] == task_id
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"ids": []}, "invalid 'ids' (name at least one)"),
+        ({"ids": ["a/b"]}, "invalid 'ids' (name at least one)"),
+        ({"ids": [ID] * (IDS_MAX + 1)}, f"invalid 'ids' (at most {IDS_MAX})"),
+        ({"ids": "all"}, "invalid body"),
+        ({"ids": [1]}, "invalid body"),
+        ({"error": 1}, "invalid body"),
+        ({"error": ""}, "invalid 'error' (must not be empty)"),
+        ({"dryRun": "yes"}, "invalid body"),
+        ({"limit": "1"}, "invalid body"),
+        ({"limit": 0}, "invalid 'limit' (must be >= 1)"),
+        ({"limit": 10_001}, "invalid 'limit' (must be <= 10000)"),
+    ],
+)
+async def test_a_selection_out_of_bounds_touches_nothing(
+    node: Client, body: dict[str, object], text: str
+) -> None:
+    """An empty list is not taken for all there are."""
+    raw = json.dumps(body).encode()
+    requeued = await node.post("admin/queues/dl-bounds/dlq/requeue", raw)
+    deleted = await delete(node, "admin/queues/dl-bounds/dlq", raw)
+
+    assert (requeued.status, requeued.error) == (400, text)
+    assert (deleted.status, deleted.error) == (400, text)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("ids=", "invalid 'ids' (name at least one)"),
+        ("ids=,", "invalid 'ids' (name at least one)"),
+        ("limit=x", "invalid 'limit' (use an integer)"),
+        ("limit=0", "invalid 'limit' (must be >= 1)"),
+        ("dryRun=maybe", "invalid 'dryRun' (use true or false)"),
+        ("dryRun=", "invalid 'dryRun' (use true or false)"),
+        ("dryRun", "invalid 'dryRun' (use true or false)"),
+        ("error=", "invalid 'error' (must not be empty)"),
+    ],
+)
+async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, text: str) -> None:
+    """A word that is not understood must not turn a question into an action."""
+    task_id = await died(node, "dl-query")
+    answer = await delete(node, f"admin/queues/dl-query/dlq?{query}")
+
+    assert (answer.status, answer.error) == (400, text)
+    assert (await node.get(f"tasks/{task_id}")).status == 200
+
+
+@pytest.mark.parametrize("task_id", [ID, "x" * 200, "a%2Fb", "%00", "requeue"])
+async def test_an_unknown_dead_letter_is_not_found(node: Client, task_id: str) -> None:
+    """In the words of a task that is not found."""
+    path = f"admin/queues/c/dlq/{task_id}"
+    answers = [
+        await node.get(path),
+        await delete(node, path),
+        await node.post(f"{path}/requeue"),
+    ]
+
+    assert [(each.status, each.error) for each in answers] == [(404, "task not found")] * 3
+
+
+@pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
+async def test_what_is_no_command_has_no_dead_letters(node: Client, command: str) -> None:
+    """Every route of the queue says so."""
+    path = f"admin/queues/{command}/dlq"
+    answers = [
+        await node.get(path),
+        await delete(node, path),
+        await node.post(f"{path}/requeue"),
+        await node.get(f"{path}/{ID}"),
+        await delete(node, f"{path}/{ID}"),
+        await node.post(f"{path}/{ID}/requeue"),
+    ]
+
+    assert [(each.status, each.error) for each in answers] == [(400, "invalid command")] * 6
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("groupBy=id", "invalid 'groupBy' (use error)"),
+        ("limit=0", "invalid 'limit' (must be >= 1)"),
+        ("limit=-1", "invalid 'limit' (must be >= 1)"),
+        ("limit=501", "invalid 'limit' (must be <= 500)"),
+        ("limit=1.5", "invalid 'limit' (use an integer)"),
+        ("cursor=nonsense", "invalid 'cursor'"),
+        ("cursor=%FF", "invalid 'cursor'"),
+        ("cursor=AAAA", "invalid 'cursor'"),
+        (f"cursor={'A' * 2000}", "invalid 'cursor'"),
+        ("cursor=a%2Fb%2B", "invalid 'cursor'"),
+    ],
+)
+async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
+    """Its bounds are told."""
+    answer = await node.get(f"admin/queues/c/dlq?{query}")
+
+    assert (answer.status, answer.error) == (400, text)
+
+
+async def test_a_cursor_is_good_for_its_own_list_alone(node: Client) -> None:
+    """Cut short, for another queue or of another tenant it is refused."""
+    for _ in range(2):
+        await died(node, "dl-cursor")
+    path = "admin/queues/dl-cursor/dlq?limit=1&cursor="
+    cursor = str((await node.get(path)).json["cursor"])
+    sound = await node.get(path + cursor)
+    broken = [
+        await node.get(path + cursor[:-2]),
+        await node.get(path + cursor + "AA"),
+        await node.get("admin/queues/dl-other/dlq?cursor=" + cursor),
+        await node.get("admin/tasks?cursor=" + cursor),
+        await Client(node.port, "other").get(path + cursor),
+    ]
+
+    assert sound.status == 200
+    assert [(each.status, each.error) for each in broken] == [(400, "invalid 'cursor'")] * 5

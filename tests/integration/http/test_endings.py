@@ -1,0 +1,104 @@
+"""Endings: of everything that could end an attempt one thing does, and what it said is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.integration.http.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROUNDS = 30
+
+
+async def test_of_endings_at_once_one_counts(node: Client) -> None:
+    """Results, nacks and an abandon race under one lease; a heartbeat resurrects nothing."""
+    for number in range(ROUNDS):
+        task_id = await node.create("raced")
+        await node.claim("raced")
+        sent: list[tuple[str, dict[str, object]]] = [
+            ("result", {"status": "COMPLETED", "result": {"by": 1}}),
+            ("heartbeat", {"extendSeconds": 600}),
+            ("result", {"status": "COMPLETED", "result": {"by": 2}}),
+            ("nack", {"delaySeconds": 60, "reason": "raced"}),
+            ("heartbeat", {"extendSeconds": 600}),
+            ("abandon", {}),
+        ]
+        # Another one first in each round.
+        sent = sent[number % len(sent) :] + sent[: number % len(sent)]
+        answers = await asyncio.gather(
+            *(node.post(f"tasks/{task_id}/{verb}", body) for verb, body in sent)
+        )
+        won = [
+            (verb, body)
+            for (verb, body), answer in zip(sent, answers, strict=True)
+            if verb != "heartbeat" and answer.status == 200
+        ]
+        refused = {answer.status for answer in answers} - {200}
+        after = (await node.get(f"tasks/{task_id}")).json
+        history = after["history"]
+        await node.post(f"tasks/{task_id}/cancel")
+
+        assert len(won) == 1, answers
+        assert refused == {409}
+        assert isinstance(history, list)
+        assert len(history) == 1
+        outcome, status, location = {
+            "result": ("COMPLETED", "COMPLETED", "NONE"),
+            "nack": ("NACKED", "PENDING", "DELAYED_ZSET"),
+            "abandon": ("ABANDONED", "PENDING", "PENDING_LIST"),
+        }[won[0][0]]
+        assert (history[0]["outcome"], after["status"], after["lastKnownLocation"]) == (
+            outcome,
+            status,
+            location,
+        )
+        if won[0][0] == "result":
+            stored = (await node.get(f"tasks/{task_id}/result")).json["result"]
+            assert isinstance(stored, dict)
+            assert stored["result"] == won[0][1]["result"]
+
+
+async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Client) -> None:
+    """The worker whose answer was lost learns that it has succeeded; another is refused."""
+    task_id = await node.create("answered")
+    await node.claim("answered")
+    body = {"status": "COMPLETED", "result": {"n": 1}}
+    first = await node.post(f"tasks/{task_id}/result", body)
+    again = await node.post(f"tasks/{task_id}/result", body)
+    batch = await node.post("tasks/batch/results", {"results": [{"taskId": task_id, **body}]})
+    other = await node.post(f"tasks/{task_id}/result", {**body, "result": {"n": 2}})
+    mate = await Client(node.port, "mate").post(f"tasks/{task_id}/result", body)
+
+    assert (first.status, again.status) == (200, 200)
+    assert first.json == again.json
+    assert batch.json["results"] == [{"taskId": task_id, "result": first.json}]
+    assert (other.status, other.error) == (409, "not-in-progress")
+    assert (mate.status, mate.error) == (409, "not-in-progress")
+
+
+async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) -> None:
+    """Reasons do not replace one another, and are there while the task waits."""
+    mate = Client(node.port, "mate")
+    task_id = await node.create("tried", maxAttempts=3)
+    await node.claim("tried")
+    await node.post(f"tasks/{task_id}/nack", {"delaySeconds": 1, "reason": "disk full"})
+    waiting = (await node.get(f"tasks/{task_id}")).json["history"]
+    await mate.claim("tried", waitSeconds=10)
+    await mate.post(f"tasks/{task_id}/abandon")
+    await node.claim("tried")
+    await node.post(f"tasks/{task_id}/nack", {"reason": "too hot"})
+    dead = (await node.get(f"tasks/{task_id}")).json
+
+    assert isinstance(waiting, list)
+    assert [attempt["error"] for attempt in waiting] == ["disk full"]
+    history = dead["history"]
+    assert isinstance(history, list)
+    assert [(each["worker"], each["outcome"], each.get("error")) for each in history] == [
+        ("w", "NACKED", "disk full"),
+        ("m", "ABANDONED", None),
+        ("w", "NACKED", "too hot"),
+    ]
+    assert (dead["lastKnownLocation"], dead["error"], dead["attempts"]) == ("DLQ_SET", "too hot", 3)

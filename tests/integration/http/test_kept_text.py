@@ -1,0 +1,57 @@
+"""Kept text: JSON goes through the broker as it was written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.http.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Neither a float nor a 64-bit integer holds these numbers; no encoder writes them like this.
+TEXT = '{"z":12345678901234567890123,"a":0.1000000000000000000001,  "n":1E+2,"e":{},"s":"\\u00fc/"}'
+
+
+async def test_a_payload_and_a_result_come_back_as_they_were_written(node: Client) -> None:
+    """Numbers with every digit, keys in their order, spaces and escapes as they are."""
+    created = await node.post("tasks", b'{"command":"kept","payload":%b}' % TEXT.encode())
+    claimed = await node.claim("kept")
+    task_id = created.json["id"]
+    done = await node.post(
+        f"tasks/{task_id}/result", b'{"status":"COMPLETED","result":%b}' % TEXT.encode()
+    )
+    read = await node.get(f"tasks/{task_id}/result")
+
+    assert created.json["payload"] == claimed["payload"] == TEXT
+    assert done.status == read.status == 200
+    assert f'"result":{TEXT}'.encode() in done.body
+    assert f'"result":{TEXT}'.encode() in read.body
+    task = read.json["task"]
+    assert isinstance(task, dict)
+    assert task["payload"] == TEXT
+
+
+async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
+    """The same promise, item by item."""
+    item = b'{"command":"kept-batch","payload":%b}' % TEXT.encode()
+    made = await node.post("tasks/batch", b'{"tasks":[%b,%b]}' % (item, item))
+    results = made.json["results"]
+    assert isinstance(results, list)
+    claimed = (await node.post("tasks/claim/batch", {"count": 2, "commands": ["kept-batch"]})).json
+    tasks = claimed["tasks"]
+    assert isinstance(tasks, list)
+
+    assert [result["task"]["payload"] for result in results] == [TEXT, TEXT]
+    assert [task["payload"] for task in tasks] == [TEXT, TEXT]
+
+
+async def test_an_empty_object_is_a_payload_and_a_result(node: Client) -> None:
+    """Empty is not absent: clients read the key without asking."""
+    task_id = await node.create("empty", payload={})
+    claimed = await node.claim("empty")
+    done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
+
+    assert claimed["payload"] == "{}"
+    assert json.loads(done.body)["result"] == {}

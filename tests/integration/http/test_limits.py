@@ -1,0 +1,209 @@
+"""Limits: each one, set low, is met with the answer that is documented, and what is within passes.
+
+Those of connections and of their patience are met in `test_stalled_clients.py`, those of artifacts
+in `test_artifacts.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings, PeerAddress
+from tests.integration.http.client import Answer, Client, single
+from tests.integration.http.conftest import Running
+
+LOW = {
+    "max_body_bytes": 4096,
+    "max_result_bytes": 1024,
+    "max_error_bytes": 1024,
+    "batch_max": 3,
+    "payload_depth_max": 5,
+    "idempotency_key_bytes_max": 8,
+    "max_attempts_max": 4,
+    "lease_seconds_max": 60,
+    "delay_seconds_max": 100,
+}
+TASK = {"command": "c", "payload": 1}
+OVERLOADED = (503, "overloaded", "not-applied", True)
+
+
+def told(answer: Answer) -> tuple[int, object]:
+    """Return what a test compares: status, and code or state."""
+    return answer.status, answer.json.get("code", answer.json.get("status"))
+
+
+async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -> None:
+    """And what is at it is taken."""
+    padding = 4096 - len('{"command": "c", "payload": ""}')
+    async with node_with(**LOW) as node:
+        for at, beyond, code in (
+            ({"payload": "x" * padding}, {"payload": "x" * (padding + 1)}, "body-too-large"),
+            ({"payload": [[[[[]]]]]}, {"payload": [[[[[[]]]]]]}, "invalid-body"),
+            (
+                {"idempotencyKey": "é" * 4},
+                {"idempotencyKey": "é" * 4 + "e"},
+                "invalid-idempotency-key",
+            ),
+            ({"maxAttempts": 4}, {"maxAttempts": 5}, "out-of-range"),
+            ({"delaySeconds": 100}, {"delaySeconds": 101}, "out-of-range"),
+            ({"ttlSeconds": 100}, {"ttlSeconds": 101}, "out-of-range"),
+        ):
+            taken = await node.post("tasks", TASK | at)
+            refused = await node.post("tasks", TASK | beyond)
+
+            assert told(taken) == (202, "PENDING"), at
+            assert told(refused) == (413 if code == "body-too-large" else 400, code), beyond
+
+
+async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with: Running) -> None:
+    """The task stays its worker's, who may say less."""
+    async with node_with(**LOW) as node:
+        for at, beyond, code in (
+            ({"result": "x" * 1022}, {"result": "x" * 1023}, "result-too-large"),
+            ({"error": "é" * 512}, {"error": "é" * 512 + "e"}, "error-too-large"),
+        ):
+            task_id = await node.create()
+            claimed = await node.post("tasks/claim", {"leaseSeconds": 60})
+            status = {"status": "FAILED" if "error" in at else "COMPLETED"}
+            refused = await node.post(f"tasks/{task_id}/result", status | beyond)
+            taken = await node.post(f"tasks/{task_id}/result", status | at)
+
+            assert told(claimed) == (200, "IN_PROGRESS")
+            assert told(refused) == (413, code)
+            assert told(taken) == (200, status["status"])
+
+        task_id = await node.create()
+        too_long = [
+            await node.post("tasks/claim", {"leaseSeconds": 61}),
+            await node.post("tasks/claim/batch", {"count": 1, "leaseSeconds": 61}),
+            await node.post(f"tasks/{task_id}/heartbeat", {"extendSeconds": 61}),
+        ]
+        assert [told(answer) for answer in too_long] == [(400, "out-of-range")] * 3
+
+
+async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> None:
+    """Of whatever kind; the answer names the limit that is set."""
+    async with node_with(**LOW) as node:
+        result = {"taskId": "x", "status": "FAILED", "error": "e"}
+        full = [
+            await node.post("tasks/batch", {"tasks": [TASK] * 3}),
+            await node.post("tasks/claim/batch", {"count": 3}),
+            await node.post("tasks/batch/results", {"results": [result] * 3}),
+        ]
+        overfull = [
+            await node.post("tasks/batch", {"tasks": [TASK] * 4}),
+            await node.post("tasks/claim/batch", {"count": 4}),
+            await node.post("tasks/batch/results", {"results": [result] * 4}),
+        ]
+
+        assert [answer.status for answer in full] == [200] * 3
+        assert [answer.error for answer in overfull] == [
+            "batch size exceeds maximum of 3",
+            "count exceeds maximum of 3",
+            "batch size exceeds maximum of 3",
+        ]
+
+
+async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
+    """It is cut short, not refused: the client of this test would not wait as long as it asks."""
+    async with node_with(claim_wait_seconds_max=1, result_wait_seconds_max=1) as node:
+        claimed = await node.post("tasks/claim", {"waitSeconds": 30})
+        task_id = await node.create()
+        result = await node.get(f"tasks/{task_id}/result?waitSeconds=60")
+
+        assert (claimed.status, claimed.body) == (204, b"")
+        assert told(result) == (404, "result-not-found")
+
+
+def overload(answer: Answer) -> tuple[int, object, str, bool]:
+    """Return what a client needs to know to try again."""
+    headers = answer.headers
+    return (
+        answer.status,
+        answer.json["code"],
+        headers["x-outcome"],
+        int(headers["retry-after"]) >= 1,
+    )
+
+
+async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: Running) -> None:
+    """One too many of either is told at once; those that wait, wait on and are served."""
+    async with node_with(waiters_max=2) as node:
+        task_id = await node.create("read")
+        claim = {"commands": ["c"], "waitSeconds": 15}
+        claims = [asyncio.ensure_future(node.post("tasks/claim", claim)) for _ in range(3)]
+        no_claim = await first_done(claims)
+        reads = [
+            asyncio.ensure_future(node.get(f"tasks/{task_id}/result?waitSeconds=15"))
+            for _ in range(3)
+        ]
+        no_read = await first_done(reads)
+        made = {await node.create(), await node.create()}
+        claimed = {(await each).json.get("id") for each in claims}
+        await node.claim("read")
+        await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": 1})
+        read = sorted([(await each).status for each in reads])
+
+        assert overload(no_claim) == overload(no_read) == OVERLOADED
+        assert claimed == made | {None}
+        assert read == [200, 200, 503]
+
+
+async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:
+    """Return the first answer; the others are still to come."""
+    done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+
+    assert (len(done), len(waiting)) == (1, 2)
+    return done.pop().result()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"operations_queued_max": 2}, {"operations_queued_bytes_max": 4000}]
+)
+async def test_writers_beyond_what_may_queue_are_told_to_come_back(
+    node_with: Running, limits: dict[str, int]
+) -> None:
+    """By number as by bytes: what is refused has not been done, and everything else has."""
+    async with node_with(**limits) as node:
+        task = {"command": "c", "payload": "x" * 1500}
+        answers: list[Answer] = []
+        async with asyncio.timeout(20):
+            while not any(answer.status == 503 for answer in answers):
+                answers += await asyncio.gather(*[node.post("tasks", task) for _ in range(60)])
+        counts = Counter(answer.status for answer in answers)
+        depth = await node.depth("c")
+
+        assert set(counts) == {202, 503}
+        assert {overload(answer) for answer in answers if answer.status == 503} == {OVERLOADED}
+        assert depth["ready"] == counts[202]
+
+
+async def test_a_request_that_finds_no_leader_ends_in_time(tmp_path: Path) -> None:
+    """Two of the three nodes are not there, and the answer does not wait for them."""
+    settings = single(tmp_path / "node", LimitSettings(request_timeout_ms=300))
+    absent = tuple(
+        PeerAddress(id=name, link="127.0.0.1:1", http="http://127.0.0.1") for name in ("n2", "n3")
+    )
+    node = Node(replace(settings, peers=(*settings.peers, *absent)))
+    await node.start()
+    client = Client(node.port)
+    try:
+        answers = [
+            await client.post("tasks", TASK),
+            await client.post("tasks/claim", {}),
+            await client.get("tasks/some-id"),
+        ]
+    finally:
+        for writer in client.open:
+            writer.close()
+        await node.stop()
+
+    assert [told(answer) for answer in answers] == [(503, "no-leader")] * 3
+    assert {answer.error for answer in answers} == {"no leader for shard"}
+    assert {answer.headers["retry-after"] for answer in answers} == {"1"}

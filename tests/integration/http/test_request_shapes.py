@@ -1,0 +1,202 @@
+"""Shapes of requests: what two readers could understand differently is refused, and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+
+import pytest
+
+from tests.integration.http.client import DEADLINE_S, Client, read_answer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: node\r\n"
+POST = b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer acme\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+TASK = b'{"command":"shapes","payload":1}'
+SMUGGLED = ASK + b"\r\n"
+
+
+async def said(node: Client, raw: bytes) -> bytes:
+    """Return all that the node says to these bytes and to nothing more."""
+    reader, writer = await node.connect()
+    writer.write(raw)
+    async with asyncio.timeout(DEADLINE_S):
+        return await reader.read()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding:\r\n chunked\r\n",
+        b"X: y\rTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 5\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 5_0\r\n",
+        b"Content-Length: \r\n",
+        b"Content-Length: %b\r\n" % (b"9" * 100),
+    ],
+)
+async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head: bytes) -> None:
+    """One answer, a 400, and the connection is over: nothing behind it is read as a request."""
+    answers = await said(node, POST + head + b"\r\n0\r\n\r\n" + SMUGGLED)
+
+    assert answers.count(b"HTTP/1.") == 1
+    assert answers.split(b" ")[1] == b"400"
+    assert b'"code":"bad-request"' in answers
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        ASK + b"X: y\r\n folded\r\n\r\n",
+        ASK + b"X: y\0z\r\n\r\n",
+        ASK + b"X Y: z\r\n\r\n",
+        ASK + b"XYZ\r\n\r\n",
+        ASK + b"Host: other\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\nHost: node\n\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: node\r\n\r\n",
+        b"GET /%b HTTP/1.1\r\nHost: node\r\n\r\n" % (b"a" * 20_000),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"SPEAK /healthz HTTP/1.1\r\nHost: node\r\n\r\n",
+        ASK + b"".join(b"X-%d: y\r\n" % number for number in range(20_000)) + b"\r\n",
+        ASK + b"X-Large: %b\r\n\r\n" % (b"y" * 10_000),
+        CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"ffffffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\n{}XX0\r\n\r\n",
+        CHUNKED + b"2;\n{}\r\n0\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: bytes) -> None:
+    """With a request id of its own, since there is no request that could have named one."""
+    reader, writer = await node.connect()
+    writer.write(raw)
+    answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+    assert (answer.status, answer.json["code"]) == (400, "bad-request")
+    assert answer.json["requestId"] == answer.headers["x-request-id"]
+    assert len(answer.headers["x-request-id"]) == 32
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'20;a=b;c="d"\r\n' + TASK + b"\r\n0\r\n\r\n",
+        b"20;" + b"a" * 100_000 + b"\r\n" + TASK + b"\r\n0\r\n\r\n",
+        b"20\r\n" + TASK + b"\r\n0\r\nX-Trailer: unheeded\r\n\r\n",
+        b"".join(b"1\r\n%c\r\n" % byte for byte in TASK) + b"0\r\n\r\n",
+    ],
+    ids=["extensions", "a long extension", "a trailer", "a byte a chunk"],
+)
+async def test_chunks_may_be_as_odd_as_their_grammar_allows(node: Client, body: bytes) -> None:
+    """What is not understood of them is passed over."""
+    reader, writer = await node.connect()
+    writer.write(CHUNKED + body)
+    answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+    await node.post(f"tasks/{answer.json['id']}/cancel")
+
+    assert answer.status == 202
+
+
+async def test_a_body_of_endless_tiny_chunks_ends_at_the_limit_of_bytes(node: Client) -> None:
+    """However it is cut, a body is no longer than any other may be."""
+    reader, writer = await node.connect()
+    writer.write(CHUNKED)
+    answering = asyncio.ensure_future(read_answer(reader))
+    async with asyncio.timeout(DEADLINE_S):
+        while not answering.done():
+            writer.write(b"1\r\n \r\n" * 10_000)
+            await asyncio.wait([answering], timeout=0.001)
+
+    answer = answering.result()
+    assert (answer.status, answer.json["code"]) == (413, "body-too-large")
+
+
+@pytest.mark.parametrize("token", ["acme", "wrong"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+async def test_a_packed_body_is_not_unpacked(
+    node: Client, caplog: pytest.LogCaptureFixture, encoding: str, token: str
+) -> None:
+    """A kilobyte that stands for a megabyte is a kilobyte, and what is broken is nobody's alarm."""
+    with caplog.at_level(logging.WARNING):
+        packed = gzip.compress(b" " * 2**20 + TASK)
+        answers = [
+            await node.post("tasks", body, token=token, Content_Encoding=encoding)
+            for body in (packed, b"x" * 100)
+        ]
+
+    expected = (400, "invalid-body") if token == "acme" else (401, "unauthorized")
+    assert [(answer.status, answer.json["code"]) for answer in answers] == [expected] * 2
+    assert caplog.records == []
+
+
+async def test_an_expectation_is_met_or_refused(node: Client) -> None:
+    """`100-continue` is answered before the body comes; another is nothing this server knows."""
+    reader, writer = await node.connect()
+    writer.write(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(TASK))
+    go_on = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
+    writer.write(TASK)
+    created = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+    await node.post(f"tasks/{created.json['id']}/cancel")
+    odd = await node.post("tasks", TASK, Expect="magic")
+
+    assert go_on.startswith(b"HTTP/1.1 100 ")
+    assert created.status == 202
+    assert (odd.status, odd.json["code"]) == (417, "expectation-failed")
+
+
+async def test_no_other_protocol_is_switched_to(node: Client) -> None:
+    """A request to upgrade is answered like any other."""
+    answers = [
+        await node.get("/healthz", Connection="Upgrade", Upgrade="websocket"),
+        await node.get("/healthz", Connection="Upgrade, HTTP2-Settings", Upgrade="h2c"),
+    ]
+
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+@pytest.mark.parametrize("state", [b"a=\xff", b"a=\xc3\xa9", b"a=\x80,b=c"])
+async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
+    node: Client, state: bytes
+) -> None:
+    """As W3C Trace Context has it: the trace goes on without, and the task is made all the same."""
+    parent = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+    head = POST + b"Connection: close\r\nContent-Length: %d\r\n" % len(TASK)
+    traced = head + b"traceparent: %b\r\ntracestate: %b\r\n\r\n" % (parent, state)
+
+    answer = await said(node, traced + TASK)
+    made = json.loads(answer.partition(b"\r\n\r\n")[2])
+
+    assert answer.split(b" ")[1] == b"202"
+    assert made["traceParent"] == parent.decode()
+    assert "traceState" not in made
+
+
+@pytest.mark.parametrize("second", [b"Bearer other", b"Bearer acme", b"", b"Basic x"])
+async def test_a_caller_who_names_itself_twice_is_refused(node: Client, second: bytes) -> None:
+    """A proxy before the node may have believed the other of the two."""
+    once = b"GET /v1/codeq/admin/queues HTTP/1.1\r\nHost: node\r\nConnection: close\r\n"
+    once += b"Authorization: Bearer acme\r\n"
+
+    good = await said(node, once + b"\r\n")
+    twice = await said(node, once + b"Authorization: %b\r\n\r\n" % second)
+
+    assert good.split(b" ")[1] == b"200"
+    assert twice.split(b" ")[1] == b"401"

@@ -1,0 +1,294 @@
+"""Task lists: what there is, where it is, why it is there, and what is deleted of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.settings import LifecycleSettings, LimitSettings, RateLimitSettings
+from tests.integration.http.client import DEADLINE_S, Client, serving, single
+from tests.integration.http.operating import died, finished, pages, walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ID = "00000000-0000-4000-8000-000000000000"
+
+
+async def _one_of_each(node: Client, command: str) -> dict[str, set[str]]:
+    """Make a task of every status; return their ids by status."""
+    cancelled = await node.create(command)
+    await node.post(f"tasks/{cancelled}/cancel")
+    dead = await died(node, command)
+    done = await finished(node, command)
+    held = await node.create(command)
+    await node.claim(command)
+    ready = await node.create(command)
+    delayed = await node.create(command, delaySeconds=3600)
+    return {
+        "PENDING": {ready, delayed},
+        "IN_PROGRESS": {held},
+        "COMPLETED": {done},
+        "FAILED": {dead, cancelled},
+    }
+
+
+async def _until_after(node: Client, task_id: str) -> str:
+    """Return an instant, not in the future, at which the task had ended for a while."""
+    ended = datetime.fromisoformat(str((await node.get(f"tasks/{task_id}")).json["updatedAt"]))
+    before = ended + timedelta(milliseconds=1)
+    while datetime.now(tz=UTC) < before:
+        await node.get("/healthz")
+    return before.isoformat()
+
+
+async def test_tasks_are_listed_by_status(node: Client) -> None:
+    """Each in one list, and all in the list of all."""
+    expected = await _one_of_each(node, "tl-status")
+    for status, ids in expected.items():
+        path = f"admin/tasks?command=TL-status&status={status}"
+        found = await walked(node, path, "tasks")
+
+        assert {each["id"] for each in found} == ids
+        assert {each["status"] for each in found} == {status}
+    everything = await walked(node, "admin/tasks?command=tl-status&limit=1", "tasks")
+
+    assert sorted(each["id"] for each in everything) == sorted(set.union(*expected.values()))
+
+
+async def test_a_listed_task_is_the_task(node: Client) -> None:
+    """Payload and all."""
+    task_id = await node.create("tl-same", payload={"a": [1, 2.5, None]}, priority=3)
+    [listed] = await walked(node, "admin/tasks?command=tl-same", "tasks")
+
+    assert listed == (await node.get(f"tasks/{task_id}")).json
+
+
+async def test_a_walk_meets_each_task_once_while_tasks_are_added(node: Client) -> None:
+    """What stays where it is is met exactly once, over queues, places and shards."""
+    lister = Client(node.port, "listed")
+    before = set()
+    for command in ("one", "Two", "three.3"):
+        before |= set.union(*(await _one_of_each(lister, command)).values())
+        before |= {await lister.create(command) for _ in range(4)}
+    met: list[str] = []
+    async for page in pages(lister, "admin/tasks?limit=3"):
+        assert len(page["tasks"]) <= 3
+        met += [each["id"] for each in page["tasks"]]
+        await lister.create("Two")
+        await lister.create("zero", delaySeconds=60)
+
+    assert len(met) == len(set(met))
+    assert before <= set(met)
+
+
+async def test_waiting_tasks_are_listed_in_claim_order(node: Client) -> None:
+    """The higher priority first."""
+    low, high = (
+        await node.create("tl-order", priority=0),
+        await node.create("tl-order", priority=9),
+    )
+    listed = await walked(node, "admin/tasks?command=tl-order&status=PENDING", "tasks")
+
+    assert [each["id"] for each in listed] == [high, low]
+
+
+async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
+    """Over all queues when none is named."""
+    lister = Client(node.port, "mine")
+    task_id = await died(lister, "tl-error", "rare")
+    await died(lister, "tl-error", "common")
+
+    assert [each["id"] for each in await walked(lister, "admin/tasks?error=rare", "tasks")] == [
+        task_id
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("status=READY", "invalid status"),
+        ("status=pending", "invalid status"),
+        ("command=a%20b", "invalid command"),
+        ("command=a%2Fb", "invalid command"),
+        ("limit=0", "invalid 'limit' (must be >= 1)"),
+        ("limit=501", "invalid 'limit' (must be <= 500)"),
+        ("limit=ten", "invalid 'limit' (use an integer)"),
+        ("cursor=nonsense", "invalid 'cursor'"),
+    ],
+)
+async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
+    """Its bounds are told."""
+    answer = await node.get(f"admin/tasks?{query}")
+
+    assert (answer.status, answer.error) == (400, text)
+
+
+# -- cleanup -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"{}", b" "])
+async def test_a_cleanup_without_a_word_deletes_nothing_before_its_time(
+    node: Client, body: bytes
+) -> None:
+    """It says what it went by: a thousand tasks, and the broker's retention."""
+    cleaner = Client(node.port, "cleaned")
+    task_id = await finished(cleaner, "kept")
+    answer = await cleaner.post("admin/tasks/cleanup", body)
+    age = datetime.now(tz=UTC) - datetime.fromisoformat(str(answer.json["before"]))
+
+    assert answer.status == 200
+    assert set(answer.json) == {"deleted", "before", "limit"}
+    assert (answer.json["deleted"], answer.json["limit"]) == (0, 1000)
+    assert age >= timedelta(days=1)
+    assert (await cleaner.get(f"tasks/{task_id}")).status == 200
+
+
+async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Client) -> None:
+    """The living, the dead letters and what ended later stay."""
+    cleaner = Client(node.port, "cleaned")
+    expected = await _one_of_each(cleaner, "cleanup")
+    [done] = expected["COMPLETED"]
+    before = await _until_after(cleaner, done)
+    later = await finished(cleaner, "cleanup-later")
+    answer = await cleaner.post("admin/tasks/cleanup", {"before": before})
+    left = {each["id"] for each in await walked(cleaner, "admin/tasks?command=cleanup", "tasks")}
+    dead = {each["id"] for each in (await cleaner.get("admin/queues/cleanup/dlq")).json["tasks"]}
+
+    assert answer.json["deleted"] >= 2
+    assert left == expected["PENDING"] | expected["IN_PROGRESS"] | dead
+    assert (await cleaner.get(f"tasks/{later}")).status == 200
+    assert (await cleaner.get(f"tasks/{done}")).status == 404
+
+
+async def test_a_cleanup_stops_at_its_limit(node: Client) -> None:
+    """And says what the limit was, moved into its bounds."""
+    cleaner = Client(node.port, "theirs")
+    ids = [await finished(cleaner, "limited") for _ in range(3)]
+    before = await _until_after(cleaner, ids[-1])
+    first = await cleaner.post("admin/tasks/cleanup", {"limit": 2, "before": before})
+    huge = await cleaner.post("admin/tasks/cleanup", {"limit": 10**9, "before": before})
+    none = await cleaner.post("admin/tasks/cleanup", {"limit": -5, "before": before})
+
+    assert (first.json["deleted"], first.json["limit"]) == (2, 2)
+    assert (huge.json["deleted"], huge.json["limit"]) == (1, 10_000)
+    assert (none.json["deleted"], none.json["limit"]) == (0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"before": "yesterday"}, "invalid 'before' (use RFC3339)"),
+        ({"before": "2024-01-01"}, "invalid 'before' (use RFC3339)"),
+        ({"before": "2024-01-01T00:00:00"}, "invalid 'before' (use RFC3339)"),
+        ({"before": "9999-12-31T23:59:59Z"}, "invalid 'before' (must not be in the future)"),
+        ({"before": 5}, "invalid body"),
+        ({"limit": "5"}, "invalid body"),
+        ({"limit": 10**30}, "invalid body"),
+    ],
+)
+async def test_a_cleanup_asked_for_wrongly_is_refused(
+    node: Client, body: dict[str, object], text: str
+) -> None:
+    """In the reference's words where it has them."""
+    answer = await node.post("admin/tasks/cleanup", body)
+
+    assert (answer.status, answer.error) == (400, text)
+
+
+async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Client) -> None:
+    """There is no such task."""
+    answer = await node.post("admin/tasks/cleanup", {"before": "1901-01-01T00:00:00Z"})
+
+    assert (answer.status, answer.json["deleted"]) == (200, 0)
+    assert answer.json["before"] == "1901-01-01T00:00:00.000Z"
+
+
+async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path: Path) -> None:
+    """A topic's retention and an idempotency key go beyond the broker's own."""
+    settings = replace(
+        single(tmp_path / "node", LimitSettings()),
+        lifecycle=LifecycleSettings(retention_seconds=1),
+    )
+    async with serving(settings) as client:
+        await client.send("PUT", "admin/topics/long", b'{"retentionSeconds":3600}')
+        kept = await finished(client, "long")
+        async with asyncio.timeout(DEADLINE_S):
+            answer = await client.post("admin/tasks/cleanup")
+            ended = str((await client.get(f"tasks/{kept}")).json["updatedAt"])
+            while str(answer.json["before"]) <= ended:
+                answer = await client.post("admin/tasks/cleanup")
+        spared = await client.get(f"tasks/{kept}")
+        told = await client.post("admin/tasks/cleanup", {"before": answer.json["before"]})
+
+    assert (answer.json["deleted"], spared.status) == (0, 200)
+    assert told.json["deleted"] == 1
+
+
+async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
+    """The second of one a minute is refused, whatever its body."""
+    settings = replace(
+        single(tmp_path / "node", LimitSettings()),
+        rate_limit=RateLimitSettings(admin_requests_per_minute=1, admin_burst_size=1),
+    )
+    async with serving(settings) as client:
+        first = await client.post("admin/tasks/cleanup")
+        second = await client.post("admin/tasks/cleanup", b"nonsense")
+        listed = await client.get("admin/tasks")
+
+    assert (first.status, listed.status) == (200, 200)
+    assert (second.status, second.error) == (429, "rate limit exceeded")
+    assert (second.json["scope"], second.json["operation"]) == ("admin", "cleanup")
+    assert int(second.headers["retry-after"]) >= 1
+
+
+# -- explain -----------------------------------------------------------------------------------
+
+
+async def test_every_state_of_a_task_is_explained(node: Client) -> None:
+    """Each has one reason; what time ends says when."""
+    ready, behind = await node.create("tl-explain"), await node.create("tl-explain", priority=0)
+    delayed = await node.create("tl-explain", delaySeconds=3600)
+    dead, done = await died(node, "tl-explain-2"), await finished(node, "tl-explain-2")
+    cancelled = await node.create("tl-explain-2")
+    await node.post(f"tasks/{cancelled}/cancel")
+    held = await node.create("tl-explain-3")
+    await node.claim("tl-explain-3")
+
+    async def reason(task_id: str) -> tuple[object, object, bool]:
+        told = (await node.get(f"tasks/{task_id}/explain")).json
+        assert told["taskId"] == task_id
+        assert told["message"]
+        return told["reason"], told["waiting"], "until" in told
+
+    assert await reason(ready) == ("no-claim", True, False)
+    assert (await reason(behind))[0] in ("no-claim", "behind-others")
+    assert await reason(delayed) == ("scheduled", True, True)
+    assert await reason(dead) == ("dead-letter", False, False)
+    assert await reason(done) == ("completed", False, False)
+    assert await reason(cancelled) == ("cancelled", False, False)
+    assert await reason(held) == ("running", False, True)
+    await node.post("admin/queues/tl-explain/pause")
+    assert await reason(ready) == ("queue-paused", True, False)
+    await node.post("admin/queues/tl-explain/resume")
+
+
+async def test_any_token_of_the_tenant_may_ask_why(node: Client) -> None:
+    """A worker's as well; another tenant's not."""
+    task_id = await node.create("tl-asked")
+    worker = await node.get(f"tasks/{task_id}/explain", token="narrow")
+    stranger = await node.get(f"tasks/{task_id}/explain", token="other")
+
+    assert worker.status == 200
+    assert (stranger.status, stranger.error) == (404, "task not found")
+
+
+@pytest.mark.parametrize("task_id", [ID, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9"])
+async def test_what_is_no_task_is_not_explained(node: Client, task_id: str) -> None:
+    """It is not found."""
+    answer = await node.get(f"tasks/{task_id}/explain")
+
+    assert (answer.status, answer.error) == (404, "task not found")

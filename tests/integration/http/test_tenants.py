@@ -1,0 +1,225 @@
+"""Tenants: nobody reaches what is another's, by any route there is.
+
+The routes come from the route table: a new one that carries an id or a name, or that shows a list,
+is tried here without being told of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.api.app import ROUTES
+from codeq_cluster.api.middleware import Route
+from codeq_cluster.auth import Access
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings
+from tests.integration.http.client import BASE, Answer, Client, serving, single
+from tests.integration.http.operating import died, finished
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+URL = "http://127.0.0.1:9/nobody"
+QUEUE = "shared-name"
+# What is the cluster's own and no tenant's: where nodes are, and that there are backups.
+OF_THE_CLUSTER = tuple(
+    f"{BASE}/{path}" for path in ("raft/status", "admin/cluster", "admin/backup")
+)
+NAMED = [
+    route for route in ROUTES if "{" in route.path and not route.path.startswith(OF_THE_CLUSTER)
+]
+LISTS = [
+    route
+    for route in ROUTES
+    if route.method == "GET"
+    and "{" not in route.path
+    and route.access is not Access.OPEN
+    and not route.path.startswith(OF_THE_CLUSTER)
+]
+# Bodies with which a route would act, were the thing the caller's; the rest takes an empty one.
+BODIES: dict[str, dict[str, object]] = {
+    "/result": {"status": "FAILED", "error": "stolen"},
+    "/topics/{name}": {"maxAttempts": 1},
+}
+QUERIES = {("DELETE", f"{BASE}/admin/topics/{{name}}"): "?deletionPolicy=Delete"}
+
+
+class Owned:
+    """What one tenant has: a task in every place, and one of everything beside tasks."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.tasks: dict[str, str] = {}
+        self.others: dict[str, str] = {}
+
+    async def make(self) -> None:
+        """Make it all."""
+        client = self.client
+        await client.send("PUT", f"admin/topics/{QUEUE}", b'{"maxAttempts":9,"weight":3}')
+        self.tasks["dead"] = await died(client, QUEUE, webhook=URL)
+        self.tasks["done"] = await finished(client, QUEUE)
+        self.tasks["held"] = await client.create(QUEUE)
+        await client.claim(QUEUE)
+        self.tasks["ready"] = await client.create(QUEUE)
+        self.tasks["delayed"] = await client.create(QUEUE, delaySeconds=3600)
+        made = await client.post("workers/subscriptions", {"callbackUrl": URL})
+        self.others["subscription"] = str(made.json["subscriptionId"])
+        self.others["delivery"] = f"{self.tasks['dead']}.1"
+
+    @property
+    def ids(self) -> list[str]:
+        """Every id, of whatever."""
+        return [*self.tasks.values(), *self.others.values()]
+
+    async def seen(self) -> dict[str, Any]:
+        """Return all that its tenant can read of it, but for what time changes by itself."""
+        client = self.client
+        seen: dict[str, Any] = {}
+        for task_id in self.tasks.values():
+            seen[task_id] = (await client.get(f"tasks/{task_id}")).json
+        for path in (
+            "admin/queues",
+            f"admin/queues/{QUEUE}",
+            f"admin/queues/{QUEUE}/dlq",
+            f"admin/topics/{QUEUE}",
+            "admin/topics",
+            "admin/audit",
+            "workers/subscriptions",
+        ):
+            seen[path] = json.loads((await client.get(path)).body)
+        text = json.dumps(seen)
+        return json.loads(re.sub(r'"oldestReadySeconds": \d+', '"oldestReadySeconds": 0', text))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node for this file alone: what a tenant sees is compared as a whole."""
+    directory = tmp_path_factory.mktemp("tenants")
+    settings = replace(
+        single(directory / "node", LimitSettings()),
+        artifacts=ArtifactSettings(
+            provider=ArtifactProvider.LOCAL, directory=directory / "artifacts"
+        ),
+    )
+    async with serving(settings) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def theirs(node: Client) -> Owned:
+    """Have a tenant own something of everything."""
+    owned = Owned(Client(node.port, "theirs"))
+    await owned.make()
+    return owned
+
+
+def _path(route: Route, **known: str) -> str:
+    """Fill in a route's path; what is not known of it is called `x`."""
+    return re.sub(r"{(\w+)}", lambda part: known.get(part[1], "x"), route.path)
+
+
+async def _try(client: Client, route: Route, item_id: str) -> Answer:
+    path = _path(route, id=item_id, command=QUEUE, name=QUEUE)
+    ending = next((each for each in BODIES if route.path.endswith(each)), "")
+    body = json.dumps(BODIES.get(ending, {})).encode() if route.unreadable else b""
+    return await client.send(route.method, path + QUERIES.get((route.method, route.path), ""), body)
+
+
+@pytest.mark.parametrize("route", NAMED, ids=lambda route: f"{route.method} {route.path}")
+async def test_no_route_reaches_what_another_tenant_owns(
+    node: Client, theirs: Owned, route: Route
+) -> None:
+    """By its very id and name, with a token that may do everything among its own."""
+    stranger = Client(node.port, "mine")
+    before = await theirs.seen()
+    for item_id in theirs.ids if "{id}" in route.path else [""]:
+        answer = await _try(stranger, route, item_id)
+
+        if "{id}" in route.path:
+            assert answer.status == 404, item_id
+            assert not answer.body or answer.json["code"] == "not-found"
+        else:
+            assert not any(each in answer.body.decode() for each in theirs.ids)
+    assert await theirs.seen() == before
+
+
+@pytest.mark.parametrize(
+    "route",
+    [route for route in NAMED if "{id}" not in route.path],
+    ids=lambda route: f"{route.method} {route.path}",
+)
+async def test_a_name_of_another_tenants_is_as_empty_as_any_other(
+    node: Client, theirs: Owned, route: Route
+) -> None:
+    """What is said of it is what is said of a name that nobody uses."""
+    fresh = Client(node.port, "listed")
+    query = QUERIES.get((route.method, route.path), "")
+    body = b"{}" if route.unreadable else b""
+
+    async def said(name: str) -> tuple[int, str]:
+        path = _path(route, command=name, name=name) + query
+        answer = await fresh.send(route.method, path, body, X_Request_Id="same")
+        text = answer.body.decode().replace(name, "NAME")
+        return answer.status, re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "INSTANT", text)
+
+    assert theirs.ids
+    assert await said(QUEUE) == await said("nobody-uses-it")
+
+
+@pytest.mark.parametrize("route", LISTS, ids=lambda route: route.path)
+async def test_every_list_shows_a_tenant_its_own_alone(
+    node: Client, theirs: Owned, route: Route
+) -> None:
+    """To one that has nothing, nothing."""
+    empty = Client(node.port, "pauses")
+    answer = await empty.send("GET", route.path, b"")
+    theirs_shown = await theirs.client.send("GET", route.path, b"")
+
+    assert answer.status == 200
+    found = json.loads(answer.body)
+    assert found == [] or list(found.values()) == [[]]
+    shown = json.loads(theirs_shown.body)
+    assert shown != found
+
+
+async def test_another_tenants_ids_select_nothing(node: Client, theirs: Owned) -> None:
+    """In a body, where a route takes several."""
+    stranger = Client(node.port, "mine")
+    before = await theirs.seen()
+    ids = json.dumps({"ids": theirs.ids}).encode()
+    requeued = await stranger.post(f"admin/queues/{QUEUE}/dlq/requeue", ids)
+    deleted = await stranger.send("DELETE", f"admin/queues/{QUEUE}/dlq", ids)
+    replayed = await stranger.post("admin/deliveries/replay", ids)
+    results = [{"taskId": each, "status": "FAILED", "error": "e"} for each in theirs.ids]
+    submitted = await stranger.post("tasks/batch/results", {"results": results})
+    everything = [
+        await stranger.post(f"admin/queues/{QUEUE}/dlq/requeue"),
+        await stranger.send("DELETE", f"admin/queues/{QUEUE}/dlq", b""),
+        await stranger.post("admin/deliveries/replay", {"all": True}),
+        await stranger.post("admin/tasks/cleanup", {"before": "2026-01-01T00:00:00Z"}),
+    ]
+    claimed = await stranger.post("tasks/claim", {"commands": [QUEUE]})
+
+    assert (requeued.json["matched"], deleted.json["matched"]) == (0, 0)
+    assert replayed.json == {"replayed": 0}
+    told: Any = submitted.json["results"]
+    assert {each["error"] for each in told} == {"task not found"}
+    assert all(each.status == 200 for each in everything)
+    assert claimed.status == 204
+    assert await theirs.seen() == before
+
+
+async def test_a_pause_stops_its_own_tenant_alone(node: Client) -> None:
+    """Queues of one name are two queues."""
+    one, two = Client(node.port, "topics"), Client(node.port, "audited")
+    await one.post("admin/queues/pausable/pause")
+    await one.create("pausable")
+    await two.create("pausable")
+
+    assert (await one.post("tasks/claim", {"commands": ["pausable"]})).status == 204
+    assert (await two.post("tasks/claim", {"commands": ["pausable"]})).status == 200

@@ -1,0 +1,118 @@
+"""Tenants apart: what a token does not name gives its bearer nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.integration.http.client import BASE, Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_an_admin_sees_the_queues_of_its_tenant_alone(node: Client) -> None:
+    """Another tenant's queue of the same name counts for that tenant."""
+    other = Client(node.port, "other")
+    await node.create("theirs-and-mine")
+    for _ in range(2):
+        await other.create("theirs-and-mine")
+    await other.create("theirs-alone")
+
+    listed = await node.get("admin/queues")
+    mine = await node.depth("theirs-and-mine")
+    not_mine = await node.depth("theirs-alone")
+
+    queues = {queue["command"]: queue["ready"] for queue in _array(listed.body)}
+    assert queues["theirs-and-mine"] == mine["ready"] == 1
+    assert "theirs-alone" not in queues
+    assert not_mine["ready"] == 0
+
+
+async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Client) -> None:
+    """Both tokens say `w`; neither can claim or end what the other has."""
+    other = Client(node.port, "other")
+    task_id = await node.create("namesake")
+    nothing = await other.post("tasks/claim", {"commands": ["namesake"]})
+    held = await node.claim("namesake")
+    stolen = await other.post(
+        f"tasks/{task_id}/result",
+        {"status": "COMPLETED", "result": {}, "leaseToken": held["leaseToken"]},
+    )
+
+    assert nothing.status == 204
+    assert (stolen.status, stolen.error) == (404, "task not found")
+    assert (await node.get(f"tasks/{task_id}")).json["status"] == "IN_PROGRESS"
+
+
+async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -> None:
+    """Whoever asks: what lives stays, and another tenant's stays as it is."""
+    other = Client(node.port, "other")
+    ended = [await client.create("swept") for client in (node, other)]
+    for client, task_id in zip((node, other), ended, strict=True):
+        assert (await client.post(f"tasks/{task_id}/cancel")).status == 200
+    alive = await node.create("swept")
+    # The instant of an end is in the past once a later request has been answered after it.
+    said = str((await node.get(f"tasks/{ended[0]}")).json["updatedAt"])
+    before = (datetime.fromisoformat(said) + timedelta(milliseconds=1)).isoformat()
+    while True:
+        answer = await node.post("admin/tasks/cleanup", {"before": before, "limit": 10_000})
+        if answer.status == 200:
+            break
+        assert answer.error == "invalid 'before' (must not be in the future)"
+
+    assert (await node.get(f"tasks/{ended[0]}")).status == 404
+    assert (await node.get(f"tasks/{alive}")).json["status"] == "PENDING"
+    assert (await other.get(f"tasks/{ended[1]}")).json["status"] == "FAILED"
+
+
+async def test_what_a_tenant_has_beside_tasks_is_its_own(node: Client) -> None:
+    """Subscriptions, dead letters and pauses of another are neither seen nor touched."""
+    other = Client(node.port, "other")
+    url = {"callbackUrl": "https://example.com/wake", "ttlSeconds": 600}
+    made = (await other.post("workers/subscriptions", url)).json["subscriptionId"]
+    task_id = await other.create("both", maxAttempts=1)
+    await other.claim("both")
+    await other.post(f"tasks/{task_id}/abandon")
+    await node.post("admin/queues/both/pause")
+
+    renewed = await node.post(f"workers/subscriptions/{made}/heartbeat", {})
+    ended = await node.send("DELETE", f"{BASE}/workers/subscriptions/{made}", b"")
+    listed = await node.get("workers/subscriptions?limit=500")
+    letters = await node.get("admin/queues/both/dlq")
+    revived = await node.post("admin/queues/both/dlq/requeue", {})
+    after = await other.get(f"tasks/{task_id}")
+    await other.create("both")
+
+    assert (renewed.status, ended.status) == (404, 404)
+    assert str(made) not in listed.body.decode()
+    assert letters.json["tasks"] == []
+    assert revived.json["requeued"] == 0
+    assert after.json["lastKnownLocation"] == "DLQ_SET"
+    assert (await other.claim("both"))["status"] == "IN_PROGRESS"
+
+
+@pytest.mark.parametrize("header", ["X_Role", "X_User_Role", "X_Tenant_Id", "X_Codeq_Tenant"])
+@pytest.mark.parametrize("value", ["ADMIN", "acme"])
+async def test_no_header_makes_anybody_more_than_the_token_says(
+    node: Client, header: str, value: str
+) -> None:
+    """Neither an admin, nor a caller at all, nor somebody of another tenant."""
+    task_id = await node.create("secret")
+    extra = {header: value}
+    admin = await node.get("admin/queues", token="narrow", **extra)
+    nobody = await node.get("admin/queues", token="", **extra)
+    stranger = await node.get(f"tasks/{task_id}", token="other", **extra)
+    homeless = await node.send("GET", f"{BASE}/tasks/{task_id}", b"", token="homeless", **extra)
+
+    assert (admin.status, admin.error) == (401, "unauthorized. Admin only")
+    assert (nobody.status, nobody.error) == (401, "missing Authorization header")
+    assert (stranger.status, stranger.error) == (404, "not found")
+    assert (homeless.status, homeless.error) == (403, "invalid tenant claims")
+
+
+def _array(body: bytes) -> list[dict[str, object]]:
+    value = json.loads(body)
+    assert isinstance(value, list)
+    return value

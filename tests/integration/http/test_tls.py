@@ -1,0 +1,314 @@
+"""HTTPS: what is served, what is refused, and certificates that change while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings, TlsSettings
+from codeq_cluster.testing.certificates import Authority
+from tests.integration.http.client import DEADLINE_S, Client, read_answer, single
+
+AUTHORITY = Authority()
+STRANGE = Authority("strange")
+ASK = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A node that serves https, and the files of its certificate."""
+
+    node: Client
+    certificate: Path
+    key: Path
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority.pem.decode())
+
+
+@contextlib.asynccontextmanager
+async def serving(directory: Path, **limits: int) -> AsyncIterator[Served]:
+    """Run a node with a certificate for 127.0.0.1."""
+    certificate, key = directory / "node.pem", directory / "node.key"
+    AUTHORITY.issue("127.0.0.1").write(certificate, key)
+    settings = replace(
+        single(directory / "data", LimitSettings(**limits)),
+        tls=TlsSettings(cert_file=certificate, key_file=key),
+    )
+    node = Node(settings)
+    await node.start()
+    client = Client(node.port, trust=trusting(AUTHORITY))
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while (await client.get("/readyz")).status != 200:
+                pass  # Asking takes its time, and the deadline bounds it.
+        yield Served(client, certificate, key)
+    finally:
+        for writer in client.open:
+            writer.transport.abort()
+        await node.stop()
+
+
+async def shown(node: Client) -> int:
+    """Return the serial number that a new connection is shown."""
+    _, writer = await node.connect()
+    serial = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    return int(serial, 16)
+
+
+async def until(claim: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await claim():
+            pass  # Asking takes its time, and the deadline bounds it.
+
+
+async def metric(node: Client, name: str) -> float:
+    text = (await node.get("/metrics")).body.decode()
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert found, f"{name} is not among the metrics"
+    return float(found[1])
+
+
+async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
+    """Create, claim and result, and the certificate's end is among the metrics."""
+    async with serving(tmp_path) as served:
+        task_id = await served.node.create("c", payload={"text": "x" * 200_000})
+        claimed = await served.node.claim("c")
+        done = await served.node.post(
+            f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}}
+        )
+        left = await metric(served.node, 'codeq_tls_certificate_expiry_seconds{use="http"}')
+
+        assert claimed["id"] == task_id
+        assert len(str(claimed["payload"])) > 200_000
+        assert done.status == 200
+        assert 29 * 86400 < left <= 30 * 86400
+
+
+def test_https_works_on_the_loop_of_production(tmp_path: Path) -> None:
+    """Requests behind each other, one sent with the handshake's last bytes, and a clean stop."""
+
+    async def story() -> None:
+        async with serving(tmp_path) as served:
+            reader, writer = await served.node.connect()
+            writer.write(ASK * 3)
+            answers = [await asyncio.wait_for(read_answer(reader), DEADLINE_S) for _ in range(3)]
+            task_id = await served.node.create("c")
+
+            assert [200, 200, 200] == [answer.status for answer in answers]
+            assert task_id == (await served.node.claim("c"))["id"]
+
+    uvloop.run(story())
+
+
+async def test_a_request_may_come_with_the_last_bytes_of_the_handshake(tmp_path: Path) -> None:
+    """Nothing said early is lost."""
+    async with serving(tmp_path) as served:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = served.node.trust.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")  # type: ignore[union-attr]
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
+        served.node.open.append(writer)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                    break
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(2**16))
+            tls.write(ASK)
+            writer.write(outgoing.read())
+            answer = b""
+            while b"ok" not in answer:
+                incoming.write(await reader.read(2**16))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    answer += tls.read(2**16)
+
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_plain_http_is_refused(tmp_path: Path) -> None:
+    """A client that speaks no TLS is closed without an answer to its request, and counted."""
+    async with serving(tmp_path) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
+        served.node.open.append(writer)
+        writer.write(ASK)
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            said = await asyncio.wait_for(reader.read(), DEADLINE_S)
+
+        assert b"HTTP" not in said
+        assert 1 == await metric(served.node, "codeq_http_failed_handshakes_total")
+        assert (await served.node.get("/healthz")).status == 200
+
+
+async def test_a_client_that_does_not_know_the_authority_refuses(tmp_path: Path) -> None:
+    """And a version of TLS before 1.2 is refused by the node."""
+    async with serving(tmp_path) as served:
+        stranger = Client(served.node.port, trust=trusting(STRANGE))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await stranger.get("/healthz")
+        old = trusting(AUTHORITY)
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSVersion"):
+            old.minimum_version = ssl.TLSVersion.TLSv1
+        with pytest.warns(DeprecationWarning, match="TLSVersion"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await Client(served.node.port, trust=old).get("/healthz")
+        newer = trusting(AUTHORITY)
+        newer.maximum_version = ssl.TLSVersion.TLSv1_2
+
+        assert (await Client(served.node.port, trust=newer).get("/healthz")).status == 200
+
+
+async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path: Path) -> None:
+    """A connection kept alive goes on over the change."""
+    async with serving(tmp_path) as served:
+        reader, writer = await served.node.connect()
+        writer.write(ASK)
+        first = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+        before = await shown(served.node)
+        renewed = AUTHORITY.issue("127.0.0.1", days=60)
+        renewed.write(served.certificate, served.key)
+
+        async def is_shown() -> bool:
+            return await shown(served.node) != before
+
+        await until(is_shown)
+        writer.write(ASK)
+        second = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
+
+        assert renewed.serial == await shown(served.node)
+        assert 200 == first.status == second.status
+        assert 59 * 86400 < await metric(
+            served.node, 'codeq_tls_certificate_expiry_seconds{use="http"}'
+        )
+
+
+@pytest.mark.parametrize("broken", ["garbage", "foreign key", "gone"])
+async def test_a_broken_certificate_leaves_the_one_before_in_use(
+    tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error in the log and a level among the metrics, and a repair ends it."""
+    stale = 'codeq_tls_certificate_stale{use="http"}'
+    async with serving(tmp_path) as served:
+        before = await shown(served.node)
+        assert 0 == await metric(served.node, stale)
+        match broken:
+            case "garbage":
+                garbage = tmp_path / "garbage"
+                garbage.write_text("no certificate")
+                garbage.rename(served.certificate)
+            case "foreign key":
+                other = tmp_path / "other"
+                other.write_bytes(AUTHORITY.issue("127.0.0.1").key)
+                other.rename(served.key)
+            case _:
+                served.key.unlink()
+
+        async def is_stale() -> bool:
+            return await metric(served.node, stale) == 1
+
+        await until(is_stale)
+        assert before == await shown(served.node)
+        errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+        assert ["http"] == [getattr(r, "use", "") for r in errors]
+        renewed = AUTHORITY.issue("127.0.0.1")
+        renewed.write(served.certificate, served.key)
+
+        async def is_shown() -> bool:
+            return await shown(served.node) == renewed.serial
+
+        await until(is_shown)
+        assert 0 == await metric(served.node, stale)
+
+
+async def test_who_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
+    """In time, whatever part of the handshake came."""
+    async with serving(tmp_path, header_timeout_ms=300) as served:
+        for said in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
+            served.node.open.append(writer)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), DEADLINE_S)
+
+        assert 2 == await metric(served.node, "codeq_http_failed_handshakes_total")
+
+
+async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
+    """They take places; beyond the last one a connection is closed, and places come back."""
+    async with serving(tmp_path, connections_max=3, header_timeout_ms=500) as served:
+
+        def dial() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", served.node.port))
+
+        async def is_served() -> bool:
+            with contextlib.suppress(OSError):
+                await served.node.get("/healthz")
+                return True
+            return False
+
+        async def is_closed() -> bool:
+            return not await is_served()
+
+        async def have_failed() -> bool:
+            with contextlib.suppress(OSError):
+                name = "codeq_http_failed_handshakes_total"
+                return await metric(served.node, name) >= 1
+            return False
+
+        await until(is_served)
+        silent = [dial() for _ in range(3)]
+        await until(is_closed)
+        await until(have_failed)
+
+        assert (await served.node.get("/readyz")).status == 200
+        for one in silent:
+            one.close()
+
+
+async def test_a_stop_does_not_wait_for_a_goodbye(tmp_path: Path) -> None:
+    """Clients that keep their connection, or are in the handshake, do not hold the node up."""
+    async with serving(tmp_path) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
+        served.node.open.append(writer)
+        kept, keeper = await served.node.connect()
+        keeper.write(ASK)
+        await asyncio.wait_for(read_answer(kept), DEADLINE_S)
+        served.node.open.clear()  # They are the stop's to close.
+    for source, sink in ((reader, writer), (kept, keeper)):
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(source.read(), DEADLINE_S)
+        sink.transport.abort()
+
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+
+
+async def test_a_certificate_that_cannot_be_loaded_stops_the_start(tmp_path: Path) -> None:
+    """Before the data is touched, with a line that names the files."""
+    certificate, key = tmp_path / "node.pem", tmp_path / "node.key"
+    AUTHORITY.issue("127.0.0.1").write(certificate, key)
+    key.write_bytes(AUTHORITY.issue("127.0.0.1").key)
+    settings = replace(
+        single(tmp_path / "data", LimitSettings()),
+        tls=TlsSettings(cert_file=certificate, key_file=key),
+    )
+
+    with pytest.raises(ConfigInvalid, match=r"node\.pem"):
+        await Node(settings).start()
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,236 @@
+"""Topics: policies that are made, changed, read and deleted, and that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
+from tests.integration.http.client import Answer, Client
+from tests.integration.http.operating import delete, pages, walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LABEL = "must be a DNS label with at most 63 characters"
+FULL = {
+    "priorityTiers": [9, 0, 5],
+    "maxAttempts": 3,
+    "deadLetterTopicRef": "graves",
+    "retentionSeconds": 60,
+    "maxConsumers": 7,
+    "weight": 2,
+}
+
+
+async def put(node: Client, name: str, body: object) -> Answer:
+    """Put a topic: bytes as they are, anything else as JSON."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await node.send("PUT", f"admin/topics/{name}", raw)
+
+
+async def test_a_topic_is_made_kept_and_changed(node: Client) -> None:
+    """The version counts real changes alone."""
+    made = await put(node, "tp-life", FULL)
+    replayed = await put(node, "tp-life", FULL | {"priorityTiers": [0, 5, 9]})
+    changed = await put(node, "tp-life", FULL | {"maxAttempts": 4})
+    read = await node.get("admin/topics/tp-life")
+
+    policy = FULL | {"priorityTiers": [0, 5, 9]}
+    assert (made.status, replayed.status, changed.status) == (201, 200, 200)
+    assert {name: made.json[name] for name in FULL} == policy
+    assert made.json["policy"] == policy
+    assert (made.json["name"], made.json["topicName"]) == ("tp-life", "tp-life")
+    assert (made.json["topicId"], made.json["tenantId"]) == ("acme.tp-life", "acme")
+    assert replayed.json == made.json
+    assert (made.json["version"], changed.json["version"]) == (1, 2)
+    assert changed.json["createdAt"] == made.json["createdAt"]
+    assert changed.json["updatedAt"] >= made.json["updatedAt"]
+    assert changed.json["maxAttempts"] == 4
+    assert (read.status, read.json) == (200, changed.json)
+
+
+async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
+    """Null is absent, and a second version forgets what the first named."""
+    await put(node, "tp-absent", FULL)
+    changed = await put(node, "tp-absent", {"maxAttempts": None, "MAXCONSUMERS": 2})
+
+    assert changed.status == 200
+    assert changed.json["policy"] == {"maxConsumers": 2, "weight": 1}
+
+
+async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> None:
+    """Attempts and consumers, and not after its end."""
+    await put(node, "tp-governs", {"maxAttempts": 2, "maxConsumers": 1})
+    task_id = await node.create("TP-governs")
+    await node.create("tp-governs")
+    await node.claim("tp-governs")
+    second = await node.post("tasks/claim", {"commands": ["tp-governs"]})
+    await delete(node, "admin/topics/tp-governs?deletionPolicy=Delete")
+
+    assert (await node.get(f"tasks/{task_id}")).json["maxAttempts"] == 2
+    assert second.status == 204
+    assert (await node.claim("tp-governs"))["status"] == "IN_PROGRESS"
+
+
+async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
+    """And as often as one likes."""
+    await put(node, "tp-delete", {})
+    unsaid = await delete(node, "admin/topics/tp-delete")
+    otherwise = await delete(node, "admin/topics/tp-delete?deletionPolicy=delete")
+    there = await node.get("admin/topics/tp-delete")
+    deleted = [await delete(node, "admin/topics/tp-delete?deletionPolicy=Delete") for _ in range(2)]
+    gone = await node.get("admin/topics/tp-delete")
+    again = await put(node, "tp-delete", {})
+
+    told = "deletionPolicy=Delete is required"
+    assert (unsaid.status, unsaid.error, otherwise.error) == (400, told, told)
+    assert there.status == 200
+    assert [(each.status, each.body) for each in deleted] == [(204, b"")] * 2
+    assert (gone.status, gone.error) == (404, 'queue topic "acme.tp-delete" not found')
+    assert (again.status, again.json["version"]) == (201, 1)
+
+
+async def test_topics_are_listed_page_by_page(node: Client) -> None:
+    """By name, each once, while others are made."""
+    lister = Client(node.port, "topics")
+    names = ["a", "b.b", "C", "d:d", "e_e"]
+    for name in names:
+        await put(lister, name, {})
+    met = []
+    async for page in pages(lister, "admin/topics?limit=2"):
+        met += [each["name"] for each in page["topics"]]
+        await put(lister, "0-before", {})
+    everything = await walked(lister, "admin/topics", "topics")
+
+    assert met == names
+    assert [each["name"] for each in everything] == ["0-before", *names]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({"priorityTiers": []}, "priorityTiers", "must contain between 1 and 10 priorities"),
+        (
+            {"priorityTiers": list(range(11))},
+            "priorityTiers",
+            "must contain between 1 and 10 priorities",
+        ),
+        (
+            {"priorityTiers": [11]},
+            "priorityTiers",
+            "priorities must be integers from 0 through 10",
+        ),
+        (
+            {"priorityTiers": [-1]},
+            "priorityTiers",
+            "priorities must be integers from 0 through 10",
+        ),
+        ({"priorityTiers": [1, 1]}, "priorityTiers", "priorities must be unique"),
+        ({"maxAttempts": 0}, "maxAttempts", "must be between 1 and 100"),
+        ({"maxAttempts": 101}, "maxAttempts", "must be between 1 and 100"),
+        ({"maxAttempts": 10**30}, "maxAttempts", "must be between 1 and 100"),
+        ({"deadLetterTopicRef": ""}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "A"}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "-a"}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "a-"}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "a\n"}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "a" * 64}, "deadLetterTopicRef", LABEL),
+        ({"deadLetterTopicRef": "tp-bad"}, "deadLetterTopicRef", "must differ from topicName"),
+        ({"retentionSeconds": -1}, "retentionSeconds", "must be between 0 and 2147483647"),
+        ({"retentionSeconds": 2**31}, "retentionSeconds", "must be between 0 and 2147483647"),
+        ({"maxConsumers": -1}, "maxConsumers", "must be between 0 and 10000"),
+        ({"maxConsumers": 10_001}, "maxConsumers", "must be between 0 and 10000"),
+        ({"weight": 0}, "weight", "must be between 1 and 100"),
+        ({"weight": 101}, "weight", "must be between 1 and 100"),
+        ({"owner": "me"}, "owner", "unknown field"),
+        ({"maxAttempts": 3, "version": 1}, "version", "unknown field"),
+    ],
+)
+async def test_a_policy_out_of_bounds_is_refused_by_its_field(
+    node: Client, body: dict[str, object], field: str, message: str
+) -> None:
+    """In the reference's words; nothing is made."""
+    answer = await put(node, "TP-bad", body)
+
+    assert (answer.status, answer.error) == (422, f"invalid {field}: {message}")
+    assert (answer.json["field"], answer.json["code"]) == (field, "invalid-field")
+    assert (await node.get("admin/topics/tp-bad")).status == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"priorityTiers": list(range(1, 11))},
+        {"maxAttempts": 1, "weight": 1},
+        {"maxAttempts": 100, "weight": 100},
+        {"deadLetterTopicRef": "a" * 63},
+        {"deadLetterTopicRef": "0"},
+        {"retentionSeconds": 0, "maxConsumers": 0},
+        {"retentionSeconds": 2**31 - 1, "maxConsumers": 10_000},
+    ],
+)
+async def test_a_policy_at_its_bounds_is_taken(node: Client, body: dict[str, object]) -> None:
+    """Every bound is inside."""
+    assert (await put(node, "tp-edges", body)).status in (200, 201)
+    await delete(node, "admin/topics/tp-edges?deletionPolicy=Delete")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"null", b"[]", b"{", b"nonsense", b'{"maxAttempts":"3"}'),
+        *(b'{"maxAttempts":1.5}', b'{"priorityTiers":5}', b'{"priorityTiers":["1"]}'),
+        *(b'{"deadLetterTopicRef":5}', b'{"x":"\xff"}', b"[" * 100_000),
+    ],
+)
+async def test_a_body_that_is_no_policy_is_refused(node: Client, body: bytes) -> None:
+    """Mandatory, an object, and of the right types."""
+    answer = await put(node, "tp-body", body)
+
+    assert (answer.status, answer.error) == (400, "invalid request body")
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "a%20b", "%00", "x" * 129, "%F0%9F%92%A9"])
+async def test_what_is_no_command_has_no_topic(node: Client, name: str) -> None:
+    """Every route of the topic says so."""
+    answers = [
+        await put(node, name, {}),
+        await node.get(f"admin/topics/{name}"),
+        await delete(node, f"admin/topics/{name}?deletionPolicy=Delete"),
+    ]
+
+    text = "invalid topicName: must be a command: 1 to 128 of A-Za-z0-9._:-"
+    assert [(each.status, each.error) for each in answers] == [(422, text)] * 3
+
+
+async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) -> None:
+    """Those there are can be changed; one that goes makes room; other tenants are not asked."""
+
+    async def each_of(verb: str, path: str, numbers: range) -> list[Answer]:
+        async def one(number: int) -> Answer:
+            return await node.send(verb, f"admin/{path.format(number)}", b"{}", token="rulers")
+
+        return [
+            answer
+            for start in range(numbers.start, numbers.stop, 100)
+            for answer in await asyncio.gather(
+                *map(one, range(start, min(start + 100, numbers.stop)))
+            )
+        ]
+
+    topics = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX))
+    pauses = await each_of("POST", "queues/q-{}/pause", range(PAUSES_MAX))
+    [topic] = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX, TOPICS_MAX + 1))
+    [pause] = await each_of("POST", "queues/q-{}/pause", range(PAUSES_MAX, PAUSES_MAX + 1))
+    again = await each_of("PUT", "topics/t-{}", range(1))
+    await delete(node, "admin/topics/t-7?deletionPolicy=Delete", token="rulers")
+    room = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX, TOPICS_MAX + 1))
+
+    assert {answer.status for answer in topics} == {201}
+    assert {answer.status for answer in pauses} == {200}
+    assert (topic.status, topic.error) == (409, "too many topics (at most 1000)")
+    assert (pause.status, pause.error) == (409, "too many paused queues (at most 1000)")
+    assert {topic.json["code"], pause.json["code"]} == {"too-many"}
+    assert [answer.status for answer in (*again, *room)] == [200, 201]

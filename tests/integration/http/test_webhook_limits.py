@@ -1,0 +1,94 @@
+"""Webhook limits: what becomes of calls beyond a tenant's rate, from a real node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from codeq_cluster.settings import LimitSettings, RateLimitSettings, TenantRateLimit
+from tests.integration.http.client import Client, serving, single
+from tests.integration.outbound.target import listening
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BURST = 2
+PER_MINUTE = 240
+CALLBACKS = 12
+# Nothing comes back while a test runs, so what is beyond the burst is beyond the limit.
+RARE = TenantRateLimit(tenant="other", scope="webhook", requests_per_minute=1, burst_size=BURST)
+LIMITS = RateLimitSettings(
+    webhook_requests_per_minute=PER_MINUTE, webhook_burst_size=BURST, tenants=(RARE,)
+)
+HITS = "codeq_rate_limit_hits_total"
+DELIVERIES = "codeq_webhook_deliveries_total"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node that limits the calls made for a tenant."""
+    settings = single(tmp_path_factory.mktemp("limited"), LimitSettings())
+    async with serving(replace(settings, rate_limit=LIMITS)) as client:
+        yield client
+
+
+async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Client) -> None:
+    """No faster than the rate brings calls; none is lost, made twice or counted as failed."""
+    async with listening() as target:
+        ids = [await node.create("limited", webhook=target.url) for _ in range(CALLBACKS)]
+        begun_s = time.monotonic()
+        for task_id in ids:
+            await node.post(f"tasks/{task_id}/cancel")
+        waiting: list[tuple[object, object]] = []
+        while pending := (await node.get("admin/deliveries")).json["deliveries"]:
+            assert isinstance(pending, list)
+            waiting += [(each["status"], each["attempts"]) for each in pending]
+        passed_s = time.monotonic() - begun_s
+        attempts = await counted(node, DELIVERIES, command="limited")
+        hits = await counted(node, HITS, operation="task_result")
+
+    told = [heard.headers["X-CodeQ-Delivery"] for heard in target.heard]
+    assert sorted(told) == sorted(f"{task_id}.1" for task_id in ids)
+    assert passed_s >= (CALLBACKS - BURST) * 60 / PER_MINUTE
+    assert set(waiting) == {("pending", 0)}
+    assert attempts == {("task_result", "success"): CALLBACKS}
+    assert hits[("webhook",)] >= 1
+
+
+async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) -> None:
+    """They are not repeated: subscribers look by themselves. Another tenant's limit is its own."""
+    queues = [f"noticed-{number}" for number in range(5)]
+    own = replace(node, token="other")
+    async with listening() as target:
+        body = {"callbackUrl": target.url, "eventTypes": queues, "minIntervalSeconds": 0}
+        assert (await own.post("workers/subscriptions", body)).status == 200
+        for queue in queues:
+            await own.create(queue)
+        outcomes: dict[str, float] = {}
+        while sum(outcomes.values()) < len(queues):
+            outcomes = {"success": 0.0, "dropped": 0.0}
+            for queue in queues:
+                for (_, outcome), count in (await counted(own, DELIVERIES, command=queue)).items():
+                    outcomes[outcome] += count
+        hits = await counted(own, HITS, operation="queue_ready")
+
+    assert outcomes == {"success": BURST, "dropped": len(queues) - BURST}
+    assert len(target.heard) == BURST
+    assert hits == {("webhook",): len(queues) - BURST}
+
+
+async def counted(node: Client, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+    """Return a counter's samples with these labels, by the values of its others in order."""
+    text = (await node.get("/metrics")).body.decode()
+    return {
+        tuple(value for label, value in sorted(each.labels.items()) if label not in labels): (
+            each.value
+        )
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+        if each.name == name and labels.items() <= each.labels.items()
+    }

@@ -1,0 +1,73 @@
+"""Webhook targets: what a create refuses where private targets are not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LimitSettings, WebhookSettings
+from tests.integration.http.client import Client, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+REFUSED = ("invalid webhook url", "invalid-webhook-url")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node with the default rules."""
+    directory = tmp_path_factory.mktemp("strict")
+    async with running(directory, LimitSettings(), WebhookSettings()) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://localhost:8080/", "http://a.localhost/", "http://127.0.0.1/", "http://[::1]/"),
+        *("http://169.254.169.254/latest/meta-data/", "http://10.0.0.1/", "http://192.168.1.1/"),
+        *("http://2130706433/", "http://0x7f.1/", "http://017700000001/", "http://0.0.0.0/"),
+        *("http://[::ffff:10.0.0.1]/", "http://[fd00::1]/", "http://[64:ff9b::7f00:1]/"),
+        *("http://user:word@1.1.1.1/", "http://1.1.1.1:0/", "http://a..b/"),
+    ],
+)
+async def test_a_private_target_is_refused_singly_and_in_a_batch(strict: Client, url: str) -> None:
+    """A batch refuses the item and takes the others."""
+    bad = {"command": "hook", "payload": {}, "webhook": url}
+    good = {"command": "hook", "payload": {}, "webhook": "https://1.1.1.1/done"}
+    single = await strict.post("tasks", bad)
+    batch = await strict.post("tasks/batch", {"tasks": [good, bad, good]})
+
+    results = batch.json["results"]
+    assert (single.status, single.error, single.json["code"]) == (400, *REFUSED)
+    assert isinstance(results, list)
+    assert [(each.get("error"), each.get("code")) for each in results] == [
+        (None, None),
+        REFUSED,
+        (None, None),
+    ]
+    assert results[0]["task"]["webhook"] == good["webhook"]
+
+
+async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
+    """It is checked again when it is sent to; RFC 6761 keeps `invalid` free of hosts."""
+    answer = await strict.post(
+        "tasks", {"command": "hook", "payload": {}, "webhook": "https://hooks.invalid/done"}
+    )
+
+    assert answer.status == 202
+    assert answer.json["webhook"] == "https://hooks.invalid/done"
+
+
+async def test_a_private_target_is_told_after_the_faults_before_it(strict: Client) -> None:
+    """And before those that only we check."""
+    task = {"command": "c", "payload": {}, "webhook": "http://10.0.0.1/", "ttlSeconds": -1}
+
+    first = await strict.post("tasks", {**task, "command": "a b"})
+    then = await strict.post("tasks", task)
+    last = await strict.post("tasks", {**task, "webhook": "http://1.1.1.1/"})
+
+    assert (first.error, then.error) == ("invalid command", REFUSED[0])
+    assert last.error == "invalid 'ttlSeconds' (must be >= 0)"

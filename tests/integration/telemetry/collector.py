@@ -1,0 +1,127 @@
+"""A real OTLP collector on a socket: it keeps the spans it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One span as it came.
+
+    Attributes:
+        node: That made it.
+        links: Span ids.
+    """
+
+    name: str
+    node: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    attributes: dict[str, str | int]
+    links: tuple[str, ...]
+    failed: bool
+
+
+class Collector:
+    """Answers exports.
+
+    Attributes:
+        spans: All that came, in the order of coming.
+        headers: Of the last export.
+        open: While it is not set, no export is answered.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[Seen] = []
+        self.headers: dict[str, str] = {}
+        self.open = asyncio.Event()
+        self.open.set()
+        self.url = ""
+        self._came = asyncio.Condition()
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_post("/v1/traces", self._export)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._runner is not None
+        self.open.set()
+        await self._runner.cleanup()
+
+    async def until(self, enough: Callable[[Sequence[Seen]], object]) -> list[Seen]:
+        """Wait until the spans are enough, and return them."""
+        async with asyncio.timeout(WITHIN_S), self._came:
+            await self._came.wait_for(lambda: bool(enough(self.spans)))
+        return list(self.spans)
+
+    async def asked(self) -> None:
+        """Wait until an export has come, answered or not."""
+        async with asyncio.timeout(WITHIN_S), self._came:
+            await self._came.wait_for(lambda: bool(self.headers))
+
+    async def _export(self, request: web.Request) -> web.Response:
+        message = ExportTraceServiceRequest.FromString(await request.read())
+        async with self._came:
+            self.headers = {name.lower(): value for name, value in request.headers.items()}
+            self._came.notify_all()
+        await self.open.wait()
+        async with self._came:
+            for resource in message.resource_spans:
+                node = str(_plain(resource.resource.attributes)["service.instance.id"])
+                for scope in resource.scope_spans:
+                    self.spans.extend(_seen(span, node) for span in scope.spans)
+            self._came.notify_all()
+        return web.Response(
+            body=ExportTraceServiceResponse().SerializeToString(),
+            content_type="application/x-protobuf",
+        )
+
+
+def _seen(span: Span, node: str) -> Seen:
+    return Seen(
+        name=span.name,
+        node=node,
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        attributes=_plain(span.attributes),
+        links=tuple(link.span_id.hex() for link in span.links),
+        failed=span.status.code == Status.STATUS_CODE_ERROR,
+    )
+
+
+def _plain(pairs: Sequence[KeyValue]) -> dict[str, str | int]:
+    return {
+        pair.key: pair.value.int_value
+        if pair.value.HasField("int_value")
+        else pair.value.string_value
+        for pair in pairs
+    }

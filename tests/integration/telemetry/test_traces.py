@@ -1,0 +1,366 @@
+"""Traces: one task's way through a cluster of real nodes, as a real collector sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from codeq_cluster.node import Node
+from codeq_cluster.outbound.breaker import Breaker
+from codeq_cluster.settings import LimitSettings, TracingSettings
+from codeq_cluster.telemetry.spans import Spans
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from tests.integration.http.client import Client, single
+from tests.integration.outbound.target import listening, sending
+from tests.integration.telemetry.collector import Collector, Seen
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT = Path(__file__).resolve().parents[3]
+CREATE = "POST /v1/codeq/tasks"
+CLAIM = "POST /v1/codeq/tasks/claim"
+RESULT = "POST /v1/codeq/tasks/{id}/result"
+_PRODUCER = {"Authorization": f"Bearer {PRODUCER_TOKEN}"}
+_WORKER = {"Authorization": f"Bearer {WORKER_TOKENS['worker-0']}"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def collector() -> AsyncIterator[Collector]:
+    """Run a collector for the cluster."""
+    async with Collector() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(
+    collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LocalCluster]:
+    """Run three nodes with one shard that send their spans to the collector."""
+    tracing = {"otlpEndpoint": collector.url, "headers": "x-key=of%20ours"}
+    async with LocalCluster(
+        tmp_path_factory.mktemp("traced"), shards=1, settings={"tracing": tracing}
+    ) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    """Lend a client."""
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+        yield session
+
+
+async def follower(cluster: LocalCluster) -> tuple[aiohttp.typedefs.StrOrURL, str, str]:
+    """Return a follower's base URL, its id, and the leader's id."""
+    leader = await cluster.leader_of(0)
+    node = next(node for node in cluster.nodes.values() if node.id != leader)
+    return f"{node.url}/v1/codeq", node.id, leader
+
+
+def new_trace(flags: str = "01") -> tuple[str, str, str]:
+    """Draw a trace id, a span id, and the header that names both."""
+    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+    return trace_id, span_id, f"00-{trace_id}-{span_id}-{flags}"
+
+
+def of_trace(spans: Sequence[Seen], trace_id: str) -> Counter[str]:
+    """Count the spans of a trace by name."""
+    return Counter(span.name for span in spans if span.trace_id == trace_id)
+
+
+async def test_a_task_made_through_a_follower_leaves_one_trace(
+    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+) -> None:
+    """Create, forward and commit, claim, result and callback: each a child of what caused it."""
+    url, here, leader = await follower(cluster)
+    trace_id, cause, header = new_trace()
+
+    async with listening() as target:
+        async with http.post(
+            f"{url}/tasks",
+            # Delayed, so that time acts on the task too: that belongs to no request.
+            json={"command": "traced", "payload": 1, "delaySeconds": 1, "webhook": target.url},
+            headers={**_PRODUCER, "traceparent": header, "tracestate": "v=1", "X-Request-Id": "r1"},
+        ) as answer:
+            task_id = (await answer.json())["id"]
+        async with http.post(
+            f"{url}/tasks/claim", json={"commands": ["traced"], "waitSeconds": 20}, headers=_WORKER
+        ) as answer:
+            claimed = await answer.json()
+        async with http.post(
+            f"{url}/tasks/{task_id}/result",
+            json={"status": "COMPLETED", "result": {}},
+            headers={**_WORKER, "traceparent": claimed["traceParent"]},
+        ):
+            pass
+        await target.arrived(1)
+
+    wanted = {CREATE: 1, "claim": 1, RESULT: 1, "forward": 2, "commit": 2, "webhook": 1}
+    spans = await collector.until(
+        lambda spans: (
+            of_trace(spans, trace_id) >= Counter(wanted)
+            and any(span.name == CLAIM for span in spans)
+        )
+    )
+    assert of_trace(spans, trace_id) == wanted
+    assert (claimed["traceParent"], claimed["traceState"]) == (header, "v=1")
+    ours = [span for span in spans if span.trace_id == trace_id]
+    for name in (CREATE, RESULT):
+        [serving] = [span for span in ours if span.name == name]
+        [forward] = [span for span in ours if span.parent_id == serving.span_id]
+        [commit] = [span for span in ours if span.parent_id == forward.span_id]
+        assert (serving.parent_id, serving.node) == (cause, here)
+        assert (forward.name, forward.node) == ("forward", here)
+        assert (forward.attributes["codeq.peer"], forward.attributes["codeq.shard"]) == (leader, 0)
+        assert (commit.name, commit.node) == ("commit", leader)
+        assert (commit.attributes["codeq.operations"], commit.attributes["codeq.shard"]) == (1, 0)
+        assert commit.attributes["codeq.entry.ordinal"]
+    [creating] = [span for span in ours if span.name == CREATE]
+    [claim] = [span for span in ours if span.name == "claim"]
+    [claiming] = [span for span in spans if span.name == CLAIM and span.span_id in claim.links]
+    assert creating.attributes["http.response.status_code"] == 202
+    assert creating.attributes["codeq.request_id"] == "r1"
+    assert (claim.parent_id, claim.attributes["codeq.task.id"]) == (cause, task_id)
+    assert (claiming.parent_id, claiming.trace_id == trace_id) == ("", False)
+    [called] = [span for span in ours if span.name == "webhook"]
+    [heard] = target.heard
+    assert (called.parent_id, called.node, called.failed) == (cause, leader, False)
+    assert called.attributes["codeq.webhook.kind"] == "task_result"
+    assert called.attributes["server.address"] == "127.0.0.1"
+    assert heard.headers["traceparent"] == f"00-{trace_id}-{called.span_id}-01"
+    assert heard.headers["tracestate"] == "v=1"
+    assert collector.headers["x-key"] == "of ours"
+
+
+async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
+    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+) -> None:
+    """Whoever claims it can go on from there."""
+    url, _, _ = await follower(cluster)
+
+    async with http.post(
+        f"{url}/tasks",
+        json={"command": "untraced", "payload": 1},
+        headers={**_PRODUCER, "traceparent": f"00-{'0' * 32}-{'0' * 16}-01"},
+    ) as answer:
+        header = (await answer.json())["traceParent"]
+
+    _, trace_id, span_id, flags = header.split("-")
+    spans = await collector.until(lambda spans: of_trace(spans, trace_id)[CREATE])
+    [creating] = [span for span in spans if span.trace_id == trace_id and span.name == CREATE]
+    assert (creating.span_id, creating.parent_id) == (span_id, "")
+    assert int(flags, 16) & 1
+
+
+async def test_a_caller_that_does_not_sample_is_followed(
+    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+) -> None:
+    """Its trace leaves nothing, on no node; a later one shows that spans do come."""
+    url, _, _ = await follower(cluster)
+    silent, _, unsampled = new_trace("00")
+    loud, _, sampled = new_trace()
+
+    for header in (unsampled, sampled):
+        async with http.post(
+            f"{url}/tasks",
+            json={"command": "sampled", "payload": 1},
+            headers={**_PRODUCER, "traceparent": header},
+        ):
+            pass
+
+    spans = await collector.until(
+        lambda spans: of_trace(spans, loud) >= Counter({CREATE: 1, "forward": 1, "commit": 1})
+    )
+    assert not of_trace(spans, silent)
+
+
+async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -> None:
+    """The receiver is told of the attempt, and a failed attempt says so without its text."""
+    spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
+    trace_id, cause, header = new_trace()
+
+    with spans.webhook(
+        "result", trace_parent=header, trace_state="v=1", host="hook.example", attempt=1
+    ) as good:
+        told = (good.trace_parent, good.trace_state)
+        good.answered(204)
+    with (
+        pytest.raises(ConnectionError),
+        spans.webhook(
+            "result", trace_parent=header, trace_state="", host="hook.example", attempt=2
+        ),
+    ):
+        raise ConnectionError("a secret")
+    await spans.stop()
+
+    seen = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"] == 2)
+    first, second = [span for span in seen if span.trace_id == trace_id]
+    assert (first.parent_id, second.parent_id) == (cause, cause)
+    assert told == (f"00-{trace_id}-{first.span_id}-01", "v=1")
+    assert (first.failed, second.failed) == (False, True)
+    assert second.attributes["error.type"] == "ConnectionError"
+    assert "a secret" not in str(seen)
+
+
+async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
+    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+) -> None:
+    """The receiver is told of its own attempt each time; one that is refused is no success."""
+    url, _, _ = await follower(cluster)
+    trace_id, cause, header = new_trace()
+    answers = iter([404, 200])
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=next(answers))
+
+    async with listening(serve) as target:
+        async with http.post(
+            f"{url}/tasks",
+            json={"command": "retold", "payload": 1, "webhook": f"{target.url}/?key=secret"},
+            headers={**_PRODUCER, "traceparent": header},
+        ) as answer:
+            task_id = (await answer.json())["id"]
+        async with http.post(f"{url}/tasks/{task_id}/cancel", headers=_PRODUCER):
+            pass
+        await target.arrived(2)
+
+    spans = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"] == 2)
+    calls = [span for span in spans if span.trace_id == trace_id and span.name == "webhook"]
+    assert [call.parent_id for call in calls] == [cause, cause]
+    assert [
+        (call.attributes["codeq.attempt"], call.attributes["http.response.status_code"])
+        for call in calls
+    ] == [(1, 404), (2, 200)]
+    assert [call.failed for call in calls] == [True, False]
+    assert [each.headers["traceparent"] for each in target.heard] == [
+        f"00-{trace_id}-{call.span_id}-01" for call in calls
+    ]
+    assert "secret" not in str(calls)
+
+
+async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> None:
+    """Neither to a host that is left alone nor to a URL that may not be called."""
+    spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
+    trace_id, _, header = new_trace()
+    span = partial(
+        spans.webhook, "result", trace_parent=header, trace_state="", host="away", attempt=1
+    )
+    async with listening() as target:
+        away = target.url
+    breaker = Breaker(now_s=lambda: 0.0, failures_max=1)
+
+    async with sending(breaker=breaker) as sender:
+        silent = await sender.post(away, b"{}", delivery="d1", span=span)
+        deferred = await sender.post(away, b"{}", delivery="d2", span=span)
+        refused = await sender.post("ftp://away/", b"{}", delivery="d3", span=span)
+    await spans.stop()
+
+    seen = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"])
+    [only] = [each for each in seen if each.trace_id == trace_id]
+    assert (silent.status, silent.deferred, deferred.deferred, refused.ok) == (
+        0,
+        False,
+        True,
+        False,
+    )
+    assert (only.failed, only.attributes["error.type"]) == (True, "no answer")
+    assert "http.response.status_code" not in only.attributes
+
+
+async def test_outside_of_a_request_nothing_is_told(collector: Collector) -> None:
+    """Work of the node's own begins no traces."""
+    spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
+
+    with (
+        spans.forward("operate", shard=0, peer="n1") as forwarded,
+        spans.commit(shard=0, term=1, ordinal=1, operations=1) as committed,
+    ):
+        current = spans.current()
+    await spans.stop()
+
+    assert (forwarded, committed, current) == (None, None, ("", ""))
+
+
+@pytest.mark.parametrize("trace", ["", "x", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+async def test_a_peer_that_carries_nothing_sound_causes_nothing(
+    collector: Collector, trace: str
+) -> None:
+    """What is carried is read like any header."""
+    spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
+
+    with spans.carried(trace, "=,=;=" * 400), spans.forward("read", shard=0, peer="n") as forwarded:
+        pass
+    await spans.stop()
+
+    assert forwarded is None
+
+
+async def test_a_collector_that_does_not_answer_disturbs_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tasks live and end as ever, and the node's own end does not wait for it."""
+    async with Collector() as collector:
+        collector.open.clear()
+        tracing = TracingSettings(otlp_endpoint=collector.url)
+        node = Node(replace(single(tmp_path / "node", LimitSettings()), tracing=tracing))
+        await node.start()
+        client = Client(node.port)
+        while (await client.get("/readyz")).status != 200:
+            pass
+        task_id = await client.create("dark")
+        await collector.asked()
+        claimed = await client.claim("dark")
+        done = await client.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
+        for writer in client.open:
+            writer.close()
+        with caplog.at_level(logging.WARNING, "codeq_cluster.telemetry.spans"):
+            await node.stop()
+        unanswered = list(collector.spans)
+
+    assert (claimed["id"], done.status) == (task_id, 200)
+    ours = [each.message for each in caplog.records if each.name == "codeq_cluster.telemetry.spans"]
+    assert ours == ["the last spans were not sent"]
+    assert not unanswered
+
+
+_OFF = """
+import asyncio, pathlib, sys
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import running
+
+async def main():
+    async with running(pathlib.Path(sys.argv[1]), LimitSettings()) as client:
+        await client.create("plain", traceparent="x")
+        await client.claim("plain")
+
+asyncio.run(main())
+libraries = ("opentelemetry", "google", "requests", "urllib3")
+print(sorted(name for name in sys.modules if name.split(".")[0] in libraries))
+"""
+
+
+async def test_a_node_without_a_collector_never_loads_the_library(tmp_path: Path) -> None:
+    """Off is the default, and costs nothing."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _OFF, str(tmp_path / "node")),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+
+    assert (process.returncode, said) == (0, b"[]\n")

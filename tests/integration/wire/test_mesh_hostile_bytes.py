@@ -1,0 +1,169 @@
+"""A listening mesh under made-up bytes: each such connection ends, is counted, and ends alone."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import replace
+
+import cbor2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from codeq_cluster.settings import LinkSettings
+from codeq_cluster.wire.frames import plain_frame
+from codeq_cluster.wire.messages import PING, raft_body
+
+from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually, free_port
+
+# Nothing here may end because of time but what is silent: 2 s is long on a busy machine.
+PATIENT: LinkSettings = replace(SETTINGS, handshake_timeout_ms=2000, silence_ms_max=60_000)
+ROUNDS = 60
+
+lengths = st.integers(0, 2**32 - 1).map(struct.Struct(">I").pack)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=8,
+)
+# A refusal must be certain, so that waiting for the end is no wait for the deadline.
+from_strangers = st.one_of(
+    st.binary(min_size=1, max_size=3000).map(lambda data: data + b"\xff" * 4),
+    st.tuples(lengths, st.binary(max_size=200), st.just(b"\xff" * 9000)).map(b"".join),
+    values.map(cbor2.dumps).filter(lambda body: len(body) <= 4096).map(plain_frame),
+)
+sealed_bodies = st.one_of(
+    st.binary(min_size=1, max_size=500),
+    values.map(cbor2.dumps),
+    st.integers(1, 100_000).map(lambda depth: b"\x81" * depth),
+    st.sampled_from([b"\x9a\xff\xff\xff\xff", b"\x5b\x7f" + b"\xff" * 7, b"\xbb" + b"\xff" * 8]),
+)
+
+
+def drawn(strategy: st.SearchStrategy[bytes], count: int) -> list[bytes]:
+    """Return examples, the same in every run."""
+    examples: list[bytes] = []
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(example=strategy)
+    def collect(example: bytes) -> None:
+        examples.append(example)
+
+    collect()
+    return examples[:count]
+
+
+async def lone(nodes: Nodes) -> Node:
+    """Return node n2, started, whose peers are made by hand."""
+    (node,) = nodes.make("n2", settings=PATIENT)
+    node.peers = {"n1": f"127.0.0.1:{free_port()}", "n3": f"127.0.0.1:{free_port()}"}
+    await node.start()
+    return node
+
+
+async def still_heard(node: Node, good: HandMadePeer, number: int) -> None:
+    """See that what a good peer says arrives, on the connection it has had all along."""
+    good.sink.write(good.frame(raft_body(0, {"number": number})))
+    await eventually(lambda: node.received[-1:] == [("n3", 0, {"number": number})])
+
+
+def refusals(node: Node) -> int:
+    """Return how many connections have been refused so far, for whatever was said on them."""
+    counters = node.running.counters
+    return sum((Counter(counters.bad_frames) + Counter(counters.refused_handshakes)).values())
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_made_up_greetings_are_refused_and_counted(
+    nodes: Nodes, connect: Join, reads: bool
+) -> None:
+    """Whether their sender goes on listening or resets the connection at once."""
+    two = await lone(nodes)
+    good = await (await connect(two, node_id="n3", session=1)).join()
+    for number, data in enumerate(drawn(from_strangers, ROUNDS)):
+        before = refusals(two)
+        stranger = await connect(two, node_id="n1", session=1)
+        stranger.sink.write(data)
+        if reads:
+            await stranger.ended()
+            await eventually(lambda before=before: refusals(two) == before + 1)
+        await stranger.close()
+        await still_heard(two, good, number)
+
+    await eventually(lambda: not two.running._unknown)
+    assert {"n3"} == set(two.running._inbound)
+
+
+async def test_made_up_messages_of_a_peer_end_its_connection_alone(
+    nodes: Nodes, connect: Join
+) -> None:
+    """Sealed by a node that holds the secret; it may come back, and is refused as often."""
+    two = await lone(nodes)
+    good = await (await connect(two, node_id="n3", session=1)).join()
+    for number, body in enumerate(drawn(sealed_bodies, ROUNDS)):
+        if body == PING:
+            continue
+        before = refusals(two)
+        rogue = await connect(two, node_id="n1", session=number + 1)
+        await rogue.join()
+        rogue.sink.write(rogue.frame(body))
+        await rogue.ended()
+        await rogue.close()
+
+        assert refusals(two) == before + 1
+        await still_heard(two, good, number)
+
+
+async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
+    nodes: Nodes, connect: Join
+) -> None:
+    """Nothing from the first wrong byte on is delivered."""
+    two = await lone(nodes)
+    good = await (await connect(two, node_id="n3", session=1)).join()
+    for number in range(ROUNDS):
+        rogue = await connect(two, node_id="n1", session=number + 1)
+        await rogue.join()
+        frames = [rogue.frame(raft_body(0, {"from": "n1", "number": n})) for n in range(4)]
+        flipped = bytearray(frames[1])
+        flipped[4 + number % (len(flipped) - 4)] ^= 1 << number % 8
+        tampered = [
+            [frames[0], bytes(flipped), frames[2]],
+            [frames[0], frames[2], frames[3]],
+            [frames[0], frames[2], frames[1]],
+            [frames[0], frames[0], frames[1]],
+        ][number % 4]
+        two.received.clear()
+        before = two.running.counters.bad_frames["mac"]
+        rogue.sink.write(b"".join(tampered))
+        await rogue.ended()
+        await rogue.close()
+
+        assert two.received == [("n1", 0, {"from": "n1", "number": 0})]
+        assert two.running.counters.bad_frames["mac"] == before + 1
+        await still_heard(two, good, number)
+
+
+async def test_a_frame_that_comes_in_pieces_takes_no_more_than_a_frame(
+    nodes: Nodes, connect: Join
+) -> None:
+    """What is announced is not made room for; what is whole is judged at once."""
+    two = await lone(nodes)
+    rogue = await (await connect(two, node_id="n1", session=1)).join()
+    (inbound,) = two.running._inbound.values()
+    rogue.sink.write(struct.pack(">I", PATIENT.frame_bytes_max + 16))
+    await eventually(lambda: inbound._reader.pending_bytes == 4)
+    rogue.sink.write(b"x" * (PATIENT.frame_bytes_max - 1000))
+    await rogue.sink.drain()
+    await eventually(lambda: inbound._reader.pending_bytes > PATIENT.frame_bytes_max - 1100)
+    rogue.sink.write(b"x" * 2000)
+    await rogue.ended()
+    await rogue.close()
+
+    assert two.running.counters.bad_frames["mac"] == 1

@@ -1,0 +1,394 @@
+"""Quotas of nodes joined by real links: one count of a tenant, however many nodes are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from codeq_cluster.cluster.loan import HOLD_NS
+from codeq_cluster.cluster.quotas import Quotas, RateLimits
+from codeq_cluster.core.rate import Scope
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.errors import LimitExceeded, NotLeader
+from codeq_cluster.settings import RateLimitSettings, TenantRateLimit
+
+from .conftest import Node, Nodes, eventually, joined
+
+SECOND_NS = 10**9
+SHARDS = 4
+HOME = home_shard("acme", SHARDS)
+LOW = RateLimitSettings(producer_requests_per_minute=60, producer_burst_size=30)
+HIGH = RateLimitSettings(producer_requests_per_minute=60_000, producer_burst_size=1_000)
+
+
+@dataclass
+class Shard:
+    """A replica of one shard: it knows who leads, and here the test says who."""
+
+    leader: str | None = "n1"
+
+    def on_leader(self, call: Callable[[], None]) -> None:
+        """Nobody waits for a change."""
+
+
+@dataclass
+class Clock:
+    """Moves when it is told to."""
+
+    now_ns: int = 0
+
+    def __call__(self) -> int:
+        """Return where it stands."""
+        return self.now_ns
+
+
+@dataclass
+class Limited:
+    """A node that limits its callers.
+
+    Attributes:
+        calls: Those that another node has answered.
+        served: Those that it has answered itself.
+        refused: Scope and operation of every refusal.
+        silent: While set, its peers' calls are not answered.
+    """
+
+    node: Node
+    shards: list[Shard] = field(default_factory=lambda: [Shard() for _ in range(SHARDS)])
+    calls: int = 0
+    served: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    silent: bool = False
+    quotas: Quotas | None = None
+
+    async def take(self, cost: int = 1, *, tenant: str = "acme") -> bool:
+        """Tell whether a request of so many creates is let by."""
+        assert self.quotas is not None
+        return not await self.quotas.wait_s(Scope.PRODUCER, "create_task", tenant, cost)
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Answer a peer, if at all."""
+        self.served += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        assert self.quotas is not None
+        return await self.quotas.serve(peer, method, body, timeout_s)
+
+    def answered(self, method: str, seconds: float) -> None:
+        """Count a call."""
+        assert method == "borrow"
+        assert seconds >= 0
+        self.calls += 1
+
+    def led_by(self, leader: str | None) -> None:
+        """Learn who leads every shard."""
+        for shard in self.shards:
+            shard.leader = leader
+
+
+async def limited(
+    nodes: Nodes, clock: Clock, settings: RateLimitSettings, *, owner_timeout_s: float = 30.0
+) -> list[Limited]:
+    """Return three nodes, of which the first leads every shard.
+
+    Its peers wait for it longer than a busy machine takes, so that what they give out without it
+    is what a test asked for.
+    """
+    made = [Limited(node) for node in nodes.make("n1", "n2", "n3")]
+    for each in made:
+        each.node.serve = each.serve
+        each.quotas = Quotas(
+            node_id=each.node.id,
+            nodes=3,
+            replicas=each.shards,
+            calls=await each.node.start(),
+            limits=RateLimits(settings),
+            now_ns=clock,
+            refused=lambda *what, each=each: each.refused.append(what),
+            took=each.answered,
+            owner_timeout_s=owner_timeout_s,
+        )
+    await joined(*(each.node for each in made))
+    return made
+
+
+async def taken(limited: list[Limited], asks: int) -> int:
+    """Return how many of the requests, to the nodes in turn, were let by."""
+    return sum([await node.take() for node, _ in zip(itertools.cycle(limited), range(asks))])
+
+
+async def test_a_tenant_gets_the_burst_once_and_not_once_a_node(nodes: Nodes) -> None:
+    """Whichever nodes are asked; and then what the rate brings."""
+    clock = Clock()
+    made = await limited(nodes, clock, LOW)
+
+    assert await taken(made, 60) == 30
+    clock.now_ns += 7 * SECOND_NS
+    assert await taken(made, 60) == 7
+
+
+@pytest.mark.parametrize("settings", [LOW, HIGH], ids=["low", "high"])
+async def test_requests_at_once_on_all_nodes_share_one_burst(
+    nodes: Nodes, settings: RateLimitSettings
+) -> None:
+    """None is given twice, and none is held back from who asks again."""
+    clock = Clock()
+    made = await limited(nodes, clock, settings)
+    burst = settings.producer_burst_size
+
+    first = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
+    rest = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
+
+    assert sum(first) + sum(rest) == burst
+
+
+async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
+    """A node borrows ahead what is a tenth of a second of the rate."""
+    made = await limited(nodes, Clock(), HIGH)
+
+    assert [await made[1].take() for _ in range(300)] == [True] * 300
+    assert made[1].calls == 3
+
+
+async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
+    """However high the rate is, most of what is left is left to them."""
+    made = await limited(nodes, Clock(), replace(HIGH, producer_burst_size=12))
+    assert await made[1].take()
+
+    assert [await made[2].take() for _ in range(8)] == [True] * 8
+
+
+async def test_requests_that_wait_for_one_call_share_its_answer(nodes: Nodes) -> None:
+    """Also at a rate too low to borrow ahead."""
+    made = await limited(nodes, Clock(), LOW)
+
+    assert await asyncio.gather(*(made[1].take() for _ in range(30))) == [True] * 30
+    assert made[1].calls <= 2
+
+
+async def test_a_flood_of_refused_requests_costs_the_owner_nothing(nodes: Nodes) -> None:
+    """A refusal is remembered until it could end, and counted every time."""
+    clock = Clock()
+    made = await limited(nodes, clock, LOW)
+    assert await made[0].take(30)
+
+    assert not any([await made[1].take() for _ in range(500)])
+    assert made[1].calls == 1
+    assert made[1].refused == [("producer", "create_task")] * 500
+
+    clock.now_ns += SECOND_NS
+    assert await made[1].take()
+
+
+async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
+    """Who asks for less than was refused is asked for."""
+    made = await limited(nodes, Clock(), LOW)
+    assert await made[1].take(20)
+
+    assert not await made[1].take(11)
+    assert await made[1].take(10)
+    assert not await made[1].take(1)
+
+
+async def test_what_is_borrowed_and_not_used_is_forgotten(nodes: Nodes) -> None:
+    """So no node sits on tokens for later."""
+    clock = Clock()
+    made = await limited(nodes, clock, HIGH)
+    assert await made[1].take()
+    clock.now_ns += HOLD_NS
+
+    assert await made[1].take()
+    assert made[1].calls == 2
+
+
+async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
+    """In whole seconds, the same at the owner and elsewhere, asked or remembered."""
+    made = await limited(nodes, Clock(), LOW)
+    assert await made[0].take(30)
+
+    for node in (made[0], made[1], made[1]):
+        assert node.quotas is not None
+        with pytest.raises(LimitExceeded) as refused:
+            await node.quotas.spend(Scope.PRODUCER, "create_task", "acme", 5)
+        assert refused.value.retry_after_s == 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_stretch_of_time_sees_more_than_burst_and_rate(nodes: Nodes, seed: int) -> None:
+    """Over all nodes, at a low rate to the token; the owner stays the same."""
+    clock, dice = Clock(), random.Random(seed)
+    made = await limited(nodes, clock, LOW)
+    let_by: list[tuple[int, int]] = []
+
+    async def ask() -> None:
+        cost = dice.randint(1, 8)
+        if await dice.choice(made).take(cost):
+            let_by.append((clock.now_ns, cost))
+
+    for _ in range(150):
+        clock.now_ns += dice.choice((0, 0, 10**8, SECOND_NS, 5 * SECOND_NS))
+        await asyncio.gather(*(ask() for _ in range(dice.randint(1, 4))))
+
+    for first, (begun_ns, _) in enumerate(let_by):
+        total = 0
+        for at_ns, cost in let_by[first:]:
+            total += cost
+            assert total * SECOND_NS <= 30 * SECOND_NS + at_ns - begun_ns
+    assert sum(cost for _, cost in let_by) > 0.9 * (30 + clock.now_ns / SECOND_NS)
+
+
+async def test_tenants_have_buckets_of_their_own(nodes: Nodes) -> None:
+    """One that is out of tokens changes nothing for another, or for another scope."""
+    made = await limited(
+        nodes, Clock(), replace(LOW, worker_requests_per_minute=1, worker_burst_size=1)
+    )
+    assert await taken(made, 60) == 30
+    quotas = made[1].quotas
+    assert quotas is not None
+
+    assert await made[1].take(30, tenant="other")
+    assert await quotas.wait_s(Scope.WORKER, "claim", "acme") == 0
+    assert await quotas.wait_s(Scope.WORKER, "claim", "acme") == 60
+
+
+async def test_a_tenant_may_have_a_limit_of_its_own_or_none(nodes: Nodes) -> None:
+    """In place of the general one."""
+    own = [
+        TenantRateLimit(tenant=tenant, scope="producer", requests_per_minute=rate, burst_size=rate)
+        for tenant, rate in (("small", 2), ("free", 0))
+    ]
+    made = await limited(nodes, Clock(), replace(LOW, tenants=tuple(own)))
+
+    assert [await made[1].take(tenant="small") for _ in range(3)] == [True, True, False]
+    assert await made[1].take(10_000, tenant="free")
+    assert made[1].quotas is not None
+    assert [made[1].quotas.most(Scope.PRODUCER, each) for each in ("small", "free", "acme")] == [
+        2,
+        None,
+        30,
+    ]
+
+
+async def test_without_limits_nobody_is_asked(nodes: Nodes) -> None:
+    """Off costs nothing."""
+    made = await limited(nodes, Clock(), RateLimitSettings())
+
+    assert await taken(made, 30) == 30
+    assert [node.served for node in made] == [0, 0, 0]
+
+
+async def test_without_an_owner_each_node_gives_out_its_share(nodes: Nodes) -> None:
+    """Nobody leads: limits do not cost availability, and are still limits."""
+    clock = Clock()
+    made = await limited(nodes, clock, LOW)
+    for node in made:
+        node.led_by(None)
+
+    assert [sum([await node.take() for _ in range(30)]) for node in made] == [10, 10, 10]
+    clock.now_ns += 6 * SECOND_NS
+    assert [sum([await node.take() for _ in range(30)]) for node in made] == [2, 2, 2]
+
+
+async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Nodes) -> None:
+    """What the whole limit would let by is not refused for want of an owner."""
+    made = await limited(nodes, Clock(), LOW)
+    made[1].led_by(None)
+
+    assert await made[1].take(25)
+    assert not await made[1].take(1)
+
+
+async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
+    """Until another leads, which starts with a full bucket."""
+    made = await limited(nodes, Clock(), LOW)
+    assert await taken(made, 60) == 30
+    await made[0].node.stop()
+    assert not await made[1].take()  # The last refusal still holds.
+
+    assert [await made[2].take(1, tenant="late") for _ in range(11)] == [True] * 10 + [False]
+    for node in made[1:]:
+        node.led_by("n2")
+    assert await made[1].take(30)
+
+
+async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
+    """All who wait go on together, and for a second nobody waits for it again."""
+    clock = Clock()
+    made = await limited(nodes, clock, LOW, owner_timeout_s=1.0)
+    made[0].silent = True
+
+    assert sum(await asyncio.gather(*(made[1].take() for _ in range(30)))) == 10
+    assert made[0].served == 1
+
+    made[0].silent = False
+    clock.now_ns += HOLD_NS
+    assert await made[1].take(30)
+    assert made[1].calls == 1
+
+
+async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
+    """Who asked it goes on with its share, and asks it again when it leads."""
+    made = await limited(nodes, Clock(), LOW)
+    made[0].led_by("n3")
+    assert made[0].quotas is not None
+    with pytest.raises(NotLeader) as refused:
+        await made[0].quotas.serve("n2", "borrow", ["producer", "acme", 1, 1], 1)
+    assert refused.value.hint == "n3"
+    assert await made[1].take(10)
+
+    assert made[0].served == 1
+    made[0].led_by("n1")
+    assert await made[1].take(30)
+
+
+@pytest.mark.parametrize("body", [["producer", "acme", 0, 1], ["producer", "acme", 2, 1], ["x"]])
+async def test_a_malformed_question_is_refused(nodes: Nodes, body: object) -> None:
+    """Nothing is lent."""
+    made = await limited(nodes, Clock(), LOW)
+    assert made[0].quotas is not None
+
+    with pytest.raises(Exception, match=r"range|Expected"):
+        await made[0].quotas.serve("n2", "borrow", body, 1)
+    assert await made[0].take(30)
+
+
+async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None:
+    """More than a full bucket holds is never lent, and takes nothing."""
+    made = await limited(nodes, Clock(), LOW)
+    assert made[0].quotas is not None
+
+    assert await made[0].quotas.serve("n2", "borrow", ["producer", "acme", 31, 31], 1) == (
+        0,
+        HOLD_NS,
+    )
+    assert await made[0].take(30)
+
+
+async def test_a_request_that_went_away_while_it_asked_holds_nobody_up(nodes: Nodes) -> None:
+    """The next one asks in its place."""
+    made = await limited(nodes, Clock(), LOW)
+    made[0].silent = True
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(made[1].take())
+        second = group.create_task(made[1].take())
+        await eventually(lambda: made[0].served)
+        made[0].silent = False
+        first.cancel()
+
+        assert await second
+    assert first.cancelled()
+    assert made[1].calls == 1
+
+
+async def test_an_error_of_the_owner_is_no_error_of_the_request(nodes: Nodes) -> None:
+    """A peer that fails, or does not know the method, is as good as one that is not there."""
+    made = await limited(nodes, Clock(), LOW)
+    made[0].quotas = None
+
+    assert await made[1].take(10)
+    assert made[0].served == 1

@@ -1,0 +1,597 @@
+"""Snapshots between nodes joined by real links: fetched once, gone on with, or begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+import pytest
+
+from codeq_cluster.cluster import snapshots
+from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
+from codeq_cluster.codec import manifests
+from codeq_cluster.codec.manifests import File, Manifest
+from codeq_cluster.errors import LinkLost, NotLeader, OutcomeUnknown, StorageFailed
+
+from .conftest import DEADLINE_S, Node, Nodes, Wire, eventually, joined
+
+CHUNK = 1000
+FILES = {"CURRENT": b"now", "empty.log": b"", "000001.sst": Random(1).randbytes(12_345)}
+SIZE = sum(map(len, FILES.values()))
+# One for each file, and for the largest twelve more.
+CHUNKS = 15
+
+
+@dataclass
+class Received:
+    """What came of one snapshot: its files, a chunk behind the other."""
+
+    manifest: Manifest
+    shelf: Shelf
+    files: dict[str, bytes] = field(default_factory=dict)
+    dropped: bool = False
+
+    def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
+        """Take a chunk that follows what is there."""
+        name = self.manifest.files[file].name
+        if zlib.crc32(chunk) != crc:
+            raise ValueError("a damaged chunk")
+        if offset != len(self.files.get(name, b"")):
+            raise ValueError("a chunk out of order")
+        self.files[name] = self.files.get(name, b"") + chunk
+
+    def verify(self) -> None:
+        """Compare with what the leaders lend."""
+        self.shelf.verifying.set()
+        self.shelf.may_end.wait(10.0)
+        if self.shelf.damaged:
+            self.shelf.damaged = False
+            raise StorageFailed("damaged")
+
+    def drop(self) -> None:
+        """Forget it."""
+        self.dropped = True
+
+
+@dataclass
+class Shelf:
+    """The snapshots of one shard of one node, in memory.
+
+    Attributes:
+        reads: How often each place was read, by (snapshot, file, offset).
+        stop_at: A read of this offset of the last file waits until it may go on.
+    """
+
+    node_id: str
+    taken: int = 0
+    dropped: list[str] = field(default_factory=list)
+    reads: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    received: list[Received] = field(default_factory=list)
+    stop_at: int | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    taking: threading.Event = field(default_factory=threading.Event)
+    may_take: threading.Event = field(default_factory=threading.Event)
+    verifying: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+    damaged: bool = False
+    lies: int = 0
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        """Hold nothing up unless a test says so."""
+        self.may_take.set()
+        self.may_end.set()
+
+    def take(self) -> Manifest:
+        """Make one."""
+        self.taking.set()
+        self.may_take.wait(10.0)
+        if self.full:
+            raise StorageFailed("no space left")
+        self.taken += 1
+        return Manifest(
+            id=f"{self.node_id}-{self.taken}",
+            shard=0,
+            index=100 * self.taken,
+            term=1,
+            digest=bytes(16),
+            files=tuple(File(name, len(data)) for name, data in FILES.items()),
+        )
+
+    def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
+        """Read one chunk."""
+        self.reads[snapshot.id, file, offset] += 1
+        if file == 2 and offset == self.stop_at:
+            self.stop_at = None
+            self.stopped.set()
+            self.may_go_on.wait(10.0)
+        chunk = FILES[snapshot.files[file].name][offset : offset + CHUNK]
+        crc = zlib.crc32(chunk)
+        if self.lies:
+            self.lies -= 1
+            crc ^= 1
+        return crc, chunk
+
+    def drop(self, snapshot: Manifest) -> None:
+        """Delete one."""
+        self.dropped.append(snapshot.id)
+
+    def begin(self, manifest: Manifest) -> Received:
+        """Receive one."""
+        self.received.append(Received(manifest, self))
+        return self.received[-1]
+
+
+@dataclass
+class Replica:
+    """A replica of the shard: here the test says who leads and what it needs."""
+
+    leader: str | None = "n1"
+    log_first: int = 50
+    at: int = 10
+    held: int = 0
+    installed: list[int] = field(default_factory=list)
+    broken: bool = False
+
+    def hold(self) -> None:
+        """Count how often the log was held."""
+        self.held += 1
+
+    def reaches(self, index: int) -> bool:
+        """Tell whether the log goes back that far."""
+        return self.log_first <= index
+
+    def wants(self, index: int, term: int) -> bool:
+        """Tell whether the snapshot leads forward."""
+        return index > self.at and term == 1
+
+    async def exchange(self, index: int, term: int) -> bool:
+        """Go on from there."""
+        if self.broken:
+            raise StorageFailed("the disk refused")
+        if not self.wants(index, term):
+            return False
+        self.at = index
+        self.installed.append(index)
+        return True
+
+
+@dataclass
+class Calls:
+    """A node's link, which writes down what is asked."""
+
+    node: Node
+    asked: list[tuple[str, str, object, float]] = field(default_factory=list)
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Ask over the link."""
+        self.asked.append((peer, method, body, timeout_s))
+        return await self.node.running.call(peer, method, body, timeout_s=timeout_s, topic=topic)
+
+
+class Member:
+    """A node that lends and fetches snapshots of one shard."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.shelf = Shelf(node.id)
+        self.replica = Replica()
+        self.calls = Calls(node)
+        self.took: list[int] = []
+        self.failures: list[BaseException] = []
+        self.rests: list[float] = []
+        self.server = SnapshotServer(
+            node_id=node.id,
+            stores=[self.shelf],
+            replicas=[self.replica],
+            took=lambda shard, _seconds: self.took.append(shard),
+        )
+        self.fetcher = self.paced(2**40)
+        node.serve = self.server.serve
+
+    def paced(self, bytes_per_s: int) -> SnapshotFetcher:
+        """Return a fetcher of that pace, which rests in no time."""
+
+        async def rest(seconds: float) -> None:
+            self.rests.append(seconds)
+
+        return SnapshotFetcher(
+            stores=[self.shelf],
+            replicas=[self.replica],
+            calls=self.calls,
+            bytes_per_s=bytes_per_s,
+            took=lambda shard, _seconds: self.took.append(shard),
+            failed=lambda _shard, error: self.failures.append(error),
+            rest=rest,
+        )
+
+    def reads(self) -> list[tuple[int, int]]:
+        """Return file and offset of every chunk this node asked for, in order."""
+        asked = [body for _, method, body, _ in self.calls.asked if method == READ]
+        return [
+            (file, offset)
+            for _, _, file, offset in msgspec.convert(asked, list[tuple[int, str, int, int]])
+        ]
+
+
+async def members(nodes: Nodes, *ids: str) -> list[Member]:
+    """Return nodes, of which the first leads the shard."""
+    made = [Member(node) for node in nodes.make(*ids)]
+    for each in made:
+        await each.node.start()
+    await joined(*(each.node for each in made))
+    return made
+
+
+@pytest.fixture
+async def pair(nodes: Nodes) -> AsyncIterator[tuple[Member, Member]]:
+    """Return a leader, and a follower that has fallen behind."""
+    leader, follower = await members(nodes, "n1", "n2")
+    yield leader, follower
+    leader.shelf.may_go_on.set()
+    follower.shelf.may_end.set()
+
+
+async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) -> None:
+    """Each chunk is asked for once; both sides tell how long their part took."""
+    leader, follower = pair
+
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+    assert FILES == follower.shelf.received[0].files
+    assert CHUNKS == len(follower.reads()) == len({*follower.reads()})
+    assert {1} == {*leader.shelf.reads.values()}
+    assert ([0], [0]) == (leader.took, follower.took)
+    assert leader.replica.held >= CHUNKS
+    assert not follower.shelf.received[0].dropped
+
+
+async def test_a_broken_link_costs_one_chunk(nodes: Nodes) -> None:
+    """Behind the break it goes on where it was: no byte that had come is asked for again."""
+    leader_node, follower_node = nodes.make("n1", "n2")
+    async with Wire(leader_node.port) as there, Wire(follower_node.port) as back:
+        follower_node.peers["n1"] = f"127.0.0.1:{there.port}"
+        leader_node.peers["n2"] = f"127.0.0.1:{back.port}"
+        leader, follower = Member(leader_node), Member(follower_node)
+        for node in (leader_node, follower_node):
+            await node.start()
+        await joined(leader_node, follower_node)
+        leader.shelf.stop_at = 5 * CHUNK
+        fetch = asyncio.create_task(follower.fetcher.fetch(0))
+        await eventually(leader.shelf.stopped.is_set)
+
+        there.cut()
+        back.cut()
+        await eventually(lambda: ("down", "n1", "lost") in follower_node.events)
+        leader.shelf.may_go_on.set()
+        await fetch
+
+        assert [100] == follower.replica.installed
+        assert FILES == follower.shelf.received[0].files
+        repeated = {place: n for place, n in leader.shelf.reads.items() if n > 1}
+        assert {("n1-1", 2, 5 * CHUNK)} == repeated.keys()
+        assert sorted(follower.reads()) == follower.reads()
+        assert 1 == leader.shelf.taken
+        for node in (leader_node, follower_node):
+            await node.stop()
+
+
+async def test_a_leader_that_dies_is_not_waited_for(nodes: Nodes) -> None:
+    """Once somebody else leads, the fetch is given up, and the next one is from there."""
+    first, second, follower = await members(nodes, "n1", "n2", "n3")
+    first.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(first.shelf.stopped.is_set)
+    for each in (second, follower):
+        each.replica.leader = "n2"
+
+    first.shelf.may_go_on.set()
+    await first.node.stop()
+    async with asyncio.timeout(DEADLINE_S):
+        await fetch
+    assert [] == follower.replica.installed
+    assert follower.shelf.received[0].dropped
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+    assert "n2-1" == follower.shelf.received[1].manifest.id
+    assert FILES == follower.shelf.received[1].files
+
+
+async def test_a_deposed_leader_that_lives_lends_to_the_end(pair: tuple[Member, Member]) -> None:
+    """What it lends is committed, whoever leads now."""
+    leader, follower = pair
+    leader.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(leader.shelf.stopped.is_set)
+
+    for each in pair:
+        each.replica.leader = "n2"
+    leader.shelf.may_go_on.set()
+    await fetch
+
+    assert [100] == follower.replica.installed
+
+
+async def test_a_snapshot_that_is_gone_is_begun_anew(nodes: Nodes) -> None:
+    """When the log has moved on and another one was made, the old one is of no use to anybody."""
+    leader, follower, other = await members(nodes, "n1", "n2", "n3")
+    leader.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(leader.shelf.stopped.is_set)
+    leader.replica.log_first = 150
+    await other.fetcher.fetch(0)
+    assert [200] == other.replica.installed
+
+    leader.shelf.may_go_on.set()
+    await fetch
+    assert [] == follower.replica.installed
+    assert follower.shelf.received[0].dropped
+    await follower.fetcher.fetch(0)
+
+    assert [200] == follower.replica.installed
+    assert ["n1-1"] == leader.shelf.dropped
+    assert FILES == follower.shelf.received[1].files
+
+
+async def test_followers_share_one_snapshot(nodes: Nodes) -> None:
+    """As long as the log goes back to it, nobody needs another."""
+    leader, *followers = await members(nodes, "n1", "n2", "n3", "n4")
+
+    await asyncio.gather(*(each.fetcher.fetch(0) for each in followers))
+
+    assert 1 == leader.shelf.taken
+    assert [[100]] * 3 == [each.replica.installed for each in followers]
+
+
+async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
+    """The leader says again and again that a node is behind."""
+    leader, follower = pair
+
+    await asyncio.gather(*(follower.fetcher.fetch(0) for _ in range(5)))
+
+    assert [100] == follower.replica.installed
+    assert CHUNKS == leader.shelf.reads.total()
+
+
+async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> None:
+    """It says who does, if it knows."""
+    leader, follower = pair
+    for hint in ("n2", None):
+        leader.replica.leader = hint
+
+        with pytest.raises(NotLeader) as refused:
+            await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
+
+        assert hint == refused.value.hint
+    await follower.fetcher.fetch(0)
+    assert 0 == leader.shelf.taken
+    assert [] == follower.shelf.received
+
+
+async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> None:
+    """And who does not need what is offered fetches none of it."""
+    _, follower = pair
+    follower.replica.leader = None
+    await follower.fetcher.fetch(0)
+    assert [] == follower.calls.asked
+
+    follower.replica.leader, follower.replica.at = "n1", 100
+    await follower.fetcher.fetch(0)
+
+    assert [] == follower.reads()
+    assert [] == follower.shelf.received
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        (TAKE, -1),
+        (TAKE, 1),
+        (TAKE, "0"),
+        (TAKE, None),
+        (READ, 0),
+        (READ, [0, "n1-1", 0]),
+        (READ, [1, "n1-1", 0, 0]),
+        (READ, [-1, "n1-1", 0, 0]),
+        (READ, [0, 1, 0, 0]),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(
+    pair: tuple[Member, Member], method: str, body: object
+) -> None:
+    """About a shard that is not there, or of another form."""
+    _, follower = pair
+
+    with pytest.raises(OutcomeUnknown):
+        await follower.node.running.call("n1", method, body, timeout_s=5)
+
+
+async def test_a_place_outside_of_what_is_lent_is_nothing(pair: tuple[Member, Member]) -> None:
+    """Of a snapshot that never was, there are no bytes."""
+    _, follower = pair
+
+    assert await follower.node.running.call("n1", READ, [0, "never", 0, 0], timeout_s=5) is None
+
+
+async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
+    """After each chunk but a file's last, a rest of what its bytes are worth, less what it took."""
+    _, follower = pair
+
+    await follower.paced(1).fetch(0)
+
+    rests = CHUNKS - len(FILES)
+    assert rests == len(follower.rests)
+    assert all(0.9 * CHUNK < seconds <= CHUNK for seconds in follower.rests)
+
+
+async def test_every_wait_has_an_end(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call has a time limit, and a leader that cannot be reached is given up."""
+    leader, follower = pair
+    monkeypatch.setattr(snapshots, "_STALLED_S_MAX", 0.0)
+    leader.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(leader.shelf.stopped.is_set)
+
+    leader.shelf.may_go_on.set()
+    await leader.node.stop()
+    await fetch
+
+    assert [] == follower.replica.installed
+    assert follower.shelf.received[0].dropped
+    assert [] == follower.failures
+    assert all(0 < timeout_s <= 60 for *_, timeout_s in follower.calls.asked)
+
+
+async def test_damage_on_the_way_begins_anew(pair: tuple[Member, Member]) -> None:
+    """A chunk whose checksum does not fit, a state that does not read: neither is installed."""
+    leader, follower = pair
+    leader.shelf.lies = 1
+    await follower.fetcher.fetch(0)
+    follower.shelf.damaged = True
+    await follower.fetcher.fetch(0)
+    assert [True, True] == [each.dropped for each in follower.shelf.received]
+    assert [] == follower.replica.installed
+    assert [] == follower.failures
+
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+
+
+async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Member]) -> None:
+    """It lends nothing then, and goes on leading."""
+    leader, follower = pair
+    leader.shelf.full = True
+    await follower.fetcher.fetch(0)
+    assert [] == follower.shelf.received
+
+    leader.shelf.full = False
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+
+
+async def test_what_leads_forward_no_more_is_dropped(pair: tuple[Member, Member]) -> None:
+    """While it was on its way, the replica may have got further by itself."""
+    _, follower = pair
+    follower.shelf.may_end.clear()
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(follower.shelf.verifying.is_set)
+
+    follower.replica.at = 500
+    follower.shelf.may_end.set()
+    await fetch
+
+    assert [] == follower.replica.installed
+    assert follower.shelf.received[0].dropped
+    assert [] == follower.took
+
+
+async def test_an_exchange_that_fails_stops_the_node(pair: tuple[Member, Member]) -> None:
+    """What the disk holds then is for the next start to settle."""
+    _, follower = pair
+    follower.replica.broken = True
+
+    await follower.fetcher.fetch(0)
+
+    assert ["the disk refused"] == [str(error) for error in follower.failures]
+    assert not follower.shelf.received[0].dropped
+
+
+async def test_the_log_is_held_while_a_snapshot_is_read_through(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a large state takes longer than a leader keeps what nobody asks for."""
+    leader, follower = pair
+    monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
+    follower.shelf.may_end.clear()
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(follower.shelf.verifying.is_set)
+    held = leader.replica.held
+
+    await eventually(lambda: leader.replica.held >= held + 3)
+    # A leader that dies meanwhile takes nothing away.
+    await leader.node.stop()
+    follower.shelf.may_end.set()
+    await fetch
+
+    assert [100] == follower.replica.installed
+
+
+async def test_what_nobody_reads_is_deleted(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot costs disk space as long as it is there."""
+    leader, follower = pair
+    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
+    said = await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
+    manifest = manifests.decode(said)
+    watch = asyncio.create_task(leader.server.watch())
+
+    await eventually(lambda: leader.shelf.dropped == [manifest.id])
+
+    place = [0, manifest.id, 0, 0]
+    assert await follower.node.running.call("n1", READ, place, timeout_s=5) is None
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_who_asks_again_keeps_it(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is offered again counts as read."""
+    leader, follower = pair
+    call = follower.node.running.call
+    first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+    read_at = leader.server._lent[0].read_at
+    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.0)
+
+    again = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+
+    assert first == again
+    assert leader.server._lent[0].read_at > read_at
+
+
+async def test_one_that_is_made_too_late_is_lent_to_who_asks_again(
+    pair: tuple[Member, Member],
+) -> None:
+    """A disk may be slower than peers wait; what it was busy with is not made again and lost."""
+    leader, follower = pair
+    call = follower.node.running.call
+    leader.shelf.may_take.clear()
+    with pytest.raises(LinkLost):
+        await call("n1", TAKE, 0, timeout_s=0.2)
+    await eventually(leader.shelf.taking.is_set)
+    leader.shelf.may_take.set()
+
+    manifest = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+
+    assert ("n1-1", 1) == (manifest.id, leader.shelf.taken)
+
+
+async def test_a_stop_in_the_middle_leaves_nothing(pair: tuple[Member, Member]) -> None:
+    """A node that ends while it fetches drops what has come."""
+    leader, follower = pair
+    leader.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(leader.shelf.stopped.is_set)
+
+    fetch.cancel()
+    leader.shelf.may_go_on.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await fetch
+    assert follower.shelf.received[0].dropped

@@ -1,0 +1,155 @@
+"""Checks: what must be true of every decision, whatever was asked."""
+
+from __future__ import annotations
+
+from codeq_cluster.core.changes import Decision, ItemChange, TaskChange
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.explaining import Facts, Reason, explain
+from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
+from codeq_cluster.core.operations import Claim, Submit
+from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.testing.dict_view import DictView
+
+REASONS = {
+    State.READY: {
+        Reason.EXPIRING,
+        Reason.QUEUE_PAUSED,
+        Reason.CONSUMER_LIMIT,
+        Reason.IN_FLIGHT_LIMIT,
+        Reason.BEHIND_OTHERS,
+        Reason.NO_CLAIM,
+    },
+    State.DELAYED: {
+        Reason.EXPIRING,
+        Reason.BECOMING_READY,
+        Reason.BACKING_OFF,
+        Reason.SCHEDULED,
+    },
+    State.LEASED: {Reason.RUNNING, Reason.LEASE_EXPIRED},
+    State.DONE: {Reason.COMPLETED},
+    State.FAILED: {Reason.FAILED, Reason.CANCELLED},
+    State.DEAD: {Reason.DEAD_LETTER},
+}
+
+# A task of such a queue is not handed out, whoever asks.
+_CLOSED = {Reason.QUEUE_PAUSED, Reason.CONSUMER_LIMIT, Reason.IN_FLIGHT_LIMIT, Reason.EXPIRING}
+
+
+def check_changes(decision: Decision) -> None:
+    """Check that one decision has one change of a task or an item."""
+    names = []
+    for change in decision.changes:
+        thing = change.after or change.before
+        assert thing is not None
+        kind = "task" if isinstance(thing, Task) else KIND_OF[type(thing)]
+        names.append((kind, thing.tenant, thing.id))
+
+    assert len(names) == len(set(names))
+
+
+def check_deliveries(decision: Decision) -> None:
+    """Check that each end of a task with a webhook, and nothing else, brings one delivery of it."""
+    told = {
+        change.after.task_id: change.body
+        for change in decision.changes
+        if isinstance(change, ItemChange)
+        and isinstance(change.after, Delivery)
+        and change.body is not None
+    }
+    ended = {
+        change.after.id: change.result
+        for change in decision.changes
+        if isinstance(change, TaskChange)
+        and change.after is not None
+        and change.after.webhook
+        and change.after.state.terminal
+        and change.before is not None
+        and not change.before.state.terminal
+    }
+
+    assert told == ended
+
+
+def check_artifacts(decision: Decision, kept: tuple[str, ...]) -> None:
+    """Check that a task's end sweeps what its result leaves out, its deletion the rest."""
+    swept = {
+        (change.after.task_id, change.after.upload)
+        for change in decision.changes
+        if isinstance(change, ItemChange)
+        and isinstance(change.after, Sweep)
+        and change.before is None
+    }
+    unneeded: set[tuple[str, str]] = set()
+    for change in decision.changes:
+        if not isinstance(change, TaskChange) or change.before is None:
+            continue
+        if change.after is None:
+            unneeded |= {(change.before.id, upload) for upload in change.before.uploads}
+        elif change.after.state.terminal:
+            others = set(change.before.uploads) - set(kept)
+            unneeded |= {(change.before.id, upload) for upload in others}
+
+    assert swept == unneeded
+
+
+def check_bounds(view: DictView, decision: Decision, rules: Rules) -> None:
+    """Check what is handed out: no paused queue, within the bounds; the view is after it."""
+    for change in decision.changes:
+        task = change.after
+        if not isinstance(task, Task) or task.state is not State.LEASED:
+            continue
+        if change.before is not None and change.before.state is State.LEASED:
+            continue
+        queue = task.command.lower()
+        policy = view.policy(task.tenant, queue)
+        leased_max = rules.budget_of(task.tenant).leased_max
+
+        assert not policy.paused
+        assert not policy.max_consumers or view.leased(task.tenant, queue) <= policy.max_consumers
+        assert not leased_max or view.usage(task.tenant).leased <= leased_max
+
+
+def kept_by(operation: object) -> tuple[str, ...]:
+    """Return the artifacts that the operation's result refers to."""
+    return operation.uploads if isinstance(operation, Submit) else ()
+
+
+def explained(view: DictView, task: Task, rules: Rules, *, ahead: int) -> Reason:
+    """Explain a task, and hold the reason against its state and against what a claim would do."""
+    queue = task.command.lower()
+    facts = Facts(
+        now_ms=view.now_ms,
+        policy=view.policy(task.tenant, queue),
+        leased=view.leased(task.tenant, queue),
+        tenant_leased=view.usage(task.tenant).leased,
+        tenant_leased_max=rules.budget_of(task.tenant).leased_max,
+        ahead=ahead,
+    )
+    explanation = explain(task, facts)
+    reason = explanation.reason
+    held = task.state is State.LEASED and task.lease_until_ms > view.now_ms
+
+    assert reason in REASONS[task.state]
+    assert reason.waiting == (not task.state.terminal and not held)
+    assert explanation.until_ms == 0 or explanation.until_ms > view.now_ms
+    if reason is Reason.NO_CLAIM:
+        assert _claimed(view, task, rules) == [task.id]
+    elif reason in _CLOSED:
+        assert task.id not in _claimed(view, task, rules)
+    return reason
+
+
+def _claimed(view: DictView, task: Task, rules: Rules) -> list[str]:
+    """Return what a claim of the task's queue would get now; the claim is not made."""
+    claim = Claim(
+        request="a look",
+        tenant=task.tenant,
+        worker="ann",
+        commands=(task.command,),
+        count=1,
+        lease_ms=1,
+    )
+    outcome = decide(view, claim, rules).outcome
+    return [each.id for each in outcome.tasks] if isinstance(outcome, Claimed) else []

@@ -1,0 +1,302 @@
+"""What is kept beside the tasks, as plainly: a dictionary a kind, an item its fields by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from codeq_cluster.core.operations import (
+    DeleteTopic,
+    Delivered,
+    PauseQueue,
+    PutTopic,
+    Record,
+    RenewSubscription,
+    Replay,
+    ResumeQueue,
+    Subscribe,
+    Swept,
+    Undelivered,
+    Unsubscribe,
+)
+
+DLQ_RETENTION_MS = 90
+AUDIT_RETENTION_MS = 60
+DELIVERY_ATTEMPTS_MAX = 3
+DELIVERY_BASE_MS = 4
+DELIVERY_MAX_MS = 6
+DELIVERY_AGE_MAX_MS = 45
+SWEEP_RETRY_MS = 60_000
+
+Answer = tuple[object, ...]
+Fields = dict[str, Any]
+Name = tuple[str, str]
+Asked = (
+    PutTopic
+    | DeleteTopic
+    | PauseQueue
+    | ResumeQueue
+    | Subscribe
+    | RenewSubscription
+    | Unsubscribe
+    | Delivered
+    | Undelivered
+    | Replay
+    | Swept
+    | Record
+)
+
+
+class Items:
+    """The items of one shard; their names are tenant and id.
+
+    Attributes:
+        now_ms: Set by whoever lets time pass.
+        bodies: What each delivery tells of.
+    """
+
+    def __init__(self) -> None:
+        self.now_ms = 1
+        self.topics: dict[Name, Fields] = {}
+        self.pauses: dict[Name, Fields] = {}
+        self.subscriptions: dict[Name, Fields] = {}
+        self.deliveries: dict[Name, Fields] = {}
+        self.sweeps: dict[Name, Fields] = {}
+        self.audits: dict[Name, Fields] = {}
+        self.bodies: dict[Name, Fields] = {}
+
+    @property
+    def kinds(self) -> dict[str, dict[Name, Fields]]:
+        """Return every kind by its word in the keys."""
+        return {
+            "audit": self.audits,
+            "hook": self.deliveries,
+            "pause": self.pauses,
+            "sub": self.subscriptions,
+            "sweep": self.sweeps,
+            "topic": self.topics,
+        }
+
+    def says(self, tenant: str, queue: str, field: str) -> int:
+        """Return a number of the queue's topic; 0 without one."""
+        return int(self.topics.get((tenant, queue), {}).get(field, 0))
+
+    def ask(self, asked: Asked) -> Answer:  # noqa: C901 - a line an operation
+        """Do what the operation asks and return what it is answered."""
+        match asked:
+            case PutTopic():
+                return self._put_topic(asked)
+            case DeleteTopic():
+                gone = self.topics.pop((asked.tenant, asked.name.lower()), None)
+                return self._gone(gone, asked, "topic.delete", asked.name.lower())
+            case PauseQueue():
+                return self._pause(asked)
+            case ResumeQueue():
+                gone = self.pauses.pop((asked.tenant, asked.queue.lower()), None)
+                return self._gone(gone, asked, "queue.resume", asked.queue.lower())
+            case Subscribe():
+                return self._subscribe(asked)
+            case RenewSubscription():
+                return self._renew(asked)
+            case Unsubscribe():
+                gone = self.subscriptions.pop((asked.tenant, asked.id), None)
+                return "changed", int(gone is not None)
+            case Delivered():
+                return self._delivered(asked)
+            case Undelivered():
+                return self._undelivered(asked)
+            case Replay():
+                return self._replay(asked)
+            case Swept():
+                return self._swept(asked)
+            case Record():
+                self.put_on_record(asked, asked.action, asked.target, asked.detail)
+                return "changed", 1
+
+    def tell(self, delivery: Fields, body: Fields) -> None:
+        """Keep a new delivery and what it tells of."""
+        name = delivery["tenant"], delivery["id"]
+        self.deliveries[name] = delivery
+        self.bodies[name] = body
+
+    def sweep(
+        self, tenant: str, task_id: str, uploads: Iterable[str], *, delay_ms: int = 0
+    ) -> None:
+        """Let sets of artifacts be deleted."""
+        for upload in uploads:
+            self.sweeps[tenant, f"{task_id}.{upload}"] = {
+                "tenant": tenant,
+                "id": f"{task_id}.{upload}",
+                "task_id": task_id,
+                "upload": upload,
+                "due_ms": self.now_ms + delay_ms,
+                "attempts": 0,
+            }
+
+    def lapse(self, most: int) -> int:
+        """Delete what has ended by itself, the oldest first; return how many it were."""
+        ended = [
+            (item["expires_ms"], kind, name)
+            for kind, items in self.kinds.items()
+            for name, item in items.items()
+            if 0 < item.get("expires_ms", 0) <= self.now_ms
+        ]
+        ended.sort()
+        for _, kind, name in ended[:most]:
+            del self.kinds[kind][name]
+            if kind == "hook":
+                del self.bodies[name]
+        return len(ended[:most])
+
+    def put_on_record(self, asked: Any, action: str, target: str, detail: str = "") -> None:
+        """Note what an operator did."""
+        audit_id = f"{10**15 - self.now_ms:015d}-{asked.request}"
+        self.audits[asked.tenant, audit_id] = {
+            "tenant": asked.tenant,
+            "id": audit_id,
+            "at_ms": self.now_ms,
+            "actor": asked.by,
+            "action": action,
+            "target": target,
+            "detail": detail,
+            "request": asked.request,
+            "expires_ms": self.now_ms + AUDIT_RETENTION_MS,
+            "index": 0,
+        }
+
+    def put_ids_on_record(self, asked: Any, action: str, ids: tuple[str, ...]) -> None:
+        """Note what an operator did to several things."""
+        detail = f"{len(ids)} on one shard" if len(ids) > 1 else ""
+        self.put_on_record(asked, action, ids[0], detail)
+
+    def _put_topic(self, asked: PutTopic) -> Answer:
+        queue = asked.name.lower()
+        policy: Fields = {
+            "name": asked.name,
+            "priority_tiers": asked.priority_tiers,
+            "max_attempts": asked.max_attempts,
+            "dead_letter": asked.dead_letter.lower(),
+            "retention_s": asked.retention_s,
+            "max_consumers": asked.max_consumers,
+            "weight": asked.weight,
+        }
+        found = self.topics.get((asked.tenant, queue))
+        if found is not None and {field: found[field] for field in policy} == policy:
+            made = found["version"] == 1 and found["request"] == asked.request
+            return "topic", asked.name, found["version"], made
+        topic: Fields = {
+            "tenant": asked.tenant,
+            "id": queue,
+            "version": 1 if found is None else found["version"] + 1,
+            "created_ms": self.now_ms if found is None else found["created_ms"],
+            "updated_ms": self.now_ms,
+            "request": asked.request,
+        }
+        self.topics[asked.tenant, queue] = topic | policy
+        self.put_on_record(asked, "topic.put", queue, f"version {topic['version']}")
+        return "topic", asked.name, topic["version"], found is None
+
+    def _pause(self, asked: PauseQueue) -> Answer:
+        queue = asked.queue.lower()
+        found = self.pauses.get((asked.tenant, queue))
+        if found is not None:
+            return "changed", int(found["request"] == asked.request)
+        self.pauses[asked.tenant, queue] = {
+            "tenant": asked.tenant,
+            "id": queue,
+            "by": asked.by,
+            "since_ms": self.now_ms,
+            "request": asked.request,
+        }
+        self.put_on_record(asked, "queue.pause", queue)
+        return "changed", 1
+
+    def _gone(self, gone: Fields | None, asked: Any, action: str, target: str) -> Answer:
+        if gone is None:
+            return "changed", 0
+        self.put_on_record(asked, action, target)
+        return "changed", 1
+
+    def _subscribe(self, asked: Subscribe) -> Answer:
+        name = asked.tenant, asked.id
+        if name not in self.subscriptions:
+            self.subscriptions[name] = {
+                "tenant": asked.tenant,
+                "id": asked.id,
+                "worker": asked.worker,
+                "callback_url": asked.callback_url,
+                "event_types": asked.event_types,
+                "mode": asked.mode,
+                "group_id": asked.group_id,
+                "ttl_ms": asked.ttl_ms,
+                "min_interval_ms": asked.min_interval_ms,
+                "created_ms": self.now_ms,
+                "expires_ms": self.now_ms + asked.ttl_ms,
+            }
+        return "subscribed", asked.id, self.subscriptions[name]["expires_ms"]
+
+    def _renew(self, asked: RenewSubscription) -> Answer:
+        found = self.subscriptions.get((asked.tenant, asked.id))
+        if found is None or found["expires_ms"] <= self.now_ms:
+            return "rejected", "not-found"
+        ttl_ms = asked.ttl_ms or found["ttl_ms"]
+        found["ttl_ms"] = ttl_ms
+        found["expires_ms"] = self.now_ms + ttl_ms
+        return "subscribed", asked.id, self.now_ms + ttl_ms
+
+    def _delivered(self, asked: Delivered) -> Answer:
+        found = self.deliveries.get((asked.tenant, asked.id))
+        if found is None or found["died_ms"]:
+            return "changed", 0
+        del self.deliveries[asked.tenant, asked.id]
+        del self.bodies[asked.tenant, asked.id]
+        return "changed", 1
+
+    def _undelivered(self, asked: Undelivered) -> Answer:
+        found = self.deliveries.get((asked.tenant, asked.id))
+        if found is None or found["died_ms"] or found["attempts"] != asked.attempt - 1:
+            return "changed", 0
+        end_ms = found["since_ms"] + DELIVERY_AGE_MAX_MS
+        wait_ms = asked.deferred_ms
+        if not asked.deferred_ms:
+            found["attempts"] = asked.attempt
+            found["error"] = asked.error
+            grown_ms = min(DELIVERY_BASE_MS * 2 ** (asked.attempt - 1), DELIVERY_MAX_MS)
+            wait_ms = max(grown_ms, asked.wait_ms)
+        worn_out = not asked.deferred_ms and asked.attempt == DELIVERY_ATTEMPTS_MAX
+        if self.now_ms < end_ms and not worn_out:
+            found["due_ms"] = min(self.now_ms + wait_ms, end_ms)
+            return "changed", 1
+        found["due_ms"] = 0
+        found["died_ms"] = self.now_ms
+        found["expires_ms"] = self.now_ms + DLQ_RETENTION_MS
+        if not worn_out:
+            last = f"at last: {found['error']}" if found["attempts"] else "and not tried"
+            found["error"] = f"not accepted within 0 s, {last}"
+        return "changed", 1
+
+    def _replay(self, asked: Replay) -> Answer:
+        meant = [
+            found
+            for delivery_id in dict.fromkeys(asked.ids)
+            if (found := self.deliveries.get((asked.tenant, delivery_id))) is not None
+        ]
+        done = [found for found in meant if found["replay"] == asked.request]
+        dead = [found for found in meant if found not in done and found["died_ms"]]
+        for found in dead:
+            found |= {"attempts": 0, "due_ms": self.now_ms, "died_ms": 0, "expires_ms": 0}
+            found |= {"replay": asked.request, "since_ms": self.now_ms}
+        if dead:
+            self.put_ids_on_record(asked, "delivery.replay", asked.ids)
+        return "changed", len(done) + len(dead)
+
+    def _swept(self, asked: Swept) -> Answer:
+        found = self.sweeps.get((asked.tenant, asked.id))
+        if found is None or found["attempts"] != asked.attempt - 1:
+            return "changed", 0
+        if asked.failed:
+            found["attempts"] = asked.attempt
+            found["due_ms"] = self.now_ms + SWEEP_RETRY_MS
+        else:
+            del self.sweeps[asked.tenant, asked.id]
+        return "changed", 1

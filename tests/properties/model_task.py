@@ -1,0 +1,98 @@
+"""A task of the model, and what is told of its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from codeq_cluster.core.operations import Submit
+
+from .model_items import Fields
+
+BASE_MS = 8
+MAX_MS = 40
+RETENTION_MS = 50
+KEY_RETENTION_MS = 70
+SWEEP_DELAY_MS = 6
+ATTEMPTS_DEFAULT = 2
+
+TIGHT = "tight"  # The one tenant with a budget.
+WAITING_MAX = 3
+LEASED_MAX = 2
+BYTES_MAX = 45
+
+ENDED = ("done", "failed", "dead")
+
+
+@dataclass
+class Item:
+    """A task."""
+
+    id: str
+    tenant: str
+    command: str
+    priority: int
+    max_attempts: int
+    key: str
+    payload: str
+    webhook: str
+    created_ms: int
+    place: str
+    expires_ms: int
+    timer_ms: int = 0  # When the delay, the lease or the retention ends.
+    order: int = 0
+    attempts: int = 0
+    token: int = 0
+    worker: str = ""
+    claim: str = ""
+    cancelled_under: str = ""
+    submitted: tuple[object, ...] = ()
+    result_bytes: int = 0
+    endings: int = 0
+    error: str = ""
+    dead_queue: str = ""
+    uploads: list[str] = field(default_factory=list)
+
+    @property
+    def queue(self) -> str:
+        """Return the queue of its command."""
+        return self.command.lower()
+
+    @property
+    def size(self) -> int:
+        """Return what it takes up."""
+        return len(self.payload) + self.result_bytes
+
+
+def delivery_of(item: Item, *, now_ms: int) -> Fields:
+    """Return the callback that tells of the task's end."""
+    return {
+        "tenant": item.tenant,
+        "id": f"{item.id}.{item.endings}",
+        "task_id": item.id,
+        "command": item.command,
+        "url": item.webhook,
+        "created_ms": now_ms,
+        "attempts": 0,
+        "due_ms": now_ms,
+        "died_ms": 0,
+        "expires_ms": 0,
+        "error": "",
+        "trace_parent": "",
+        "trace_state": "",
+        "replay": "",
+        "since_ms": now_ms,
+    }
+
+
+def body_of(item: Item, said: Submit | None, *, request: str, now_ms: int) -> Fields:
+    """Return what the callback says: the worker's words, or the broker's own."""
+    return {
+        "task_id": item.id,
+        "status": said.status if said else "FAILED",
+        "body": said.body if said else "",
+        "error": item.error,
+        "artifacts": (),
+        "completed_ms": now_ms,
+        "worker": said.worker if said else "",
+        "request": request,
+    }

@@ -1,0 +1,134 @@
+"""Operators: what they do to queues and to tasks that have ended."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from codeq_cluster.core.items import Delivery, Kind
+from codeq_cluster.core.operations import (
+    Delete,
+    DeleteTopic,
+    PauseQueue,
+    PutTopic,
+    Record,
+    Replay,
+    Requeue,
+    ResumeQueue,
+)
+from codeq_cluster.core.task import State
+
+from .machine import Machine, commands, indexes, tenants
+
+some = st.lists(indexes, min_size=1, max_size=3)
+
+
+class Operators(Machine):
+    """Topics, pauses, dead letters, dead deliveries, records."""
+
+    @rule(
+        tenant=tenants,
+        name=commands,
+        max_attempts=st.integers(0, 2),
+        dead_letter=st.sampled_from(["", "Graves", "scan"]),
+        retention_s=st.sampled_from([0, 0, 1]),
+        max_consumers=st.sampled_from([0, 1, 2]),
+        weight=st.sampled_from([1, 2, 7]),
+    )
+    def put_topic(
+        self,
+        *,
+        tenant: str,
+        name: str,
+        max_attempts: int,
+        dead_letter: str,
+        retention_s: int,
+        max_consumers: int,
+        weight: int,
+    ) -> None:
+        """Make or change a topic."""
+        self.ask(
+            PutTopic(
+                request=self.request(),
+                tenant=tenant,
+                name=name,
+                by="op",
+                priority_tiers=(1, 2),
+                max_attempts=max_attempts,
+                dead_letter=dead_letter,
+                retention_s=retention_s,
+                max_consumers=max_consumers,
+                weight=weight,
+            )
+        )
+
+    @rule(tenant=tenants, name=commands)
+    def delete_topic(self, tenant: str, name: str) -> None:
+        """Delete a topic that may be there."""
+        self.ask(DeleteTopic(request=self.request(), tenant=tenant, name=name, by="op"))
+
+    @rule(tenant=tenants, queue=commands)
+    def pause(self, tenant: str, queue: str) -> None:
+        """Pause a queue."""
+        self.ask(PauseQueue(request=self.request(), tenant=tenant, queue=queue, by="op"))
+
+    @rule(tenant=tenants, queue=commands, index=indexes)
+    def resume(self, tenant: str, queue: str, index: int) -> None:
+        """Resume a queue that is paused, else one that is not."""
+        pauses = self.items_of(Kind.PAUSE)
+        if pauses:
+            found = pauses[index % len(pauses)]
+            tenant, queue = found.tenant, found.id.upper()
+        self.ask(ResumeQueue(request=self.request(), tenant=tenant, queue=queue, by="op"))
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(some=some, stranger=st.sampled_from([False, False, True]))
+    def requeue(self, some: list[int], stranger: bool) -> None:
+        """Revive dead letters and what is none."""
+        ids, tenant = self._meant(some, prefer=State.DEAD)
+        tenant = "stranger" if stranger else tenant
+        self.ask(Requeue(request=self.request(), tenant=tenant, ids=ids, by="op"))
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(
+        some=some,
+        dead_only=st.booleans(),
+        stranger=st.sampled_from([False, False, True]),
+        state=st.sampled_from([State.DEAD, State.DONE, State.FAILED]),
+    )
+    def delete(self, some: list[int], dead_only: bool, stranger: bool, state: State) -> None:
+        """Delete ended tasks, and try it with others; one of the ids is nobody's."""
+        ids, tenant = self._meant(some, prefer=state)
+        tenant = "stranger" if stranger else tenant
+        ids = (*ids, "task-nobody")
+        request = self.request()
+        self.ask(Delete(request=request, tenant=tenant, ids=ids, by="op", dead_only=dead_only))
+
+    @precondition(lambda self: self.items_of(Kind.DELIVERY))
+    @rule(some=some)
+    def replay(self, some: list[int]) -> None:
+        """Revive dead deliveries, else try it with others; one may be named twice."""
+        every = [item for item in self.items_of(Kind.DELIVERY) if isinstance(item, Delivery)]
+        deliveries = [item for item in every if item.died_ms] or every
+        chosen = [deliveries[index % len(deliveries)] for index in some]
+        ids = tuple(delivery.id for delivery in chosen)
+        tenant = chosen[0].tenant
+        self.ask(Replay(request=self.request(), tenant=tenant, ids=ids, by="op"))
+
+    @rule(tenant=tenants)
+    def record(self, tenant: str) -> None:
+        """Put something on record."""
+        self.ask(
+            Record(
+                request=self.request(),
+                tenant=tenant,
+                by="op",
+                action="cluster.transfer",
+                target="n2",
+                detail="shard 0",
+            )
+        )
+
+    def _meant(self, some: list[int], *, prefer: State) -> tuple[tuple[str, ...], str]:
+        tasks = [self.pick(index, prefer=prefer) for index in some]
+        return tuple(task.id for task in tasks), tasks[0].tenant

@@ -1,0 +1,86 @@
+"""Rows: a store in a dictionary, and what it must hold, computed from the tasks and items alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.items import Kind
+from codeq_cluster.core.task import Counters, State, Task
+from codeq_cluster.testing.dict_view import DictView
+
+Rows = dict[bytes, bytes]
+
+COUNTED = {
+    State.READY: "ready",
+    State.DELAYED: "delayed",
+    State.LEASED: "leased",
+    State.DEAD: "dead",
+    State.DONE: "done",
+    State.FAILED: "failed",
+}
+
+
+def write(rows: Rows, written: dict[bytes, bytes | None]) -> None:
+    """Do to the rows what a batch asks for."""
+    for key, value in written.items():
+        if value is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = value
+
+
+def counters_in(rows: Rows) -> Callable[[str, str], Counters]:
+    """Return what reads a queue's counters from the rows."""
+
+    def counters(queue: str, tenant: str) -> Counters:
+        value = rows.get(keyspace.stats(queue, tenant))
+        return Counters() if value is None else records.decode_counters(value)
+
+    return counters
+
+
+def recomputed(view: DictView) -> Rows:
+    """Return every row the view's tasks and items must have."""
+    rows: Rows = {}
+    for task in view.tasks.values():
+        rows[keyspace.task(task.id)] = records.encode_task(task)
+        rows[keyspace.payload(task.id)] = view.payload(task.id).encode()
+        rows |= dict.fromkeys(keyspace.index_keys(task), b"")
+        result = view.result(task.id)
+        assert (result is not None) == task.state.terminal == task.has_result
+        if result is not None:
+            rows[keyspace.result(task.id)] = records.encode_result(result)
+        if task.idempotency_key:
+            row = view.keyed(task.tenant, task.idempotency_key)
+            assert row is not None
+            key = keyspace.idempotency(task.tenant, task.idempotency_key)
+            rows[key] = records.encode_key_row(row)
+    for (kind, tenant, item_id), item in view.items.items():
+        rows[keyspace.item(kind, tenant, item_id)] = records.encode_item(item)
+        rows |= dict.fromkeys(keyspace.item_index_keys(item), b"")
+        if kind is Kind.DELIVERY:
+            body = view.bodies[tenant, item_id]
+            rows[keyspace.body(tenant, item_id)] = records.encode_result(body)
+    return rows | _recounted(view)
+
+
+def _recounted(view: DictView) -> Rows:
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for task in view.tasks.values():
+        own = task.command.lower()
+        place = task.dead_queue if task.state is State.DEAD else own
+        counts.setdefault((place, task.tenant), Counter())[COUNTED[task.state]] += 1
+        counts.setdefault((own, task.tenant), Counter())["stored_bytes"] += _size(view, task)
+    return {
+        keyspace.stats(queue, tenant): records.encode_counters(Counters(**numbers))
+        for (queue, tenant), numbers in counts.items()
+    }
+
+
+def _size(view: DictView, task: Task) -> int:
+    """Return what a task takes up, from the texts themselves."""
+    result = view.result(task.id)
+    texts: Iterable[str] = (result.body, result.error) if result is not None else ()
+    return len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)

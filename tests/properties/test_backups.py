@@ -1,0 +1,279 @@
+"""Backups: what is restored is what was there, whatever happened and however many shards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
+
+from codeq_cluster.backup.catalogue import chosen, found, verify
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.exporting import export
+from codeq_cluster.backup.restoring import Restored, Source, Wanted, restore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.items import Audit
+from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.errors import BackupFailed, DataDirectoryRefused
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import open_directory
+from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
+
+from .backup_worlds import NOW_MS, TENANTS, NewerWorld, World, all_rows, back_up
+from .rows import Rows
+
+seeds = st.integers(0, 2**32)
+lengths = st.integers(0, 60)
+examples = settings(max_examples=25, deadline=None)
+
+
+def restored_rows(into: Path, shards: int) -> list[Rows]:
+    """Read every shard of a data directory."""
+    return [all_rows(into / f"shard-{shard}") for shard in range(shards)]
+
+
+def compared(shards: list[Rows]) -> dict[bytes, bytes | Counter[str]]:
+    """Return all rows of all shards as one, counters added up, records of the audit by content."""
+    together: dict[bytes, bytes | Counter[str]] = {}
+    for rows in shards:
+        for key, value in rows.items():
+            match keyspace.family(key):
+                case Family.META:
+                    continue
+                case Family.STATS:
+                    numbers = Counter(asdict(records.decode_counters(value)))
+                    before = together.get(key, Counter())
+                    assert isinstance(before, Counter)
+                    together[key] = before + numbers
+                case Family.ITEM if isinstance(item := records.decode_item(value), Audit):
+                    bare = records.encode_item(replace(item, id="-".join(item.id.split("-")[:1])))
+                    together[bare] = b""
+                case Family.EXPIRY if keyspace.item_parts(key)[0] == "audit":
+                    continue
+                case _:
+                    assert key not in together, f"on two shards: {key!r}"
+                    together[key] = value
+    return together
+
+
+def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
+    """Onto any number of shards that divides the old one: the same rows, and counters."""
+
+    @examples
+    @given(seeds, lengths, st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1), (6, 3), (3, 3)]))
+    def check(seed: int, length: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            world = World(before, seed)
+            world.live(length)
+            place = BackupDirectory(Path(home, "backups"))
+            manifest = back_up(world, place, Path(home))
+            verify(place, chosen(place))
+            wanted = Wanted(cluster_id="new", shards=after)
+            into = Path(home, "data")
+            done = restore([Source(place=place, manifest=manifest)], wanted, into=into, node_id="a")
+            found = restored_rows(into, after)
+
+            assert compared(world.rows()) == compared(found)
+            assert done.tasks == len(world.tasks())
+            assert done.forgotten_keys == 0
+            check_places(found)
+
+    check()
+
+
+def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -> None:
+    """Onto a number that does not divide, keys apart from their tasks are refused or left out."""
+
+    @examples
+    @given(seeds, lengths, st.sampled_from([(1, 2), (2, 3), (4, 3), (2, 5)]))
+    def check(seed: int, length: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            world = World(before, seed)
+            world.live(length)
+            place = BackupDirectory(Path(home, "backups"))
+            source = Source(place=place, manifest=back_up(world, place, Path(home)))
+            apart = [
+                task.id
+                for task in world.tasks().values()
+                if (key := task.idempotency_key)
+                and shard_of(f"{task.tenant}/{key}", after) != shard_of(task.id, after)
+            ]
+            into = Path(home, "data")
+            if apart:
+                wanted = Wanted(cluster_id="new", shards=after)
+                with pytest.raises(BackupFailed, match=f"^{len(apart)} idempotency keys cannot"):
+                    restore([source], wanted, into=into, node_id="a")
+                assert not into.exists()
+            wanted = Wanted(cluster_id="new", shards=after, forget_keys=True)
+            done = restore([source], wanted, into=into, node_id="a")
+            found = restored_rows(into, after)
+
+            assert done.forgotten_keys == len(apart)
+            check_places(found)
+            expected = {
+                task.id: replace(task, idempotency_key="") if task.id in apart else task
+                for task in world.tasks().values()
+            }
+            assert {task.id: task for task in tasks_of(found)} == expected
+            keys = sum(keyspace.family(key) is Family.IDEMPOTENCY for rows in found for key in rows)
+            assert keys == sum(bool(task.idempotency_key) for task in expected.values())
+
+    check()
+
+
+def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: Path) -> None:
+    """Rows, index, term and digest do not depend on the node; the digest does on the cluster."""
+    world = World(4, seed=7)
+    world.live(60)
+    place = BackupDirectory(tmp_path / "backups")
+    source = Source(place=place, manifest=back_up(world, place, tmp_path))
+
+    def made(node: str, **wanted: object) -> tuple[Restored, list[tuple[int, bytes, Rows]]]:
+        into = tmp_path / f"{node}-{len(wanted)}-{wanted.get('shards')}"
+        given = {"cluster_id": "new", "shards": 2} | wanted
+        done = restore([source], Wanted(**given), into=into, node_id=node)  # type: ignore[arg-type]
+        shards = []
+        for shard in range(done_shards := int(str(given["shards"]))):
+            with StoredShard(into / f"shard-{shard}") as stored:
+                shards.append((stored.index, stored.digest))
+        assert len(set(shards)) == done_shards
+        rows = restored_rows(into, done_shards)
+        return done, [(*place, rows[n]) for n, place in enumerate(shards)]
+
+    first, second = made("a"), made("b")
+
+    assert first == second
+    assert first[0].index > max(part.index for part in source.manifest.parts)
+    assert first[0].term == 4
+    forgetful = made("a", forget_keys=True)
+    assert [rows for *_, rows in forgetful[1]] == [rows for *_, rows in first[1]]
+    assert {digest for _, digest, _ in forgetful[1]}.isdisjoint(d for _, d, _ in first[1])
+
+
+def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
+    """The directory has an identity, and each log loads at the state's own entry."""
+    world = World(2, seed=1)
+    world.live(20)
+    place = BackupDirectory(tmp_path / "backups")
+    source = Source(place=place, manifest=back_up(world, place, tmp_path))
+    into = tmp_path / "data"
+    done = restore([source], Wanted(cluster_id="new", shards=2), into=into, node_id="n7")
+
+    with open_directory(into, cluster_id="new", node_id="n7", shards=2) as directory:
+        for shard in range(2):
+            settings = StoreSettings()
+            store = RocksShard(
+                directory.shard_path(shard), settings=settings, cache=new_cache(settings)
+            )
+            journal = Journal(store.log, cache_bytes_max=2**20)
+            journal.load(applied=store.state.applied_index)
+            store.close()
+
+            assert (journal.first, journal.last, journal.last_term) == (
+                done.index,
+                done.index,
+                done.term,
+            )
+            assert (journal.term, journal.voted_for) == (done.term, None)
+    with pytest.raises(DataDirectoryRefused, match="a node's already"):
+        restore([source], Wanted(cluster_id="new", shards=2), into=into, node_id="n7")
+
+
+@pytest.mark.parametrize("tenant", TENANTS)
+def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, tenant: str) -> None:
+    """And together with the rest it makes the whole again, in another cluster."""
+    world = World(4, seed=11)
+    world.live(150)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(world, place, tmp_path)
+    exports = BackupDirectory(tmp_path / "exports")
+    exported = {
+        each: export(place, manifest, tenant=each or "_", into=exports, now_ms=NOW_MS)
+        for each in TENANTS
+    }
+    one = exported.pop(tenant)
+    verify(exports, one)
+    sources = [Source(place=exports, manifest=one)]
+    alone = tmp_path / "alone"
+    restore(sources, Wanted(cluster_id="new", shards=4), into=alone, node_id="a")
+    filtered = tmp_path / "filtered"
+    wanted = Wanted(cluster_id="new", shards=4, tenant=tenant or "_")
+    restore([Source(place=place, manifest=manifest)], wanted, into=filtered, node_id="a")
+    sources += [Source(place=exports, manifest=each) for each in exported.values()]
+    together = tmp_path / "together"
+    restore(sources, Wanted(cluster_id="new", shards=4), into=together, node_id="a")
+
+    own = [task for task in world.tasks().values() if task.tenant == tenant]
+    assert own
+    assert sorted(task.id for task in tasks_of(restored_rows(alone, 4))) == sorted(
+        task.id for task in own
+    )
+    assert restored_rows(alone, 4) == restored_rows(filtered, 4)
+    assert compared(restored_rows(together, 4)) == compared(world.rows())
+    both = [Source(place=place, manifest=manifest), Source(place=exports, manifest=one)]
+    with pytest.raises(BackupFailed, match="is in more than one of the backups"):
+        restore(both, Wanted(cluster_id="new", shards=4), into=tmp_path / "both", node_id="a")
+
+
+def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> None:
+    """In an upgrade a backup of an older node is whole; the older release does not restore it."""
+    world = NewerWorld(2, seed=1)
+    world.live(20)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(world, place, tmp_path)
+    verify(place, manifest)
+    source = Source(place=place, manifest=manifest)
+    wanted = Wanted(cluster_id="new", shards=2)
+
+    assert manifest.parts[0].counts.items > world_items(world)
+    with pytest.raises(BackupFailed, match="use the newest release"):
+        restore([source], wanted, into=tmp_path / "data", node_id="a")
+    with pytest.raises(BackupFailed, match="use the newest release"):
+        export(place, manifest, tenant="acme", into=place, now_ms=NOW_MS)
+    assert [each.manifest for each in found(place) if each.manifest is not None] == [manifest]
+
+
+def world_items(world: World) -> int:
+    """Count the items of a world's first shard."""
+    return len(world.views[0].items)
+
+
+def tasks_of(shards: list[Rows]) -> list:
+    """Decode every task."""
+    return [
+        records.decode_task(value)
+        for rows in shards
+        for key, value in rows.items()
+        if keyspace.family(key) is Family.TASK
+    ]
+
+
+def check_places(found: list[Rows]) -> None:
+    """Every row is on the shard where the broker looks for it."""
+    count = len(found)
+    for shard, rows in enumerate(found):
+        for key, value in rows.items():
+            match keyspace.family(key):
+                case Family.TASK | Family.PAYLOAD | Family.RESULT:
+                    assert shard_of(key.decode().rsplit("/", 1)[1], count) == shard
+                case Family.IDEMPOTENCY:
+                    tenant, name = key.decode().removeprefix("codeq/idempo/").split("/", 1)
+                    assert shard_of(f"{'' if tenant == '_' else tenant}/{name}", count) == shard
+                    assert keyspace.task(records.decode_key_row(value).task_id) in rows
+                case Family.ITEM:
+                    kind, tenant, item_id = keyspace.item_parts(key)
+                    if kind in ("topic", "pause", "sub"):
+                        assert home_shard(tenant, count) == shard
+                    elif kind != "audit":
+                        assert shard_of(item_id.split(".")[0], count) == shard
+                case Family.BODY:
+                    delivery = keyspace.dead_delivery_id(key)
+                    assert shard_of(delivery.split(".")[0], count) == shard

@@ -1,0 +1,135 @@
+"""Rotation: keys come and go while tokens are remembered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from codeq_cluster.auth import Access, AccessRefused, Authenticator
+from codeq_cluster.auth.jwks import FETCH_INTERVAL_S
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import AuthProviderSettings, AuthSettings
+
+from .issuer import Issuer
+
+TTL_S = 300
+
+
+class Hours:
+    """Two clocks that a test moves together."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+        self._started_s = time.time()
+
+    def wall(self) -> float:
+        """Return Unix seconds."""
+        return self._started_s + self.passed_s
+
+    def monotonic(self) -> float:
+        """Return seconds that never jump."""
+        return 1000.0 + self.passed_s
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    """Run an issuer that publishes the key `old`."""
+    async with Issuer() as running:
+        running.publish("old")
+        yield running
+
+
+def trusting(issuer: Issuer, clock: Hours) -> Authenticator:
+    """Trust the issuer's keys for as long as they are young."""
+    provider = AuthProviderSettings(kind="jwks", jwks_url=issuer.url, cache_seconds=TTL_S)
+    return Authenticator(
+        AuthSettings(producer=(provider,), tenant_fallback="default"),
+        clock=clock.wall,
+        monotonic=clock.monotonic,
+    )
+
+
+def header(issuer: Issuer, kid: str) -> str:
+    """Sign an hour's token."""
+    return f"Bearer {issuer.token(kid, exp=int(time.time()) + 3600)}"
+
+
+async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Issuer) -> None:
+    """Not even for a token that was let in just before, and is remembered."""
+    clock = Hours()
+    auth = trusting(issuer, clock)
+    early, late = header(issuer, "old"), header(issuer, "old") + " "
+    await auth.authenticate(early, Access.PRODUCER)
+    issuer.publish("new")
+    clock.passed_s = TTL_S - 1
+    await auth.authenticate(late, Access.PRODUCER)
+    before = [auth.known(each, Access.PRODUCER) for each in (early, late)]
+    clock.passed_s = TTL_S
+    after = [auth.known(each, Access.PRODUCER) for each in (early, late)]
+
+    assert None not in before
+    assert after == [None, None]
+    for each in (early, late):
+        with pytest.raises(AccessRefused) as refused:
+            await auth.authenticate(each, Access.PRODUCER)
+        assert refused.value.reason == "no published key of that id"
+
+
+async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> None:
+    """Both serve while both are published; an unknown id has the keys fetched."""
+    clock = Hours()
+    auth = trusting(issuer, clock)
+    await auth.authenticate(header(issuer, "old"), Access.PRODUCER)
+    issuer.publish("old", "new")
+    clock.passed_s = FETCH_INTERVAL_S
+
+    new = await auth.authenticate(header(issuer, "new"), Access.PRODUCER)
+    old = await auth.authenticate(header(issuer, "old") + " ", Access.PRODUCER)
+
+    assert (new.subject, old.subject) == ("s", "s")
+    assert issuer.fetches == 2
+
+
+async def test_nothing_is_remembered_on_the_word_of_keys_that_are_too_old(issuer: Issuer) -> None:
+    """While the issuer is away its old keys serve, and each token is judged anew."""
+    clock = Hours()
+    auth = trusting(issuer, clock)
+    token = header(issuer, "old")
+    await auth.authenticate(token, Access.PRODUCER)
+    issuer.broken = True
+    clock.passed_s = TTL_S + 1
+
+    served = await auth.authenticate(token, Access.PRODUCER)
+
+    assert served.subject == "s"
+    assert auth.known(token, Access.PRODUCER) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "exposed"),
+    [
+        ("https://id.example/keys", False),
+        ("http://localhost:8000/keys", False),
+        ("http://127.0.0.1/keys", False),
+        ("http://127.8.9.10/keys", False),
+        ("http://[::1]:8000/keys", False),
+        ("http://id.example/keys", True),
+        ("http://10.0.0.1/keys", True),
+        ("http://127.0.0.1.id.example/keys", True),
+        ("http://127.0.0.1@id.example/keys", True),
+        ("HTTP://id.example/keys", True),
+    ],
+)
+def test_keys_from_another_host_need_tls_or_a_decision(url: str, *, exposed: bool) -> None:
+    """Who is between the issuer and this node could publish keys of its own."""
+    provider = AuthProviderSettings(kind="jwks", jwks_url=url.replace("HTTP:", "http:"))
+
+    assert AuthProviderSettings(kind="jwks", jwks_url=url).keys_exposed is exposed
+    assert Authenticator(AuthSettings(producer=(provider,), allow_http_jwks=True))
+    if exposed:
+        with pytest.raises(ConfigInvalid, match=r"auth\.allowHttpJwks"):
+            Authenticator(AuthSettings(producer=(provider,)))
+    else:
+        assert Authenticator(AuthSettings(producer=(provider,)))

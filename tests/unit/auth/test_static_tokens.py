@@ -1,0 +1,47 @@
+"""Static tokens: what a node keeps of them, and what a guess learns."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from codeq_cluster.auth.tokens import StaticProvider, TokenRejected
+from codeq_cluster.settings import StaticToken
+
+SECRET = "a-long-random-text-of-an-operator"
+
+
+def _reachable(start: object) -> list[object]:
+    """Return every value the object holds, directly or not, short of classes and modules."""
+    found: dict[int, object] = {}
+    waiting = [start]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in found or isinstance(value, type):
+            continue
+        found[id(value)] = value
+        waiting += gc.get_referents(value)
+    return list(found.values())
+
+
+async def test_a_provider_keeps_digests_and_no_token() -> None:
+    """Two digests are compared, so that a guess that begins right gains nothing by it."""
+    provider = StaticProvider([StaticToken(token=SECRET, subject="s", tenant="acme")])
+    claims = await provider.verify(SECRET)
+    texts = [value for value in _reachable(provider) if isinstance(value, str)]
+    raw = [value for value in _reachable(provider) if isinstance(value, bytes)]
+
+    assert claims.subject == "s"
+    assert "acme" in texts
+    assert not any(SECRET in text for text in texts)
+    assert [32] == [len(value) for value in raw]
+
+
+@pytest.mark.parametrize("guess", ["", SECRET[:-1], SECRET + "x", SECRET.upper(), "x" + SECRET])
+async def test_a_token_is_good_as_a_whole_or_not_at_all(guess: str) -> None:
+    """However much of it a guess has."""
+    provider = StaticProvider([StaticToken(token=SECRET, subject="s")])
+
+    with pytest.raises(TokenRejected, match="no such static token"):
+        await provider.verify(guess)

@@ -1,0 +1,78 @@
+"""Floods of time: thousands of instants that come at once are all dealt with, unasked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from codeq_cluster.codec import keyspace
+from codeq_cluster.core.operations import Submit
+from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import Counters
+
+from .conftest import GRACE_MS, Shard, claim, create
+
+pytestmark = pytest.mark.asyncio
+
+TASKS = 2000
+LEASE_MS = 5  # Timers run in real time; the clock of decisions stands still meanwhile.
+
+
+async def _until(shard: Shard, happened: Callable[[], bool]) -> None:
+    """Let timers ring and entries be applied until it has happened."""
+    applied = asyncio.Event()
+    shard.engine.on_rows(lambda _: applied.set())
+    async with asyncio.timeout(20):
+        while not happened():
+            await applied.wait()
+            applied.clear()
+
+
+def _counters(shard: Shard) -> Counters:
+    return shard.engine.replica.counters.get(("render", "acme"), Counters())
+
+
+async def _lease_all(shard: Shard) -> None:
+    shard.clock.pass_ms(GRACE_MS)
+    for first in range(0, TASKS, 500):
+        await shard.engine.operate([create(f"t{n}") for n in range(first, first + 500)])
+    for number in range(4):
+        [got] = await shard.engine.operate([claim(f"r{number}", count=500, lease_ms=LEASE_MS)])
+        assert isinstance(got, Claimed)
+        assert len(got.tasks) == 500
+
+
+async def test_every_task_comes_back_when_all_workers_are_dead(shard: Shard) -> None:
+    """Nobody claims, nobody asks; each lease is over and each task is ready again."""
+    await _lease_all(shard)
+    assert _counters(shard).leased == TASKS
+    shard.clock.pass_ms(LEASE_MS)
+    await _until(shard, lambda: not _counters(shard).leased)
+
+    assert (_counters(shard).ready, _counters(shard).delayed) == (TASKS, 0)
+    [again] = await shard.engine.operate([claim("again", worker="bob", count=TASKS)])
+    assert isinstance(again, Claimed)
+    assert {task.id for task in again.tasks} == {f"t{number}" for number in range(TASKS)}
+    assert {task.attempts for task in again.tasks} == {2}
+
+
+async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> None:
+    """Tasks, payloads, results and every row that names them."""
+    await _lease_all(shard)
+    for first in range(0, TASKS, 500):
+        await shard.engine.operate(
+            [
+                Submit(request=f"s{n}", id=f"t{n}", tenant="acme", worker="ann", status="COMPLETED")
+                for n in range(first, first + 500)
+            ]
+        )
+    shard.log.depose()
+    shard.clock.pass_ms(Rules().retention_ms)
+    shard.log.lead()
+    await _until(shard, lambda: _counters(shard) == Counters())
+
+    rows = shard.store.state.scan(b"", b"\xff", 10)
+    assert all(keyspace.family(key) is keyspace.Family.META for key, _ in rows), rows

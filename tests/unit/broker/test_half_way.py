@@ -1,0 +1,117 @@
+"""Actions on many tasks that lose the shard's leader half way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from codeq_cluster.broker.operators import PAGE, Operators, Selection
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.core.operations import Nack, Submit
+from codeq_cluster.errors import NoLeader, OutcomeUnknown
+
+from .conftest import START_MS, Shard, claim, create
+
+pytestmark = pytest.mark.asyncio
+
+_TASKS = PAGE + 1
+_Act = Callable[[Operators], Awaitable[object]]
+
+
+class _NoPeers:
+    """The link of a cluster of one: there is nobody to call."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        raise AssertionError((peer, method, body, timeout_s, topic))
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """Nothing waits."""
+
+
+def _operators(shard: Shard) -> Operators:
+    return Operators(
+        Forwarder(
+            node_id="n1",
+            engines=[shard.engine],
+            calls=_NoPeers(),
+            snapshot=Snapshot,
+            head=Head,
+            depth=Depth,
+            question=Question,
+            answer=Answer,
+            took=lambda method, seconds: None,
+        )
+    )
+
+
+async def _end(shard: Shard, *, dead: bool) -> None:
+    """Let more tasks end than one page holds."""
+    ids = [f"t{number}" for number in range(_TASKS)]
+    await shard.engine.operate([create(task_id, max_attempts=1) for task_id in ids])
+    await shard.engine.operate([claim("c", count=_TASKS)])
+    if dead:
+        await shard.engine.operate(
+            [Nack(request=f"n{each}", id=each, tenant="acme", worker="ann") for each in ids]
+        )
+    else:
+        await shard.engine.operate(
+            [
+                Submit(request=each, id=each, tenant="acme", worker="ann", status="COMPLETED")
+                for each in ids
+            ]
+        )
+    shard.clock.pass_ms(1000)
+
+
+def _depose_after_the_next_entry(shard: Shard) -> None:
+    """Let the leader answer the first page's action, and lose its leadership right after."""
+
+    def applied(rows: dict[bytes, bytes | None]) -> None:
+        if rows:
+            shard.log.depose()
+
+    shard.engine.on_rows(applied)
+
+
+async def _requeue(operators: Operators) -> object:
+    return await operators.requeue(
+        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=0.2
+    )
+
+
+async def _delete(operators: Operators) -> object:
+    return await operators.delete(
+        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=0.2
+    )
+
+
+async def _cleanup(operators: Operators) -> object:
+    return await operators.cleanup(
+        "acme", before_ms=START_MS + 500, limit=_TASKS, by="op", timeout_s=0.2
+    )
+
+
+@pytest.mark.parametrize(("act", "dead"), [(_requeue, True), (_delete, True), (_cleanup, False)])
+async def test_what_is_done_in_part_is_not_said_to_be_undone(
+    shard: Shard, act: _Act, *, dead: bool
+) -> None:
+    """The first page was acted on, so the answer is that the outcome is unknown."""
+    await _end(shard, dead=dead)
+    _depose_after_the_next_entry(shard)
+
+    with pytest.raises(OutcomeUnknown):
+        await act(_operators(shard))
+
+
+async def test_what_is_not_begun_is_said_to_be_undone(shard: Shard) -> None:
+    """Without a leader from the start nothing was done, and the caller is told so."""
+    await _end(shard, dead=True)
+    shard.log.depose()
+
+    with pytest.raises(NoLeader):
+        await _requeue(_operators(shard))

@@ -1,0 +1,52 @@
+"""Deletions: as many tasks as one operation may name fit an entry, whatever they leave to sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.core.administering import IDS_MAX
+from codeq_cluster.core.decide import UPLOADS_MAX
+from codeq_cluster.core.operations import Delete, Stage, Submit
+from codeq_cluster.core.outcomes import Changed, Submitted
+
+from .conftest import Shard, claim, create
+
+pytestmark = pytest.mark.asyncio
+
+_TENANT = "a" * 63  # As long as a tenant's name may be; an upload's id has 40 characters at most.
+_UPLOADS = tuple(f"{number:040x}" for number in range(UPLOADS_MAX))
+
+
+async def _finish(shard: Shard, task_id: str) -> None:
+    """End a task whose result names as many uploads as there may be."""
+    await shard.engine.operate(
+        [
+            create(task_id, tenant=_TENANT),
+            claim(task_id, tenant=_TENANT),
+            *(Stage(id=task_id, tenant=_TENANT, worker="ann", upload=each) for each in _UPLOADS),
+        ]
+    )
+    [outcome] = await shard.engine.operate(
+        [
+            Submit(
+                request=task_id,
+                id=task_id,
+                tenant=_TENANT,
+                worker="ann",
+                status="COMPLETED",
+                uploads=_UPLOADS,
+            )
+        ]
+    )
+    assert isinstance(outcome, Submitted)
+
+
+async def test_tasks_with_as_many_artifacts_as_may_be_are_deleted_at_once(shard: Shard) -> None:
+    """Each artifact leaves a row to sweep and an errand; all of them go into one entry."""
+    ids = tuple(f"{number:036}" for number in range(IDS_MAX))
+    for task_id in ids:
+        await _finish(shard, task_id)
+
+    deleted = await shard.engine.operate([Delete(request="d", tenant=_TENANT, ids=ids, by="op")])
+
+    assert [Changed(IDS_MAX)] == deleted

@@ -1,0 +1,90 @@
+"""Claims on a node that hears of a policy before the leader of the shard with the work does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.consumer import Consumer
+from codeq_cluster.broker.ports import Depth, Head, LocalShard, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.core.operations import PauseQueue, ResumeQueue
+from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.testing.memory_store import MemoryShard
+
+from .conftest import Shard, TestClock, create, make_shard
+
+pytestmark = pytest.mark.asyncio
+
+
+class _NoPeers:
+    """The link of a cluster of one: there is nobody to call."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        raise AssertionError((peer, method, body, timeout_s, topic))
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """Nothing waits."""
+
+
+class _Apart(Forwarder):
+    """Asks the leader for tasks, and a replica that knows more than it for where they are."""
+
+    replica: Shard
+
+    def local(self, shard: int) -> LocalShard:
+        assert shard == 0
+        return self.replica.engine
+
+
+def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
+    """Begin to claim on the replica's node, where nothing will happen any more."""
+    shards = _Apart(
+        node_id="n1",
+        engines=[leader.engine],
+        calls=_NoPeers(),
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+    )
+    shards.replica = replica
+    background = Background()
+    uploads = Uploads(shards, None, background, base="")
+    consumer = Consumer(shards, Waiters(waiters_max=10), background, uploads)
+    return asyncio.ensure_future(
+        consumer.claim(
+            "acme",
+            "ann",
+            commands=("render",),
+            count=1,
+            lease_ms=60_000,
+            wait_s=3,
+            timeout_s=5,
+        )
+    )
+
+
+async def test_a_claim_woken_before_the_leader_has_heard_asks_it_again(shard: Shard) -> None:
+    """A queue is open here, the leader learns of it later, and nothing else wakes the claim."""
+    pause = PauseQueue(request="p", tenant="acme", queue="render", by="op")
+    await shard.engine.operate([create("t1")])
+    replica = make_shard(MemoryShard(), TestClock())
+    replica.log.lead()
+    await replica.engine.operate([create("t1")])
+    await shard.engine.operate([pause])
+    waiting = _claiming(shard, replica)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    await shard.engine.operate([ResumeQueue(request="r", tenant="acme", queue="render", by="op")])
+
+    assert ["t1"] == [task.id for task in (await waiting).tasks]

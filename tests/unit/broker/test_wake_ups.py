@@ -1,0 +1,150 @@
+"""Wake-ups: as many claims as may be served are woken, and no wake-up is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.consumer import Consumer
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.waiters import Ticket, Waiters
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.core.operations import PauseQueue, PutTopic, Submit
+from codeq_cluster.core.outcomes import Claimed
+
+from .conftest import Shard, claim, create
+from .test_consumer import _NoPeers
+
+pytestmark = pytest.mark.asyncio
+
+_WAITING = 20
+
+
+@dataclass
+class Office:
+    """A leader whose claims wait, as a node connects it."""
+
+    shard: Shard
+    waiters: Waiters
+    consumer: Consumer
+
+    def claiming(self, *commands: str) -> asyncio.Future[Claimed]:
+        """Begin to claim one task."""
+        return asyncio.ensure_future(
+            self.consumer.claim(
+                "acme",
+                "ann",
+                commands=commands,
+                count=1,
+                lease_ms=60_000,
+                wait_s=5,
+                timeout_s=5,
+            )
+        )
+
+
+@pytest.fixture
+def office(shard: Shard) -> Office:
+    """Lend a leader."""
+    catalogue = Catalogue()
+    catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
+    waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
+    shard.engine.on_rows(catalogue.rows)
+    shard.engine.on_rows(waiters.rows)
+    shards = Forwarder(
+        node_id="n1",
+        engines=[shard.engine],
+        calls=_NoPeers(),
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+    )
+    background = Background()
+    uploads = Uploads(shards, None, background, base="")
+    return Office(shard, waiters, Consumer(shards, waiters, background, uploads))
+
+
+@pytest.fixture
+def waiting(office: Office) -> Iterator[Callable[[], int]]:
+    """Let many wait for work; tell how many of them are called."""
+    with ExitStack() as stack:
+        tickets: Sequence[Ticket] = [
+            stack.enter_context(office.waiters.for_work("acme", ("render",)))
+            for _ in range(_WAITING)
+        ]
+        yield lambda: sum(ticket.event.is_set() for ticket in tickets)
+
+
+def _topic(max_consumers: int) -> PutTopic:
+    return PutTopic(
+        request="put",
+        tenant="acme",
+        name="render",
+        by="op",
+        priority_tiers=(),
+        max_attempts=0,
+        dead_letter="",
+        retention_s=0,
+        max_consumers=max_consumers,
+        weight=1,
+    )
+
+
+async def test_nobody_is_woken_for_what_nobody_may_claim(
+    office: Office, waiting: Callable[[], int]
+) -> None:
+    """Tasks of a paused queue call no claim, however many there are."""
+    pause = PauseQueue(request="p", tenant="acme", queue="render", by="op")
+    await office.shard.engine.operate([pause])
+    await office.shard.engine.operate([create(f"t{number}") for number in range(5)])
+
+    assert 0 == waiting()
+
+
+async def test_as_many_are_woken_as_there_are_places(
+    office: Office, waiting: Callable[[], int]
+) -> None:
+    """A topic lets two tasks be in progress, one is: one claim is called."""
+    engine = office.shard.engine
+    await engine.operate([_topic(2), create("t0"), claim("c")])
+    await engine.operate([create(f"t{number}") for number in range(1, 10)])
+
+    assert 1 == waiting()
+
+
+async def test_a_place_that_is_free_again_wakes_one(
+    office: Office, waiting: Callable[[], int]
+) -> None:
+    """Of many that wait behind the limit one is called when a task ends."""
+    engine = office.shard.engine
+    await engine.operate([_topic(1), create("t0"), claim("c")])
+    await engine.operate([create(f"t{number}") for number in range(1, 10)])
+    assert 0 == waiting()
+    await engine.operate(
+        [Submit(request="s", id="t0", tenant="acme", worker="ann", status="COMPLETED")]
+    )
+
+    assert 1 == waiting()
+
+
+async def test_a_claim_that_takes_of_another_queue_passes_its_call_on(office: Office) -> None:
+    """Called for one queue it finds work in another of a better priority."""
+    either = office.claiming("render", "print")
+    behind = office.claiming("render")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await office.shard.engine.operate([create("t0"), create("p0", command="print", priority=9)])
+    claimed = [*(await either).tasks, *(await behind).tasks]
+
+    assert ["p0", "t0"] == [task.id for task in claimed]

@@ -1,0 +1,172 @@
+"""Backup commands: lines and exit codes of those that need no cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.backup.catalogue import new_id
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.manifest import MANIFEST, part_file
+from codeq_cluster.cli.main import main
+from tests.properties.backup_worlds import NOW_MS, World, back_up
+
+
+@pytest.fixture
+def backups(tmp_path: Path) -> Path:
+    """Keep three backups of one world of three shards."""
+    world = World(3, seed=4)
+    world.live(80)
+    place = BackupDirectory(tmp_path / "backups")
+    for n in range(3):
+        back_up(world, place, tmp_path / str(n))
+    return tmp_path / "backups"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, its output and its notes."""
+    code = main([*map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_backups_are_listed_with_what_is_wrong(
+    backups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Complete, damaged and incomplete ones, as a table and as JSON."""
+    whole, damaged, cut = sorted(each.name for each in backups.iterdir())
+    (backups / damaged / MANIFEST).write_text("{}")
+    (backups / cut / MANIFEST).unlink()
+    code, table, _ = said(capsys, "backup", "ls", "--in", backups)
+    _, listed, _ = said(capsys, "backup", "ls", "--in", backups, "--json")
+    rows = json.loads(listed)["backups"]
+
+    assert code == 0
+    assert all(each in table for each in (whole, damaged, cut, "incomplete", "its format is 0"))
+    assert [(row["id"], row["complete"]) for row in rows] == [
+        (whole, True),
+        (damaged, False),
+        (cut, False),
+    ]
+
+
+def test_the_newest_complete_one_is_verified_unless_one_is_named(
+    backups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged one ends with 1 and says which file it is."""
+    first, second, third = sorted(each.name for each in backups.iterdir())
+    (backups / third / MANIFEST).unlink()
+    file = backups / first / part_file(2)
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+    assert said(capsys, "backup", "verify", "--in", backups)[:2] == (0, f"{second}\n")
+    code, _, error = said(capsys, "backup", "verify", first, "--in", backups)
+    assert (code, f"{first}/shard-0002.rows: " in error) == (1, True)
+    code, _, error = said(capsys, "backup", "verify", "../x", "--in", backups)
+    assert (code, "no backup is called that" in error) == (1, True)
+
+
+def test_pruning_says_what_it_would_do_before_it_does(
+    backups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--yes` it ends with 2 and deletes nothing."""
+    first, second, third = sorted(each.name for each in backups.iterdir())
+    prune = ("backup", "prune", "--in", backups, "--keep")
+
+    assert said(capsys, *prune, 1)[:2] == (2, f"{first}\n{second}\n")
+    assert len(list(backups.iterdir())) == 3
+    assert said(capsys, *prune, 0)[0] == 2
+    assert said(capsys, *prune, 1, "--yes")[:2] == (0, f"{first}\n{second}\n")
+    assert [each.name for each in backups.iterdir()] == [third]
+    assert said(capsys, *prune, 1)[:2] == (0, "")
+
+
+def test_one_tenant_moves_to_another_cluster(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exported, and imported into a restore of a backup without it."""
+    exports = {name: tmp_path / name for name in ("acme", "zeta")}
+    made = {}
+    for name, place in exports.items():
+        code, shown, _ = said(
+            capsys,
+            *("backup", "export", "--in", backups, "--tenant", name, "--to", place, "--json"),
+        )
+        assert code == 0
+        made[name] = json.loads(shown)
+    code, shown, _ = said(
+        capsys,
+        *("restore", "--from", exports["acme"], "--import", exports["zeta"], "--node-id", "a"),
+        *("--into", tmp_path / "data", "--cluster-id", "new", "--json"),
+    )
+    done = json.loads(shown)
+
+    assert made["acme"]["tenant"] == "acme"
+    assert code == 0
+    assert done["tasks"] == made["acme"]["tasks"] + made["zeta"]["tasks"]
+    code, shown, _ = said(capsys, "inspect", tmp_path / "data", "--tasks", "--json")
+    tasks = json.loads(shown)["tasks"]
+    assert {task["tenant"] for task in tasks} == {"acme", "zeta"}
+    assert len(tasks) == done["tasks"]
+
+
+def test_a_restore_refuses_what_does_not_fit(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number of shards that parts keys, an odd one, a used directory, and nothing to read."""
+    restore = ("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data")
+    code, _, error = said(capsys, *restore, "--shards", 2)
+    assert (code, "restore with 1, 3, or leave these keys out" in error) == (1, True)
+    assert said(capsys, *restore, "--shards", 0)[0] == 2
+    assert not (tmp_path / "data").exists()
+    code, _, notes = said(capsys, *restore, "--shards", 2, "--forget-keys")
+    assert (code, "idempotency keys are left out" in notes) == (0, True)
+    code, _, error = said(capsys, *restore)
+    assert (code, "is a node's already" in error) == (1, True)
+    code, _, error = said(
+        capsys,
+        *("restore", "--from", tmp_path / "nothing", "--node-id", "a", "--into", tmp_path / "b"),
+    )
+    assert (code, "there is no complete backup" in error) == (1, True)
+    assert said(capsys, "backup", "ls", "--in", "s3://")[0] == 2
+
+
+def test_what_is_inspected_must_be_a_data_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is made of a directory that is none, or not there."""
+    for path in (tmp_path, tmp_path / "nothing"):
+        code, _, error = said(capsys, "inspect", path)
+
+        assert (code, "is no data directory" in error) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+    assert said(capsys, "inspect", tmp_path, "--limit", 0)[0] == 2
+
+
+def test_a_terminal_shows_a_bar(backups: Path) -> None:
+    """On standard error, beside the id on standard output."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "codeq_cluster.cli.main", "backup", "verify", "--in", backups],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        check=True,
+    )
+    os.close(theirs)
+    drawn = os.read(ours, 65_536).decode()
+    os.close(ours)
+
+    assert "verifying" in drawn
+    assert done.stdout.decode().strip() in {each.name for each in backups.iterdir()}
+
+
+def test_an_id_sorts_by_time() -> None:
+    """Of two within one second too."""
+    assert new_id(NOW_MS) < new_id(NOW_MS + 1) < new_id(NOW_MS + 999)

@@ -1,0 +1,160 @@
+"""Doctor: what it makes of configurations, disks, clocks and certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from wsgiref.handlers import format_date_time
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from codeq_cluster import __version__
+from codeq_cluster.cli.doctor.finding import Finding, Level, certificate
+from codeq_cluster.cli.doctor.local import local_findings
+from codeq_cluster.cli.doctor.nodes import clock
+from codeq_cluster.cli.main import main
+from codeq_cluster.config import load
+from codeq_cluster.testing.certificates import Authority
+
+_DAY_S = 86400.0
+
+
+def _found(directory: Path, **flags: str) -> dict[str, Finding]:
+    names = {name.replace("__", "."): value for name, value in flags.items()}
+    configuration = load(
+        flags={
+            "persistenceConfig.path": str(directory / "data"),
+            "clusterSecret": "a-secret-of-this-test-and-of-no-cluster",
+            "auth.producer": '[{"kind":"static","tokens":[{"token":"t"}]}]',
+            "allowProducerAsWorker": "true",
+            **names,
+        }
+    )
+    return {each.check: each for each in local_findings("flags", configuration)}
+
+
+@asynccontextmanager
+async def _node(*, version: str, ahead_s: float, code: int) -> AsyncIterator[str]:
+    """Serve what the doctor asks; yields the base URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {"Date": format_date_time(time.time() + ahead_s)}
+        if request.path == "/openapi.json":
+            return web.json_response({"info": {"version": version}}, headers=headers)
+        if request.path == "/v1/codeq/raft/status" and code != 200:
+            return web.json_response({"error": "invalid token"}, status=code)
+        return web.json_response({"status": "ok"}, headers=headers)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url(""))
+
+
+async def _doctor(*words: str) -> int:
+    """Run the command beside this loop, which serves the node."""
+    return await asyncio.to_thread(main, ["doctor", *words])
+
+
+async def test_every_check_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that is not well says what to do; the exit code is of the worst."""
+    monkeypatch.chdir(tmp_path)
+    async with _node(version="0.0.1", ahead_s=-3600, code=401) as url:
+        code = await _doctor("--url", url, "--json")
+
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert code == 3
+    assert {name: row["level"] for name, row in rows.items()} == {
+        "reachable": "ok",
+        "ready": "ok",
+        "version": "warn",
+        "token": "fail",
+        "clock": "fail",
+        "config": "skipped",
+    }
+    assert all(row["todo"] for row in rows.values() if row["level"] != "ok")
+    assert "behind this machine's" in rows["clock"]["text"]
+
+
+async def test_a_healthy_node_ends_with_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was not looked at is no failure."""
+    monkeypatch.chdir(tmp_path)
+    async with _node(version=__version__, ahead_s=0, code=200) as url:
+        code = await _doctor("--url", url)
+
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert "FAIL" not in output
+    assert "--config" in output
+
+
+async def test_a_wrong_configuration_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stands beside the other checks, and names the key."""
+    monkeypatch.chdir(tmp_path)
+    async with _node(version=__version__, ahead_s=0, code=200) as url:
+        code = await _doctor("--url", url, "--set", "durability=never")
+
+    assert code == 1
+    assert "durability=never" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(0, Level.OK), (-1.5, Level.OK), (5, Level.WARN), (-61, Level.FAIL)]
+)
+def test_clocks_that_differ_are_told(ahead_s: float, level: Level) -> None:
+    """A lease's grace may hide two seconds, nothing hides a minute."""
+    assert clock("http://n1", ahead_s).level is level
+
+
+@pytest.mark.parametrize(
+    ("days", "level"), [(-1, Level.FAIL), (3, Level.WARN), (13.9, Level.WARN), (15, Level.OK)]
+)
+def test_a_certificate_is_to_be_renewed_in_time(days: float, level: Level) -> None:
+    """Two weeks, as the alarm of the metrics."""
+    assert certificate("node.pem", days * _DAY_S).level is level
+
+
+def test_a_new_directory_is_fine(tmp_path: Path) -> None:
+    """The free space is that of the disk it will be on."""
+    found = _found(tmp_path)
+
+    assert found["config"].level is Level.OK
+    assert "new" in found["data"].text
+    assert "free" in found["disk"].text
+
+
+def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
+    """Before the node refuses to start."""
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "node.json"
+    file.write_text('{"clusterId": "blue", "nodeId": "n1", "shards": 4}')
+    foreign = _found(tmp_path)["data"]
+    ours = _found(tmp_path, clusterId="blue")["data"]
+    file.write_text("{")
+    damaged = _found(tmp_path)["data"]
+
+    assert (foreign.level, ours.level, damaged.level) == (Level.FAIL, Level.OK, Level.FAIL)
+    assert "cluster blue" in foreign.text
+
+
+def test_certificates_are_looked_at(tmp_path: Path) -> None:
+    """One that has ended, and one that is none."""
+    pair = {"tls__certFile": str(tmp_path / "c.pem"), "tls__keyFile": str(tmp_path / "k.pem")}
+    Authority().issue("n1", days=5).write(tmp_path / "c.pem", tmp_path / "k.pem")
+    ending = _found(tmp_path, **pair)["certificate"]
+    (tmp_path / "c.pem").write_text("none")
+    broken = _found(tmp_path, **pair)["certificate"]
+
+    assert (ending.level, broken.level) == (Level.WARN, Level.FAIL)

@@ -1,0 +1,168 @@
+"""Program: what an executable file gets of a task, and what is made of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.cli.outcome import Usage
+from codeq_cluster.cli.program import Program, executable
+from codeq_cluster.client import HandlerUnfit, Task, TaskFailed, TaskReturned
+from codeq_cluster.testing.cluster import until
+
+_PATH = {"PATH": os.environ["PATH"]}
+
+
+def _script(directory: Path, text: str) -> str:
+    file = directory / "handler"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def _task(payload: str = "{}") -> Task:
+    return Task(
+        id="t1",
+        command="greet",
+        attempt=2,
+        attempts_max=5,
+        payload_text=payload,
+        lease_token=7,
+        fields={"id": "t1", "command": "greet", "attempts": 2, "maxAttempts": 5, "leaseToken": 7},
+    )
+
+
+async def _run(directory: Path, text: str, payload: str = "{}") -> str:
+    return await Program(_script(directory, text), environment=_PATH)(_task(payload))
+
+
+async def _gone(pid: str) -> bool:
+    return _has_ended(pid)
+
+
+def _has_ended(pid: str) -> bool:
+    """Tell whether a process has ended; one that only waits to be reaped has."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return status.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+async def test_the_payload_comes_in_and_json_goes_out_as_it_is(tmp_path: Path) -> None:
+    """Digits that a float would lose stay."""
+    payload = '{"n": 12345678901234567890.5}'
+
+    assert await _run(tmp_path, "cat", payload) == payload
+
+
+async def test_the_task_is_in_the_environment(tmp_path: Path) -> None:
+    """A handler knows which delivery of which task it has."""
+    said = await _run(tmp_path, 'echo "$CODEQ_TASK_ID $CODEQ_TASK_COMMAND $CODEQ_TASK_ATTEMPT"')
+
+    assert json.loads(said) == "t1 greet 2"
+
+
+@pytest.mark.parametrize(("output", "result"), [("", ""), ("hello", "hello"), ("NaN", "NaN")])
+async def test_output_that_is_no_json_is_a_json_string(
+    output: str, result: str, tmp_path: Path
+) -> None:
+    """A shell script need not know JSON."""
+    assert json.loads(await _run(tmp_path, f"printf '{output}'")) == result
+
+
+async def test_another_exit_code_gives_the_task_back(tmp_path: Path) -> None:
+    """The reason is the end of standard error."""
+    with pytest.raises(TaskReturned, match=r"^exit code 3: disk full$"):
+        await _run(tmp_path, "echo disk full >&2; exit 3")
+
+
+async def test_exit_code_100_fails_the_task(tmp_path: Path) -> None:
+    """It is not tried again."""
+    with pytest.raises(TaskFailed, match=r"^no such cat$"):
+        await _run(tmp_path, "echo no such cat >&2; exit 100")
+
+
+async def test_a_signal_is_named(tmp_path: Path) -> None:
+    """An operator sees what the kernel did."""
+    with pytest.raises(TaskReturned, match=r"^signal SIGKILL$"):
+        await _run(tmp_path, "kill -9 $$")
+
+
+async def test_a_program_need_not_read_its_payload(tmp_path: Path) -> None:
+    """A payload larger than a pipe does not block its end."""
+    assert (
+        json.loads(await _run(tmp_path, "exec <&-; echo done", json.dumps("x" * 2**18))) == "done"
+    )
+
+
+async def test_too_much_output_is_refused(tmp_path: Path) -> None:
+    """A program that never stops writing is stopped."""
+    with pytest.raises(TaskReturned, match="standard output has more than"):
+        await _run(tmp_path, "exec yes")
+
+
+async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
+    """A child that holds the pipes does not hold the worker, and does not live on."""
+    said = await _run(tmp_path, "sleep 1000 & echo $!")
+    await until(partial(_gone, said), within_s=10, what="the child's end")
+
+
+async def test_a_cancelled_program_is_ended(tmp_path: Path) -> None:
+    """A lost lease ends the program and its children."""
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    program = Program(_script(tmp_path, f"sleep 1000 & echo $! > {fifo}; wait"), environment=_PATH)
+    running = asyncio.create_task(program(_task()))
+    pid = (await asyncio.to_thread(fifo.read_text)).strip()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(partial(_gone, pid), within_s=10, what="the child's end")
+
+
+async def test_a_file_that_cannot_be_run_is_unfit(tmp_path: Path) -> None:
+    """No task is to die of a missing interpreter."""
+    file = tmp_path / "handler"
+    file.write_text("#!/no/such/interpreter\n")
+    file.chmod(0o755)
+    with pytest.raises(HandlerUnfit, match="cannot be run"):
+        await Program(str(file), environment=_PATH)(_task())
+
+
+def test_a_handler_is_looked_for_before_anything_is_claimed(tmp_path: Path) -> None:
+    """The line says what is wrong with it."""
+    plain = tmp_path / "plain"
+    plain.write_text("")
+
+    assert executable("sh").endswith("/sh")
+    with pytest.raises(Usage, match="chmod"):
+        executable(str(plain))
+    with pytest.raises(Usage, match="no such program"):
+        executable(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_program_cancelled_while_it_starts_is_ended(turns: int, tmp_path: Path) -> None:
+    """However far its start has come, the cancellation ends, and the program with it."""
+    file = tmp_path / "pid"
+    program = Program(_script(tmp_path, f"echo $$ > {file}; sleep 1000 & wait"), environment=_PATH)
+    running = asyncio.create_task(program(_task()))
+
+    def cancel(after: int) -> None:
+        if after:
+            running.get_loop().call_soon(cancel, after - 1)
+        else:
+            running.cancel()
+
+    running.get_loop().call_soon(cancel, turns)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    begun = await asyncio.to_thread(lambda: file.exists() and file.read_text().strip())
+
+    assert not begun or _has_ended(begun)

@@ -1,0 +1,97 @@
+"""Token: what the command makes is what a node takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.auth import Access, Authenticator
+from codeq_cluster.cli.main import main
+from codeq_cluster.settings import AuthProviderSettings, AuthSettings
+
+_SECRET = "a secret of more than thirty-two bytes"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEQ_TOKEN_SECRET", _SECRET)
+
+
+def _node(**wanted: str) -> Authenticator:
+    provider = (AuthProviderSettings(kind="hs256", secret=_SECRET, **wanted),)
+    return Authenticator(AuthSettings(producer=provider, worker=provider))
+
+
+def _made(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["token", "--subject", "w1", "--tenant", "acme", *words]) == 0
+    return f"Bearer {capsys.readouterr().out.strip()}"
+
+
+async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its event types are those named, its tenant is its own."""
+    token = _made(capsys, "--as", "worker", "--event", "greet")
+    identity = await _node().authenticate(token, Access.WORKER)
+
+    assert (identity.subject, identity.tenant, identity.event_types) == ("w1", "acme", ("greet",))
+    assert "codeq:claim" in identity.scopes
+    assert not identity.admin
+
+
+async def test_an_administrator_s_token_opens_admin_routes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Issuer and audience are those a node may ask for."""
+    token = _made(capsys, "--as", "admin", "--issuer", "here", "--audience", "codeq")
+    identity = await _node(issuer="here", audience="codeq").authenticate(token, Access.ADMIN)
+
+    assert identity.admin
+
+
+def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has both; other claims are JSON or text."""
+    words = ("--json", "--claim", "role=ADMIN", "--claim", "level=3", "--ttl", "60")
+    assert main(["token", "--subject", "a", *words]) == 0
+    made = json.loads(capsys.readouterr().out)
+
+    claims = made["claims"]
+    assert claims["exp"] - claims["iat"] == 60
+    assert (claims["role"], claims["level"]) == ("ADMIN", 3)
+    assert "scope" not in claims
+
+
+@pytest.mark.parametrize(
+    ("words", "secret", "said"),
+    [
+        ((), "", "--secret-file"),
+        ((), "short", "32 bytes"),
+        (("--ttl", "0"), _SECRET, "--ttl 0"),
+        (("--claim", "x"), _SECRET, "NAME=VALUE"),
+        (("--secret-file", "/none"), _SECRET, "/none"),
+    ],
+)
+def test_a_wrong_use_says_what_is_allowed(
+    words: tuple[str, ...],
+    secret: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ends with 2 and one line."""
+    monkeypatch.setenv("CODEQ_TOKEN_SECRET", secret)
+
+    code = main(["token", "--subject", "a", *words])
+
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    assert said in error
+
+
+def test_the_secret_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A newline at its end is no part of it."""
+    file = tmp_path / "secret"
+    file.write_text(f"{_SECRET}\n")
+
+    assert main(["token", "--subject", "a", "--secret-file", str(file)]) == 0
+    assert capsys.readouterr().out.count(".") == 2

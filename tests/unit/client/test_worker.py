@@ -1,0 +1,394 @@
+"""Worker: what it tells a broker of a handler's end, and what it does when one is in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from codeq_cluster.client import (
+    Ended,
+    Ending,
+    HandlerUnfit,
+    JsonText,
+    Refused,
+    Task,
+    TaskFailed,
+    TaskReturned,
+    Unreachable,
+    Worker,
+)
+
+_LOST = {"error": "lease-lost", "code": "lease-lost", "retryable": False}
+_BUSY = {"error": "overloaded", "code": "overloaded", "retryable": True}
+
+
+class _Peer:
+    """A server that speaks the workers' routes: it hands tasks out and writes down what it hears.
+
+    Attributes:
+        tasks: Handed out one a claim; after them, claims wait until the client goes.
+        refusals: By verb, answers given before it behaves.
+        heard: Each verb and body about a task, in order.
+    """
+
+    def __init__(self, *tasks: dict[str, object]) -> None:
+        self.tasks = list(tasks)
+        self.refusals: dict[str, list[tuple[int, dict[str, object]]]] = {}
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.claims: list[dict[str, Any]] = []
+        self.idle = asyncio.Event()
+        self.beats = asyncio.Event()
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/v1/codeq/tasks/claim/batch", self._claim)
+        app.router.add_post("/v1/codeq/tasks/{id}/{verb}", self._about)
+        async with TestServer(app, handler_cancellation=True) as server:
+            yield str(server.make_url(""))
+
+    async def _claim(self, request: web.Request) -> web.Response:
+        self.claims.append(await request.json())
+        if refusal := self._refusal("claim"):
+            return refusal
+        if self.tasks:
+            return web.json_response({"tasks": [self.tasks.pop(0)]})
+        self.idle.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _about(self, request: web.Request) -> web.Response:
+        verb = request.match_info["verb"]
+        self.heard.append((verb, json.loads(await request.text())))
+        if verb == "heartbeat":
+            self.beats.set()
+        return self._refusal(verb) or web.json_response({"status": "requeued"})
+
+    def _refusal(self, verb: str) -> web.Response | None:
+        left = self.refusals.get(verb)
+        if not left:
+            return None
+        status, body = left.pop(0)
+        return web.json_response(body, status=status)
+
+
+def _task(task_id: str = "t1", payload: str = '{"n": 1}') -> dict[str, object]:
+    return {
+        "id": task_id,
+        "command": "greet",
+        "payload": payload,
+        "attempts": 1,
+        "maxAttempts": 5,
+        "leaseToken": 77,
+    }
+
+
+async def _one(peer: _Peer, handler: Any, **settings: Any) -> Ended:
+    """Run a worker for one task and return how it ended."""
+    endings: list[Ended] = []
+    async with peer.served() as url:
+        worker = Worker([url], token="t", events=["greet"], ended=endings.append, **settings)
+        await worker.run(handler, tasks_max=1)
+    (ended,) = endings
+    return ended
+
+
+async def test_what_a_handler_returns_is_the_result() -> None:
+    """It is sent with the lease token, and the claim named what the worker works on."""
+    peer = _Peer(_task())
+
+    async def handler(task: Task) -> object:
+        return {"twice": task.payload["n"] * 2}
+
+    ended = await _one(peer, handler)
+
+    assert ended.ending is Ending.COMPLETED
+    assert peer.heard == [
+        ("result", {"status": "COMPLETED", "result": {"twice": 2}, "leaseToken": 77})
+    ]
+    assert (peer.claims[0]["commands"], peer.claims[0]["count"]) == (["greet"], 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "sent"), [(None, {}), (JsonText(" null "), {}), (JsonText("[1]"), [1]), ("x", "x")]
+)
+async def test_a_result_is_never_null(result: object, sent: object) -> None:
+    """The broker would take null for no result; JSON text is sent as it is."""
+    peer = _Peer(_task())
+
+    async def handler(_: Task) -> object:
+        return result
+
+    await _one(peer, handler)
+
+    assert peer.heard[0][1]["result"] == sent
+
+
+@pytest.mark.parametrize(
+    ("raised", "verb", "fields", "ending"),
+    [
+        (TaskFailed("no cat"), "result", {"status": "FAILED", "error": "no cat"}, Ending.FAILED),
+        (TaskReturned("later", delay_s=9), "nack", {"reason": "later", "delaySeconds": 9}, None),
+        (ValueError("odd"), "nack", {"reason": "ValueError: odd"}, None),
+    ],
+)
+async def test_what_a_handler_raises_decides_the_end(
+    raised: Exception, verb: str, fields: dict[str, object], ending: Ending | None
+) -> None:
+    """A failure is final, anything else is tried again, with the reason."""
+    peer = _Peer(_task())
+
+    async def handler(_: Task) -> object:
+        raise raised
+
+    ended = await _one(peer, handler)
+
+    assert peer.heard == [(verb, {**fields, "leaseToken": 77})]
+    assert ended.ending is (ending or Ending.RETURNED)
+
+
+@pytest.mark.parametrize("result", [object(), float("nan")])
+async def test_a_result_that_is_no_json_is_tried_again(result: object) -> None:
+    """The reason says so."""
+    peer = _Peer(_task())
+
+    async def handler(_: Task) -> object:
+        return result
+
+    await _one(peer, handler)
+
+    assert peer.heard[0][0] == "nack"
+    assert "no JSON" in peer.heard[0][1]["reason"]
+
+
+async def test_a_result_the_broker_refuses_becomes_the_reason() -> None:
+    """It is not sent for ever, and the task is not left to its lease."""
+    peer = _Peer(_task())
+    peer.refusals["result"] = [(413, {"error": "result exceeds 9 bytes"})]
+
+    async def handler(_: Task) -> object:
+        return "long"
+
+    ended = await _one(peer, handler)
+
+    assert [verb for verb, _ in peer.heard] == ["result", "nack"]
+    assert (ended.ending, ended.note) == (
+        Ending.RETURNED,
+        "the result was refused: result exceeds 9 bytes",
+    )
+
+
+async def test_a_report_is_repeated_while_it_may_succeed() -> None:
+    """A broker that is busy hears it again, and the task has ended once."""
+    peer = _Peer(_task())
+    peer.refusals["result"] = [(503, _BUSY), (503, _BUSY)]
+
+    async def handler(_: Task) -> object:
+        return 1
+
+    ended = await _one(peer, handler)
+
+    assert [verb for verb, _ in peer.heard] == ["result"] * 3
+    assert ended.ending is Ending.COMPLETED
+
+
+async def test_a_claim_is_repeated_while_it_may_succeed() -> None:
+    """A worker outlives a broker without a leader."""
+    peer = _Peer(_task())
+    peer.refusals["claim"] = [(503, _BUSY)]
+
+    async def handler(_: Task) -> object:
+        return 1
+
+    ended = await _one(peer, handler)
+
+    assert len(peer.claims) == 2
+    assert ended.ending is Ending.COMPLETED
+
+
+async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
+    """The handler is cancelled, since somebody else may have the task; nothing is reported."""
+    peer = _Peer(_task())
+    peer.refusals["heartbeat"] = [(200, {"ok": True}), (409, _LOST)]
+    cancelled = asyncio.Event()
+
+    async def handler(_: Task) -> object:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    ended = await _one(peer, handler, lease_s=3)
+
+    assert cancelled.is_set()
+    assert peer.heard == [("heartbeat", {"extendSeconds": 3, "leaseToken": 77})] * 2
+    assert ended.ending is Ending.LOST
+
+
+async def test_a_report_after_the_lease_is_lost() -> None:
+    """The worker says so and goes on."""
+    peer = _Peer(_task())
+    peer.refusals["result"] = [(409, _LOST)]
+
+    async def handler(_: Task) -> object:
+        return 1
+
+    ended = await _one(peer, handler)
+
+    assert ended.ending is Ending.LOST
+
+
+async def test_a_stop_lets_handlers_finish() -> None:
+    """Nothing more is claimed, and what runs is completed."""
+    peer = _Peer(_task())
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    endings: list[Ended] = []
+
+    async def handler(_: Task) -> object:
+        begun.set()
+        await go_on.wait()
+        return 1
+
+    async with peer.served() as url, asyncio.TaskGroup() as group:
+        worker = Worker([url], token="t", ended=endings.append)
+        group.create_task(worker.run(handler))
+        await begun.wait()
+        worker.stop()
+        go_on.set()
+
+    assert [ended.ending for ended in endings] == [Ending.COMPLETED]
+    assert len(peer.claims) == 1
+
+
+async def test_a_stop_gives_late_tasks_back() -> None:
+    """A handler that goes on beyond the bound is cancelled."""
+    peer = _Peer(_task())
+    begun = asyncio.Event()
+    endings: list[Ended] = []
+
+    async def handler(_: Task) -> object:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with peer.served() as url, asyncio.TaskGroup() as group:
+        worker = Worker([url], token="t", ended=endings.append, drain_s=0.01)
+        group.create_task(worker.run(handler))
+        await begun.wait()
+        worker.stop()
+
+    assert peer.heard == [("abandon", {"leaseToken": 77})]
+    assert [ended.ending for ended in endings] == [Ending.ABANDONED]
+
+
+async def test_an_idle_worker_stops_at_once() -> None:
+    """A claim that waits is withdrawn."""
+    peer = _Peer()
+
+    async def handler(_: Task) -> object:
+        raise AssertionError
+
+    async with peer.served() as url, asyncio.TaskGroup() as group:
+        worker = Worker([url], token="t")
+        running = group.create_task(worker.run(handler))
+        await peer.idle.wait()
+        worker.stop()
+
+    assert running.done()
+    assert peer.heard == []
+
+
+async def test_a_cancelled_worker_gives_its_tasks_back() -> None:
+    """Whoever cancels it need not wait for a lease to end."""
+    peer = _Peer(_task("t1"), _task("t2"))
+    begun = asyncio.Queue[str]()
+
+    async def handler(task: Task) -> object:
+        await begun.put(task.id)
+        await asyncio.Event().wait()
+
+    async with peer.served() as url, asyncio.TaskGroup() as group:
+        running = group.create_task(Worker([url], token="t", concurrency=2).run(handler))
+        started = {await begun.get(), await begun.get()}
+        running.cancel()
+
+    assert started == {"t1", "t2"}
+    assert peer.heard == [("abandon", {"leaseToken": 77})] * 2
+
+
+async def test_no_more_is_claimed_than_can_be_handled() -> None:
+    """A claim asks for as many as there are free places."""
+    peer = _Peer(_task("t1"))
+    begun = asyncio.Event()
+
+    async def handler(_: Task) -> object:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with peer.served() as url, asyncio.TaskGroup() as group:
+        worker = Worker([url], token="t", concurrency=3, drain_s=0)
+        group.create_task(worker.run(handler))
+        await begun.wait()
+        await peer.idle.wait()
+        worker.stop()
+
+    assert [claim["count"] for claim in peer.claims] == [3, 2]
+
+
+async def test_a_token_that_may_not_claim_ends_the_worker() -> None:
+    """It makes no sense to ask again."""
+    peer = _Peer(_task())
+    peer.refusals["claim"] = [(403, {"error": "missing scope", "code": "forbidden"})]
+
+    async def handler(_: Task) -> object:
+        raise AssertionError
+
+    async with peer.served() as url:
+        with pytest.raises(Refused, match="missing scope"):
+            await Worker([url], token="t").run(handler)
+
+    assert len(peer.claims) == 1
+
+
+async def test_a_worker_without_nodes_gives_up() -> None:
+    """After the bound it ends and says why, for its supervisor to see."""
+    async with _Peer().served() as url:
+        gone = url
+
+    async def handler(_: Task) -> object:
+        raise AssertionError
+
+    with pytest.raises(Unreachable, match="no node takes a connection"):
+        await Worker([gone], token="t", give_up_s=0.3).run(handler)
+
+
+async def test_an_unfit_handler_ends_the_worker_and_spares_the_queue() -> None:
+    """The task goes back, and no further one is claimed only to die."""
+    peer = _Peer(_task("t1"), _task("t2"))
+
+    async def handler(_: Task) -> object:
+        raise HandlerUnfit("no interpreter")
+
+    async with peer.served() as url:
+        with pytest.raises(HandlerUnfit, match="no interpreter"):
+            await Worker([url], token="t").run(handler)
+
+    assert peer.heard == [("abandon", {"leaseToken": 77})]
+
+
+async def test_a_claim_in_another_form_ends_the_worker() -> None:
+    """What cannot be read is said, not guessed."""
+    peer = _Peer({"id": "t1"})
+
+    async def handler(_: Task) -> object:
+        raise AssertionError
+
+    async with peer.served() as url:
+        with pytest.raises(Refused, match="unknown form"):
+            await Worker([url], token="t").run(handler)

@@ -1,0 +1,139 @@
+"""What changes of items write, and what an applied entry adds to its records."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.mutations import mutations, number_audit_rows
+from codeq_cluster.core.changes import Change, ItemChange
+from codeq_cluster.core.items import Audit, Delivery, Item, Kind, Subscription, Topic
+from codeq_cluster.core.task import Counters, Result
+
+DELIVERY = Delivery(
+    tenant="acme",
+    id="t.1",
+    task_id="t",
+    command="render",
+    url="https://hooks.example/",
+    created_ms=1,
+    due_ms=5,
+)
+BODY = Result(task_id="t", status="COMPLETED", body="{}")
+ITEM_KEY = keyspace.item(Kind.DELIVERY, "acme", "t.1")
+BODY_KEY = keyspace.body("acme", "t.1")
+AUDIT = Audit(tenant="acme", id="1-r", at_ms=1, actor="ops", action="a", target="t", expires_ms=9)
+
+
+def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
+    """All its rows are one write."""
+    [errand] = keyspace.item_index_keys(DELIVERY)
+
+    assert _rows(ItemChange(before=None, after=DELIVERY, body=BODY)) == {
+        ITEM_KEY: records.encode_item(DELIVERY),
+        errand: b"",
+        BODY_KEY: records.encode_result(BODY),
+    }
+
+
+def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
+    """The old instant is deleted with the write of the new one."""
+    later = replace(DELIVERY, attempts=1, due_ms=7)
+    [errand] = keyspace.item_index_keys(DELIVERY)
+    [next_errand] = keyspace.item_index_keys(later)
+
+    assert _rows(ItemChange(before=DELIVERY, after=later)) == {
+        ITEM_KEY: records.encode_item(later),
+        errand: None,
+        next_errand: b"",
+    }
+
+
+def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
+    """The row of the old value is the row of the new one, and is not deleted."""
+    same = replace(DELIVERY, error="503")
+    [errand] = keyspace.item_index_keys(DELIVERY)
+
+    assert _rows(ItemChange(before=DELIVERY, after=same))[errand] == b""
+
+
+def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None:
+    """Nobody runs it until it is replayed."""
+    dead = replace(DELIVERY, attempts=5, due_ms=0, died_ms=8, expires_ms=9)
+    [errand] = keyspace.item_index_keys(DELIVERY)
+    listed, expiry = keyspace.item_index_keys(dead)
+    rows = _rows(ItemChange(before=DELIVERY, after=dead))
+    revived = _rows(ItemChange(before=dead, after=DELIVERY))
+
+    assert (rows[errand], rows[listed], rows[expiry]) == (None, b"", b"")
+    assert (revived[errand], revived[listed], revived[expiry]) == (b"", None, None)
+
+
+def test_a_delivered_delivery_takes_everything_along() -> None:
+    """Item, errand and body go in one write."""
+    [errand] = keyspace.item_index_keys(DELIVERY)
+
+    assert _rows(ItemChange(before=DELIVERY, after=None)) == dict.fromkeys(
+        (ITEM_KEY, errand, BODY_KEY)
+    )
+
+
+def test_of_several_changes_in_one_batch_the_last_stands() -> None:
+    """Made, moved and deleted leaves nothing; deleted and made again leaves the new one."""
+    later = replace(DELIVERY, attempts=1, due_ms=7)
+    made = ItemChange(before=None, after=DELIVERY, body=BODY)
+    moved = ItemChange(before=DELIVERY, after=later)
+    gone = ItemChange(before=later, after=None)
+
+    assert set(_rows(made, moved, gone).values()) == {None}
+    again = _rows(made, moved, gone, made)
+    assert again | _rows(made) == again
+    assert {key for key, value in again.items() if value is not None} == set(_rows(made))
+
+
+def test_a_topic_is_one_row() -> None:
+    """It has no timer and no body."""
+    topic = Topic(tenant="", id="q", name="Q")
+    key = keyspace.item(Kind.TOPIC, "", "q")
+
+    assert _rows(ItemChange(before=None, after=topic)) == {key: records.encode_item(topic)}
+    assert _rows(ItemChange(before=topic, after=None)) == {key: None}
+
+
+def test_records_of_operators_get_the_index_of_their_entry() -> None:
+    """Those that are written, and no other row."""
+    subscription = Subscription(
+        tenant="acme", id="s", worker="ann", callback_url="https://w.example/", expires_ms=6
+    )
+    other = replace(AUDIT, tenant="", id="2-r", expires_ms=8)
+    rows = _rows(*(_made(each) for each in (AUDIT, other, subscription, DELIVERY)))
+    rows |= _rows(ItemChange(before=replace(AUDIT, id="0-r"), after=None))
+    before = dict(rows)
+    number_audit_rows(rows, 70_000)
+
+    changed = {key: value for key, value in rows.items() if value != before[key]}
+    assert changed == {
+        keyspace.item(Kind.AUDIT, each.tenant, each.id): records.encode_item(
+            replace(each, index=70_000)
+        )
+        for each in (AUDIT, other)
+    }
+    assert rows.keys() == before.keys()
+
+
+def test_a_record_applied_again_is_numbered_alike() -> None:
+    """A replayed entry writes what it wrote."""
+    rows = _rows(_made(AUDIT))
+    number_audit_rows(rows, 7)
+    once = dict(rows)
+    number_audit_rows(rows, 7)
+
+    assert rows == once
+
+
+def _made(item: Item) -> ItemChange:
+    return ItemChange(before=None, after=item)
+
+
+def _rows(*changes: Change) -> dict[bytes, bytes | None]:
+    return mutations(changes, lambda _queue, _tenant: Counters())

@@ -1,0 +1,99 @@
+"""A view and what is asked of it, and the operations most stories begin with."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.items import Delivery, Item, Kind, Sweep
+from codeq_cluster.core.operations import Advance, Claim, Create, Operation, Submit
+from codeq_cluster.core.outcomes import Advanced, Claimed, Created, Outcome
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import Task
+from codeq_cluster.testing.dict_view import DictView
+
+NOW_MS = 1_000_000
+LEASE_MS = 30_000
+RULES = Rules()
+
+
+class Shard:
+    """A view and what is asked of it, one operation after another."""
+
+    def __init__(self, rules: Rules = RULES) -> None:
+        self.view = DictView(now_ms=NOW_MS)
+        self.rules = rules
+
+    def ask(self, operation: Operation) -> Outcome:
+        """Decide and take note."""
+        decision = decide(self.view, operation, self.rules)
+        self.view.advance(decision.changes)
+        return decision.outcome
+
+    def create(self, task_id: str = "t", **fields: object) -> None:
+        """Create a task."""
+        assert self.ask(create(task_id, **fields)) == Created(self.task(task_id))
+
+    def claim(self, **fields: object) -> list[str]:
+        """Claim as `ann` and return the ids."""
+        outcome = self.ask(claim(**fields))
+        assert isinstance(outcome, Claimed)
+        return [task.id for task in outcome.tasks]
+
+    def wait(self, span_ms: int) -> int:
+        """Let time pass and act; return on how many tasks."""
+        self.view.now_ms += span_ms
+        outcome = self.ask(Advance(count=100))
+        assert isinstance(outcome, Advanced)
+        return outcome.count
+
+    def task(self, task_id: str = "t") -> Task:
+        """Return a task that exists."""
+        task = self.view.task(task_id)
+        assert task is not None
+        return task
+
+    def items(self, kind: Kind) -> list[Item]:
+        """Return the items of a kind, by tenant and id."""
+        return [item for (each, *_), item in sorted(self.view.items.items()) if each is kind]
+
+    def delivery(self, delivery_id: str = "t.1") -> Delivery:
+        """Return a delivery that exists."""
+        found = self.view.item(Kind.DELIVERY, "acme", delivery_id)
+        assert isinstance(found, Delivery)
+        return found
+
+    def swept(self) -> list[tuple[str, str]]:
+        """Return task and set of the artifacts that are to be deleted."""
+        return [
+            (item.task_id, item.upload)
+            for item in self.items(Kind.SWEEP)
+            if isinstance(item, Sweep)
+        ]
+
+
+def create(task_id: str = "t", **fields: object) -> Create:
+    """Make a create of a small task."""
+    made = Create(id=task_id, tenant="acme", command="render", payload="{}")
+    return replace(made, **fields)
+
+
+def claim(**fields: object) -> Claim:
+    """Make a claim of one task of `render` by `ann`."""
+    made = Claim(
+        request="claim-1",
+        tenant="acme",
+        worker="ann",
+        commands=("render",),
+        count=1,
+        lease_ms=LEASE_MS,
+    )
+    return replace(made, **fields)
+
+
+def submit(**fields: object) -> Submit:
+    """Make a result of `t` by `ann`."""
+    made = Submit(
+        request="submit-1", id="t", tenant="acme", worker="ann", status="COMPLETED", body="{}"
+    )
+    return replace(made, **fields)

@@ -1,0 +1,312 @@
+"""What operators do: to topics, to queues, to tasks that have ended; each on record once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.core.administering import TOPICS_MAX
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.items import Audit, Kind, Pause, Topic
+from codeq_cluster.core.operations import (
+    Cancel,
+    Delete,
+    DeleteTopic,
+    Operation,
+    PauseQueue,
+    PutTopic,
+    Record,
+    Requeue,
+    ResumeQueue,
+)
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State
+
+from .shard import NOW_MS, Shard, submit
+
+PUT = PutTopic(request="put-1", tenant="acme", name="Render", by="ops", max_attempts=3)
+PAUSE = PauseQueue(request="pause-1", tenant="acme", queue="Render", by="ops")
+REQUEUE = Requeue(request="requeue-1", tenant="acme", ids=("t",), by="ops")
+DELETE = Delete(request="delete-1", tenant="acme", ids=("t",), by="ops")
+
+
+def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
+    """The same again is no change, by the same request or by another."""
+    shard = Shard()
+    made = shard.ask(PUT)
+    shard.view.now_ms += 1
+    again = shard.ask(PUT)
+    same = shard.ask(replace(PUT, request="put-2"))
+    changed = shard.ask(replace(PUT, request="put-3", name="RENDER", weight=7))
+
+    topic = shard.view.item(Kind.TOPIC, "acme", "render")
+    assert isinstance(topic, Topic)
+    assert (topic.version, topic.name, topic.weight) == (2, "RENDER", 7)
+    assert (topic.created_ms, topic.updated_ms) == (NOW_MS, NOW_MS + 1)
+    assert changed == TopicStands(topic, made=False)
+    assert isinstance(made, TopicStands)
+    assert made.made
+    assert again == made
+    assert same == TopicStands(made.topic, made=False)
+    assert _recorded(shard) == [
+        ("topic.put", "render", "version 2"),
+        ("topic.put", "render", "version 1"),
+    ]
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "retention_s", "max_consumers", "weight"])
+def test_a_topic_out_of_bounds_is_a_bug(field: str) -> None:
+    """Whoever asks checks; a weight of nothing would stop every claim."""
+    with pytest.raises(AssertionError):
+        decide(Shard().view, replace(PUT, **{field: -1}), Rules())
+    with pytest.raises(AssertionError):
+        decide(Shard().view, replace(PUT, weight=101), Rules())
+
+
+def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
+    """A second deletion finds nothing and leaves no record."""
+    shard = Shard()
+    shard.ask(PUT)
+    delete = DeleteTopic(request="delete-1", tenant="acme", name="RENDER", by="ops")
+
+    assert shard.ask(delete) == Changed(1)
+    assert shard.ask(delete) == Changed(0)
+    assert shard.items(Kind.TOPIC) == []
+    assert len(_recorded(shard)) == 2
+
+
+def test_a_pause_is_its_first_operators() -> None:
+    """Sent again it is answered as before; another's changes nothing."""
+    shard = Shard()
+
+    assert shard.ask(PAUSE) == Changed(1)
+    assert shard.ask(PAUSE) == Changed(1)
+    assert shard.ask(replace(PAUSE, request="pause-2", by="other")) == Changed(0)
+    assert shard.items(Kind.PAUSE) == [
+        Pause(tenant="acme", id="render", by="ops", since_ms=NOW_MS, request="pause-1")
+    ]
+    assert shard.view.policy("acme", "render").paused
+    assert not shard.view.policy("umbrella", "render").paused
+
+
+def test_a_queue_is_resumed_once() -> None:
+    """Resuming what is not paused does nothing."""
+    shard = Shard()
+    shard.ask(PAUSE)
+    resume = ResumeQueue(request="resume-1", tenant="acme", queue="render", by="ops")
+
+    assert shard.ask(resume) == Changed(1)
+    assert shard.ask(resume) == Changed(0)
+    assert not shard.view.policy("acme", "render").paused
+    assert [action for action, _, _ in _recorded(shard)] == ["queue.pause", "queue.resume"]
+
+
+def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:
+    """Its history keeps why it died and who revived it; its result is gone."""
+    shard = _dead()
+    died = shard.task()
+    shard.view.now_ms += 7
+
+    assert shard.ask(REQUEUE) == Changed(1)
+    task = shard.task()
+    assert (task.state, task.attempts, task.expires_ms, task.seq) == (State.READY, 0, 0, 2)
+    assert (task.error, task.ended_by, task.dead_queue, task.has_result) == ("", "", "", False)
+    assert task.result_bytes == task.retain_until_ms == 0
+    assert shard.view.result("t") is None
+    assert (died.lease_token, task.lease_token, task.endings) == (1, 1, 1)
+    revival = task.history[-1]
+    assert (revival.outcome, revival.worker, revival.error) == (
+        AttemptOutcome.REQUEUED,
+        "ops",
+        "LEASE_EXPIRED",
+    )
+    assert (revival.started_ms, revival.ended_ms) == (died.updated_ms, NOW_MS + 17)
+
+
+def test_a_requeue_sent_again_revives_nothing_that_died_since() -> None:
+    """It is answered as before; the second death is another operator's choice."""
+    shard = _dead()
+    shard.ask(REQUEUE)
+    assert shard.ask(REQUEUE) == Changed(1)
+    shard.claim(lease_ms=1)
+    shard.wait(1)
+    assert shard.task().state is State.DEAD
+
+    assert shard.ask(REQUEUE) == Changed(1)
+    assert shard.task().state is State.DEAD
+    assert shard.ask(replace(REQUEUE, request="requeue-2")) == Changed(1)
+    assert shard.task().state is State.READY
+
+
+@pytest.mark.parametrize("ids", [("missing",), ("alive",), ("foreign",), ()])
+def test_what_is_no_dead_letter_of_the_tenant_is_not_revived(ids: tuple[str, ...]) -> None:
+    """Nothing changes, and nothing is on record."""
+    shard = _dead()
+    shard.create("alive")
+    shard.create("foreign", tenant="umbrella", ttl_ms=1)
+    shard.wait(1)
+    assert shard.task("foreign").state is State.DEAD
+
+    assert shard.ask(replace(REQUEUE, ids=ids)) == Changed(0)
+    assert _recorded(shard) == []
+
+
+def test_a_revived_task_comes_back_to_its_own_queue() -> None:
+    """The queue that kept it as a dead letter is not the one it works for."""
+    shard = Shard()
+    shard.ask(replace(PUT, dead_letter="Graves"))
+    shard.create(ttl_ms=5)
+    shard.wait(5)
+    assert shard.task().dead_queue == "graves"
+    shard.ask(REQUEUE)
+
+    assert shard.claim() == ["t"]
+
+
+def test_an_id_named_twice_is_one_task() -> None:
+    """It is counted and changed once, and the record says what was asked."""
+    shard = _dead()
+
+    assert shard.ask(replace(REQUEUE, ids=("t", "t"))) == Changed(1)
+    assert _recorded(shard) == [("dlq.requeue", "t", "2 on one shard")]
+
+
+@pytest.mark.parametrize(
+    ("end", "dead_only", "gone"),
+    [
+        ("dead", True, True),
+        ("dead", False, True),
+        ("done", True, False),
+        ("done", False, True),
+        ("cancelled", False, True),
+        ("ready", False, False),
+        ("leased", False, False),
+    ],
+)
+def test_only_ended_tasks_are_deleted(end: str, dead_only: bool, gone: bool) -> None:
+    """Live work never; results only when it is not dead letters that are meant."""
+    shard = _ENDS[end]()
+    outcome = shard.ask(replace(DELETE, dead_only=dead_only))
+
+    assert outcome == Changed(1 if gone else 0)
+    assert (shard.view.task("t") is None) == gone
+    action = "dlq.delete" if dead_only else "task.delete"
+    assert _recorded(shard) == ([(action, "t", "")] if gone else [])
+
+
+def test_a_delete_sent_again_counts_what_is_gone() -> None:
+    """The retry is answered as before; another tenant's task stays."""
+    shard = _dead()
+    shard.create("foreign", tenant="umbrella", ttl_ms=1)
+    shard.wait(1)
+    delete = replace(DELETE, ids=("t", "foreign"))
+
+    assert shard.ask(delete) == Changed(1)
+    assert shard.ask(delete) == Changed(1)
+    assert shard.view.task("foreign") is not None
+    assert len(_recorded(shard)) == 1
+
+
+def test_a_deleted_task_frees_its_key() -> None:
+    """Everything that belongs to it goes with it."""
+    shard = Shard()
+    shard.create(idempotency_key="k", fingerprint="f")
+    shard.ask(Cancel(request="c", id="t", tenant="acme"))
+    shard.ask(DELETE)
+
+    assert shard.view.keyed("acme", "k") is None
+    assert shard.view.result("t") is None
+
+
+def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
+    """The newest sorts first; the same request in the same millisecond is one record."""
+    shard = Shard(Rules(audit_retention_ms=100))
+    record = Record(
+        request="r1", tenant="acme", by="ops", action="cluster.transfer", target="n2", detail="0"
+    )
+    assert shard.ask(record) == shard.ask(record) == Changed(1)
+    shard.view.now_ms += 1
+    shard.ask(replace(record, request="r2", action="backup"))
+
+    newest, oldest = shard.items(Kind.AUDIT)
+    assert isinstance(newest, Audit)
+    assert newest.action == "backup"
+    assert oldest == Audit(
+        tenant="acme",
+        id="999999999000000-r1",
+        at_ms=NOW_MS,
+        actor="ops",
+        action="cluster.transfer",
+        target="n2",
+        detail="0",
+        request="r1",
+        expires_ms=NOW_MS + 100,
+    )
+    assert shard.wait(99) == 1
+    assert shard.items(Kind.AUDIT) == [newest]
+
+
+def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
+    """What the request did before is part of what it has done."""
+    shard = _dead()
+    shard.create("u", ttl_ms=1)
+    shard.wait(1)
+    for ids in (("t",), ("u", "t")):
+        shard.ask(replace(REQUEUE, ids=ids))
+
+    assert _recorded(shard) == [("dlq.requeue", "u", "2 on one shard")]
+
+
+def _dead() -> Shard:
+    """Return a shard whose task `t` died of its lease's end, 10 ms after it was created."""
+    shard = Shard()
+    shard.create(max_attempts=1, ttl_ms=50)
+    shard.claim(lease_ms=10)
+    shard.wait(10)
+    assert shard.task().state is State.DEAD
+    return shard
+
+
+def _after(*operations: Operation, leased: bool = False) -> Callable[[], Shard]:
+    def make() -> Shard:
+        shard = Shard()
+        shard.create()
+        if leased:
+            shard.claim()
+        for operation in operations:
+            shard.ask(operation)
+        return shard
+
+    return make
+
+
+_ENDS = {
+    "dead": _dead,
+    "done": _after(submit(), leased=True),
+    "cancelled": _after(Cancel(request="c", id="t", tenant="acme")),
+    "ready": _after(),
+    "leased": _after(leased=True),
+}
+
+
+def _recorded(shard: Shard) -> list[tuple[str, str, str]]:
+    """Return action, target and detail of the records, the newest first."""
+    audits = [item for item in shard.items(Kind.AUDIT) if isinstance(item, Audit)]
+    assert {audit.actor for audit in audits} <= {"ops"}
+    return [(audit.action, audit.target, audit.detail) for audit in audits]
+
+
+def test_a_tenant_has_so_many_topics_and_pauses_and_no_more() -> None:
+    """What is there can still be changed, and another tenant is not asked."""
+    shard = Shard()
+    for n in range(TOPICS_MAX):
+        shard.ask(replace(PUT, request=f"t-{n}", name=f"t-{n}"))
+        shard.ask(replace(PAUSE, request=f"q-{n}", queue=f"q-{n}"))
+
+    assert shard.ask(replace(PUT, name="more")) == Rejected(Rejection.TOO_MANY, "topics")
+    assert shard.ask(replace(PAUSE, queue="more")) == Rejected(Rejection.TOO_MANY, "paused queues")
+    assert isinstance(shard.ask(replace(PUT, name="t-0", max_attempts=9)), TopicStands)
+    assert isinstance(shard.ask(replace(PUT, name="more", tenant="umbrella")), TopicStands)

@@ -1,0 +1,158 @@
+"""Claims of several queues, and what keeps a queue's tasks back."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.operations import DeleteTopic, PauseQueue, PutTopic, ResumeQueue
+from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
+from codeq_cluster.core.rules import Rules
+
+from .shard import NOW_MS, Shard, claim, create, submit
+
+
+def test_priority_goes_before_turns() -> None:
+    """A high priority is served first, whichever queue has just been served."""
+    shard = Shard()
+    for task_id, command, priority in (
+        ("b-1", "b", 5),
+        ("a-1", "a", 5),
+        ("b-2", "b", 5),
+        ("a-2", "a", 5),
+        ("a-0", "a", 0),
+        ("b-9", "b", 9),
+    ):
+        shard.create(task_id, command=command, priority=priority)
+
+    assert shard.claim(commands=("a", "b"), count=9) == ["b-9", "a-1", "a-2", "b-1", "b-2", "a-0"]
+
+
+def test_queues_of_one_priority_take_turns_from_claim_to_claim() -> None:
+    """The command named first wins the first turn, not all of them."""
+    shard = _two_queues()
+
+    order = [shard.claim(commands=("a", "b"), request=f"c{number}")[0][0] for number in range(6)]
+
+    assert order == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_weight_is_a_share() -> None:
+    """Three to one, within one claim too."""
+    shard = _two_queues()
+    shard.ask(PutTopic(request="p", tenant="acme", name="A", by="op", weight=3))
+
+    assert [each[0] for each in shard.claim(commands=("a", "b"), count=8)].count("a") == 6
+
+
+def test_a_queue_claimed_alone_pays_for_no_turn() -> None:
+    """Who asks for one queue takes nothing from those who wait in others."""
+    shard = _two_queues()
+    shard.claim(commands=("b",), count=3)
+
+    assert [each[0] for each in shard.claim(commands=("b", "a"), count=2)] == ["b", "a"]
+
+
+def test_a_paused_queue_hands_out_nothing_until_it_is_resumed() -> None:
+    """In any spelling; the other queues go on, and what is leased too."""
+    shard = _two_queues()
+    shard.claim(commands=("a",))
+    shard.ask(PauseQueue(request="p", tenant="acme", queue="A", by="op"))
+    assert shard.claim(commands=("a",)) == []
+    assert [each[0] for each in shard.claim(commands=(), count=9)] == ["b"] * 6
+    assert isinstance(shard.ask(submit(id="a-0")), Submitted)
+    shard.ask(ResumeQueue(request="r", tenant="acme", queue="a", by="op"))
+
+    assert shard.claim(commands=("a",), request="later") == ["a-1"]
+
+
+def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
+    """Over claims and within one; a finished task makes room."""
+    shard = _two_queues()
+    shard.ask(PutTopic(request="p", tenant="acme", name="a", by="op", max_consumers=2))
+    assert shard.claim(commands=("a",), count=9) == ["a-0", "a-1"]
+    assert shard.claim(commands=("a",), request="more") == []
+    assert [each[0] for each in shard.claim(commands=("a", "b"), count=2)] == ["b", "b"]
+    shard.ask(submit(id="a-0"))
+    assert shard.claim(commands=("a", "b"), request="room", count=9) == [
+        "a-2", "b-2", "b-3", "b-4", "b-5",
+    ]  # fmt: skip
+    shard.ask(DeleteTopic(request="d", tenant="acme", name="a", by="op"))
+
+    assert shard.claim(commands=("a",), request="free", count=9) == ["a-3", "a-4", "a-5"]
+
+
+def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
+    """A claim gets what is left of it, then a refusal that names it; a retry gets its own."""
+    shard = _two_queues(Rules(budgets={"acme": Budget(leased_max=3)}))
+    first = shard.claim(commands=(), count=9)
+    refused = shard.ask(claim(request="more", commands=()))
+
+    assert len(first) == 3
+    assert refused == Rejected(Rejection.BUDGET_EXCEEDED, "inFlight")
+    assert sorted(shard.claim(commands=(), count=9, retry=True)) == sorted(first)
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [(Budget(waiting_max=2), "readyTasks"), (Budget(bytes_max=5), "storedBytes")],
+)
+def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
+    budget: Budget, limit: str
+) -> None:
+    """What stands is answered as before; the refusal names the budget; others have their own."""
+    shard = Shard(Rules(budgets={"acme": budget}))
+    shard.create("one")
+    shard.create("two", delay_ms=1)
+
+    assert shard.ask(create("three")) == Rejected(Rejection.BUDGET_EXCEEDED, limit)
+    shard.create("two", delay_ms=1)
+    shard.create("three", tenant="umbrella")
+
+
+def test_results_count_as_stored_bytes_and_are_never_refused() -> None:
+    """Work that is done is kept; the next create finds the budget used up."""
+    shard = Shard(Rules(budget=Budget(bytes_max=6)))
+    shard.create()
+    shard.claim()
+    shard.ask(submit(body='"ü"'))
+
+    assert shard.task().result_bytes == 4
+    assert shard.ask(create("u")) == Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "attempts"), [(0, 0, 5), (0, 2, 2), (9, 2, 2), (1, 2, 1)]
+)
+def test_a_topic_is_default_and_ceiling_of_a_tasks_attempts(
+    asked: int, most: int, attempts: int
+) -> None:
+    """Without a topic the broker's default; with one, never more than it says."""
+    shard = Shard()
+    if most:
+        shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", max_attempts=most))
+    shard.create(max_attempts=asked)
+
+    assert shard.task().max_attempts == attempts
+
+
+def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> None:
+    """Its retention is for results; dead letters wait for an operator."""
+    shard = Shard()
+    shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", retention_s=1))
+    shard.create("done")
+    shard.claim()
+    shard.ask(submit(id="done"))
+    shard.create("dead", ttl_ms=5)
+    shard.wait(5)
+
+    assert shard.task("done").retain_until_ms == NOW_MS + 1_000
+    assert shard.task("dead").retain_until_ms == NOW_MS + 5 + shard.rules.dlq_retention_ms
+
+
+def _two_queues(rules: Rules | None = None) -> Shard:
+    shard = Shard(rules or Rules())
+    for number in range(6):
+        for queue in ("a", "b"):
+            shard.create(f"{queue}-{number}", command=queue)
+    return shard

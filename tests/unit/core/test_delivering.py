@@ -1,0 +1,411 @@
+"""What leaves the broker: callbacks of ended tasks, and artifacts nobody needs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.core.decide import UPLOADS_MAX
+from codeq_cluster.core.delivering import SWEEP_RETRY_MS
+from codeq_cluster.core.items import Delivery, Kind, Sweep
+from codeq_cluster.core.operations import (
+    Abandon,
+    Cancel,
+    Delete,
+    Delivered,
+    Nack,
+    Operation,
+    Replay,
+    Requeue,
+    Stage,
+    Swept,
+    Undelivered,
+)
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Submitted
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, State
+
+from .shard import LEASE_MS, NOW_MS, Shard, submit
+
+HOOK = "https://hooks.example/done"
+RULES = Rules(
+    delivery_attempts_max=4,
+    delivery_age_max_ms=60_000,
+    delivery_base_ms=2_000,
+    delivery_max_ms=5_000,
+    sweep_delay_ms=30,
+)
+STAGE = Stage(id="t", tenant="acme", worker="ann", upload="u1")
+FAILED = Undelivered(tenant="acme", id="t.1", attempt=1, error="503")
+REQUEUE = Requeue(request="requeue-1", tenant="acme", ids=("t",), by="ops")
+REPLAY = Replay(request="replay-1", tenant="acme", ids=("t.1",), by="ops")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        submit(),
+        submit(status="FAILED", body="", error="broken"),
+        Cancel(request="c", id="t", tenant="acme"),
+        Abandon(request="a", id="t", tenant="acme", worker="ann"),
+        Nack(request="n", id="t", tenant="acme", worker="ann", reason="busy"),
+        None,
+    ],
+)
+def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
+    """Whichever path led there, the lease's end too; the delivery is due at once."""
+    shard = _leased(webhook=HOOK)
+    if end is None:
+        shard.wait(LEASE_MS)
+    else:
+        shard.ask(end)
+    assert shard.task().state.terminal
+
+    now_ms = shard.view.now_ms
+    assert shard.items(Kind.DELIVERY) == [
+        Delivery(
+            tenant="acme",
+            id="t.1",
+            task_id="t",
+            command="render",
+            url=HOOK,
+            created_ms=now_ms,
+            due_ms=now_ms,
+            trace_parent="00-aa-bb-01",
+            trace_state="a=b",
+            since_ms=now_ms,
+        )
+    ]
+    assert shard.view.bodies["acme", "t.1"] == shard.view.result("t")
+
+
+def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
+    """Its death is an end like any other."""
+    shard = Shard()
+    shard.create(webhook=HOOK, ttl_ms=5)
+    shard.wait(5)
+
+    assert shard.view.bodies["acme", "t.1"].error == "MESSAGE_EXPIRED"
+
+
+def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
+    """No delivery comes from its end or its deletion."""
+    shard = _leased()
+    shard.ask(submit())
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+
+    assert shard.items(Kind.DELIVERY) == []
+
+
+def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
+    """The second does not replace the first, and what is told of either stays."""
+    shard = _dead(webhook=HOOK)
+    shard.ask(REQUEUE)
+    shard.claim()
+    shard.ask(submit())
+
+    assert [item.id for item in shard.items(Kind.DELIVERY)] == ["t.1", "t.2"]
+    assert shard.view.bodies["acme", "t.1"].error == "LEASE_EXPIRED"
+    assert shard.view.bodies["acme", "t.2"].status == "COMPLETED"
+
+
+def test_a_delivery_outlives_its_task() -> None:
+    """A deleted task's callback is still made."""
+    shard = _told()
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+
+    assert shard.delivery().due_ms == NOW_MS
+    assert shard.view.bodies["acme", "t.1"].status == "COMPLETED"
+
+
+def test_an_id_used_again_tells_of_its_own_end() -> None:
+    """What the first task of the id left behind makes room."""
+    shard = _told()
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+    shard.create(webhook=HOOK)
+    shard.ask(Cancel(request="c", id="t", tenant="acme"))
+
+    assert shard.view.bodies["acme", "t.1"].error == "CANCELLED"
+
+
+def test_a_delivery_ends_once() -> None:
+    """A second report of its success changes nothing."""
+    shard = _told()
+    done = Delivered(tenant="acme", id="t.1")
+
+    assert shard.ask(done) == Changed(1)
+    assert shard.ask(done) == Changed(0)
+    assert shard.view.bodies == {}
+
+
+def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
+    """It is kept with its last error for as long as a dead letter."""
+    shard = _told()
+    waits_ms = []
+    for attempt in range(1, 4):
+        assert shard.ask(replace(FAILED, attempt=attempt)) == Changed(1)
+        waits_ms.append(shard.delivery().due_ms - NOW_MS)
+    shard.ask(replace(FAILED, attempt=4, error="x" * 9_999))
+    dead = shard.delivery()
+
+    assert waits_ms == [2_000, 4_000, 5_000]
+    assert (dead.attempts, dead.due_ms, dead.died_ms) == (4, 0, NOW_MS)
+    assert dead.expires_ms == NOW_MS + RULES.dlq_retention_ms
+    assert len(dead.error) == HISTORY_ERROR_CHARS_MAX
+    assert shard.ask(Delivered(tenant="acme", id="t.1")) == Changed(0)
+    assert shard.ask(replace(FAILED, attempt=5)) == Changed(0)
+
+
+def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
+    """Time acts on it like on a dead letter."""
+    shard = _undeliverable()
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+    assert shard.wait(RULES.dlq_retention_ms - 1) == 0
+    assert shard.wait(1) == 1
+
+    assert shard.items(Kind.DELIVERY) == []
+    assert shard.view.bodies == {}
+
+
+@pytest.mark.parametrize(("wait_ms", "due_ms"), [(0, 2_000), (1_999, 2_000), (9_000, 9_000)])
+def test_a_target_may_ask_for_a_longer_wait(wait_ms: int, due_ms: int) -> None:
+    """Never for a shorter one."""
+    shard = _told()
+    shard.ask(replace(FAILED, wait_ms=wait_ms))
+
+    assert shard.delivery().due_ms == NOW_MS + due_ms
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_an_attempt_is_counted_once_and_in_order(attempt: int) -> None:
+    """Told of before, or before its time, it changes nothing."""
+    shard = _told()
+    shard.ask(FAILED)
+    before = shard.delivery()
+
+    assert shard.ask(replace(FAILED, attempt=attempt)) == Changed(0)
+    assert shard.delivery() == before
+
+
+def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
+    """An outage behind an open breaker kills nothing; twice to the same instant is once."""
+    shard = _told()
+    put_off = replace(FAILED, deferred_ms=700)
+
+    assert shard.ask(put_off) == shard.ask(put_off) == Changed(1)
+    assert (shard.delivery().attempts, shard.delivery().due_ms) == (0, NOW_MS + 700)
+    assert shard.delivery().error == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "attempts", "error"),
+    [
+        ((replace(FAILED, deferred_ms=700),), 0, "and not tried"),
+        ((FAILED,), 1, "at last: 503"),
+        ((FAILED, replace(FAILED, attempt=2, deferred_ms=700)), 1, "at last: 503"),
+    ],
+)
+def test_a_delivery_that_is_pending_for_too_long_is_dead_tried_or_not(
+    told: tuple[Undelivered, ...], attempts: int, error: str
+) -> None:
+    """Not a millisecond sooner; it is kept like any dead one, and says why."""
+    shard = _told()
+    for each in told[:-1]:
+        shard.ask(each)
+    shard.view.now_ms = NOW_MS + RULES.delivery_age_max_ms - 1
+    shard.ask(Undelivered(tenant="acme", id="t.1", attempt=told[-1].attempt, deferred_ms=9_000))
+    assert not shard.delivery().died_ms
+    shard.view.now_ms += 1
+
+    assert shard.ask(told[-1]) == Changed(1)
+    dead = shard.delivery()
+    assert (dead.attempts, dead.due_ms, dead.died_ms) == (attempts, 0, shard.view.now_ms)
+    assert dead.expires_ms == shard.view.now_ms + RULES.dlq_retention_ms
+    assert dead.error == f"not accepted within 60 s, {error}"
+    assert shard.ask(told[-1]) == Changed(0)
+
+
+def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
+    """Too many and too old at once, the target's answer is the reason."""
+    shard = _told()
+    for attempt in range(1, 4):
+        shard.ask(replace(FAILED, attempt=attempt))
+    shard.view.now_ms += RULES.delivery_age_max_ms
+    shard.ask(replace(FAILED, attempt=4))
+
+    assert (shard.delivery().died_ms, shard.delivery().error) == (shard.view.now_ms, "503")
+
+
+@pytest.mark.parametrize(
+    "told", [replace(FAILED, deferred_ms=9_999_999), replace(FAILED, wait_ms=9_999_999)]
+)
+def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> None:
+    """Whatever its target asks for, it is looked at when it must be given up."""
+    shard = _told()
+    shard.ask(told)
+
+    assert shard.delivery().due_ms == NOW_MS + RULES.delivery_age_max_ms
+
+
+def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
+    """Its former life does not count, and what it died of then is not told again."""
+    shard = _undeliverable()
+    shard.view.now_ms += RULES.delivery_age_max_ms
+    shard.ask(REPLAY)
+    put_off = replace(FAILED, deferred_ms=1)
+    shard.view.now_ms += RULES.delivery_age_max_ms - 2
+    shard.ask(put_off)
+    assert shard.delivery().died_ms == 0
+    shard.view.now_ms += 2
+    shard.ask(put_off)
+
+    assert shard.delivery().died_ms == shard.view.now_ms
+    assert shard.delivery().error == "not accepted within 60 s, and not tried"
+
+
+def test_a_replayed_delivery_begins_anew_once() -> None:
+    """Sent again under its request it revives nothing that died since."""
+    shard = _undeliverable()
+    shard.view.now_ms += 9
+
+    assert shard.ask(replace(REPLAY, ids=("t.1", "t.1", "missing"))) == Changed(1)
+    alive = shard.delivery()
+    assert (alive.attempts, alive.died_ms, alive.expires_ms) == (0, 0, 0)
+    assert (alive.due_ms, alive.replay) == (NOW_MS + 9, "replay-1")
+    assert shard.ask(REPLAY) == Changed(1)
+    assert shard.ask(replace(REPLAY, request="replay-2")) == Changed(0)
+    for attempt in range(1, 5):
+        shard.ask(replace(FAILED, attempt=attempt))
+    assert shard.ask(REPLAY) == Changed(1)
+    assert shard.delivery().died_ms
+    assert shard.ask(replace(REPLAY, request="replay-3")) == Changed(1)
+    assert not shard.delivery().died_ms
+    assert len(shard.items(Kind.AUDIT)) == 2
+
+
+def test_only_the_tenants_own_deliveries_are_acted_on() -> None:
+    """Another tenant's does not exist."""
+    shard = _undeliverable()
+
+    assert shard.ask(replace(REPLAY, tenant="umbrella")) == Changed(0)
+    assert shard.ask(Delivered(tenant="umbrella", id="t.1")) == Changed(0)
+
+
+def test_artifacts_are_announced_once_by_the_holder() -> None:
+    """Sent again it is answered alike; a stranger's announcement is refused."""
+    shard = _leased()
+
+    assert shard.ask(STAGE) == shard.ask(STAGE) == Changed(1)
+    assert shard.task().uploads == ("u1",)
+    assert shard.ask(replace(STAGE, worker="bob")) == Rejected(Rejection.NOT_OWNER)
+    assert shard.ask(replace(STAGE, token=7)) == Rejected(Rejection.LEASE_LOST)
+    assert shard.ask(replace(STAGE, tenant="umbrella")) == Rejected(Rejection.NOT_FOUND)
+
+
+def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
+    """The refusal names the bound; the result may still come."""
+    shard = _leased()
+    for number in range(UPLOADS_MAX):
+        shard.ask(replace(STAGE, upload=f"u{number}"))
+
+    assert shard.ask(replace(STAGE, upload="more")) == Rejected(Rejection.TOO_MANY, "uploads")
+    assert isinstance(shard.ask(submit(uploads=("u7",))), Submitted)
+    assert len(shard.swept()) == UPLOADS_MAX - 1
+
+
+def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_the_task() -> None:
+    """After the delay in which a late upload may still arrive; each set once."""
+    shard = _leased()
+    for upload in ("u1", "u2", "u3"):
+        shard.ask(replace(STAGE, upload=upload))
+    shard.ask(submit(uploads=("u2",)))
+
+    assert shard.swept() == [("t", "u1"), ("t", "u3")]
+    assert {item.due_ms for item in shard.items(Kind.SWEEP) if isinstance(item, Sweep)} == {
+        NOW_MS + RULES.sweep_delay_ms
+    }
+    assert shard.task().uploads == ("u2",)
+    for upload in ("u1", "u3"):
+        assert shard.ask(Swept(tenant="acme", id=f"t.{upload}", attempt=1)) == Changed(1)
+    assert shard.swept() == []
+    shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
+    assert shard.swept() == [("t", "u2")]
+
+
+def test_artifacts_wait_for_the_next_attempt() -> None:
+    """A lease that is given back ends nothing."""
+    shard = Shard(RULES)
+    shard.create()
+    shard.claim()
+    shard.ask(STAGE)
+    shard.ask(Abandon(request="a", id="t", tenant="acme", worker="ann"))
+
+    assert shard.task().uploads == ("u1",)
+    assert shard.swept() == []
+
+
+def test_what_was_staged_before_a_death_is_not_there_for_a_revived_task() -> None:
+    """A late result that refers to it, and its announcement again, are refused."""
+    shard = _dead()
+    assert shard.swept() == [("t", "u1")]
+    shard.ask(REQUEUE)
+    shard.claim()
+
+    assert shard.ask(submit(uploads=("u1",))) == Rejected(Rejection.LEASE_LOST)
+    assert shard.ask(STAGE) == Rejected(Rejection.LEASE_LOST)
+    assert shard.task().state is State.LEASED
+    assert isinstance(shard.ask(submit()), Submitted)
+    assert shard.swept() == [("t", "u1")]
+
+
+def test_a_sweep_is_tried_until_it_is_done() -> None:
+    """Later each time, and each attempt is told of once."""
+    shard = _dead()
+    failed = Swept(tenant="acme", id="t.u1", attempt=1, failed=True)
+    died_ms = shard.view.now_ms
+
+    assert shard.ask(failed) == Changed(1)
+    assert shard.ask(failed) == Changed(0)
+    assert shard.items(Kind.SWEEP) == [
+        Sweep(
+            tenant="acme",
+            id="t.u1",
+            task_id="t",
+            upload="u1",
+            due_ms=died_ms + SWEEP_RETRY_MS,
+            attempts=1,
+        )
+    ]
+    assert shard.ask(replace(failed, attempt=2, failed=False)) == Changed(1)
+    assert shard.ask(replace(failed, attempt=3)) == Changed(0)
+
+
+def _leased(**fields: object) -> Shard:
+    """Return a shard whose task `t` is held by `ann`, on its last attempt."""
+    shard = Shard(RULES)
+    shard.create(max_attempts=1, trace_parent="00-aa-bb-01", trace_state="a=b", **fields)
+    shard.claim()
+    return shard
+
+
+def _dead(**fields: object) -> Shard:
+    """Return a shard whose task `t` died with the artifacts `u1` staged."""
+    shard = _leased(**fields)
+    shard.ask(STAGE)
+    shard.wait(LEASE_MS)
+    return shard
+
+
+def _told() -> Shard:
+    """Return a shard with a delivery that nobody has tried yet."""
+    shard = _leased(webhook=HOOK)
+    shard.ask(submit())
+    return shard
+
+
+def _undeliverable() -> Shard:
+    """Return a shard with a dead delivery."""
+    shard = _told()
+    for attempt in range(1, 5):
+        shard.ask(replace(FAILED, attempt=attempt))
+    return shard

@@ -1,0 +1,69 @@
+"""Turns: who has paid least is next."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.core import fairness
+from codeq_cluster.core.fairness import WEIGHT_MAX, Turns
+
+
+def test_among_equals_the_first_in_order_is_due() -> None:
+    """The order is the caller's."""
+    assert Turns().due(["b", "a"]) == "b"
+    assert Turns().due(iter(["a", "b"])) == "a"
+
+
+def test_a_turn_costs_one_over_the_weight() -> None:
+    """Weight 2 pays half of what weight 1 pays, to the last of many turns."""
+    turns = Turns()
+    order = _serve(turns, {"heavy": 2, "light": 1}, 300)
+
+    assert order[:6] == ["heavy", "light", "heavy", "heavy", "light", "heavy"]
+    assert order.count("heavy") == 200
+
+
+@pytest.mark.parametrize("weight", [1, 3, 7, 97, WEIGHT_MAX])
+def test_no_weight_leaves_a_rest(weight: int) -> None:
+    """As many turns as the weight says cost as much as one turn of weight 1."""
+    turns = Turns()
+    order = _serve(turns, {"light": 1, "heavy": weight}, 5 * (weight + 1))
+
+    assert order.count("light") == 5
+
+
+def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
+    """It has the next turn and no more than its share from there."""
+    turns = Turns()
+    _serve(turns, {"old": 1}, 50)
+
+    assert _serve(turns, {"old": 1, "new": 1}, 6).count("new") == 3
+
+
+@pytest.mark.parametrize("weight", [0, WEIGHT_MAX + 1])
+def test_a_weight_out_of_bounds_is_a_bug(weight: int) -> None:
+    """Topics are checked before they are made."""
+    with pytest.raises(AssertionError):
+        Turns().served("a", weight=weight)
+
+
+def test_only_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound all begin anew; one that is known takes no more room."""
+    monkeypatch.setattr(fairness, "QUEUES_MAX", 2)
+    turns = Turns()
+    for queue in ("a", "b", "b"):
+        turns.served(queue, weight=1)
+    assert turns.due(["b", "a"]) == "a"
+    turns.served("c", weight=1)
+
+    assert turns.due(["b", "a"]) == "b"
+    assert turns.due(["c", "b"]) == "b"
+
+
+def _serve(turns: Turns, weights: dict[str, int], count: int) -> list[str]:
+    order: list[str] = []
+    for _ in range(count):
+        queue = turns.due(weights)
+        turns.served(queue, weight=weights[queue])
+        order.append(queue)
+    return order

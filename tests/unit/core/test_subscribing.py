@@ -1,0 +1,115 @@
+"""Subscriptions: made once, renewed while they live, gone at their end."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.items import Kind, Mode, Subscription
+from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
+from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
+
+from .shard import NOW_MS, Shard
+
+SUBSCRIBE = Subscribe(
+    id="s",
+    tenant="acme",
+    worker="ann",
+    callback_url="https://worker.example/",
+    event_types=("render",),
+    mode=Mode.GROUP,
+    group_id="g",
+    ttl_ms=300,
+    min_interval_ms=5,
+)
+MADE = Subscription(
+    tenant="acme",
+    id="s",
+    worker="ann",
+    callback_url="https://worker.example/",
+    event_types=("render",),
+    mode=Mode.GROUP,
+    group_id="g",
+    ttl_ms=300,
+    min_interval_ms=5,
+    created_ms=NOW_MS,
+    expires_ms=NOW_MS + 300,
+)
+RENEW = RenewSubscription(id="s", tenant="acme")
+
+
+def test_a_subscription_is_made_once() -> None:
+    """A second one of its id is a retry, whatever the clock says."""
+    shard = Shard()
+
+    assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
+    shard.view.now_ms += 5
+    assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
+    assert shard.items(Kind.SUBSCRIPTION) == [MADE]
+
+
+def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
+    """Another tenant is not asked; one that ends makes room."""
+    shard = Shard()
+    for n in range(SUBSCRIPTIONS_MAX):
+        shard.ask(replace(SUBSCRIBE, id=f"s-{n}"))
+
+    refused = shard.ask(replace(SUBSCRIBE, id="one more"))
+    elsewhere = shard.ask(replace(SUBSCRIBE, id="one more", tenant="umbrella"))
+
+    assert refused == Rejected(Rejection.TOO_MANY, "subscriptions")
+    assert isinstance(elsewhere, Subscribed)
+    assert isinstance(shard.ask(replace(SUBSCRIBE, id="s-7")), Subscribed)  # A retry.
+    shard.ask(Unsubscribe(id="s-3", tenant="acme"))
+    assert isinstance(shard.ask(replace(SUBSCRIBE, id="one more")), Subscribed)
+
+
+def test_a_renewed_subscription_lives_for_its_time_again() -> None:
+    """For the time it has, or for another that it keeps from then on."""
+    shard = Shard()
+    shard.ask(SUBSCRIBE)
+    shard.view.now_ms += 299
+
+    assert shard.ask(RENEW) == Subscribed(replace(MADE, expires_ms=NOW_MS + 599))
+    longer = replace(MADE, ttl_ms=900, expires_ms=NOW_MS + 1_199)
+    assert shard.ask(replace(RENEW, ttl_ms=900)) == Subscribed(longer)
+    shard.view.now_ms += 1
+    assert shard.ask(RENEW) == Subscribed(replace(longer, expires_ms=NOW_MS + 1_200))
+
+
+def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
+    """At its last instant it has ended, whether or not it is deleted yet."""
+    shard = Shard()
+    shard.ask(SUBSCRIBE)
+    shard.view.now_ms += 300
+
+    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
+    assert shard.wait(0) == 1
+    assert shard.items(Kind.SUBSCRIPTION) == []
+    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
+
+
+def test_another_tenants_subscription_does_not_exist() -> None:
+    """It can be neither renewed nor ended, and its id is free for others."""
+    shard = Shard()
+    shard.ask(SUBSCRIBE)
+    foreign = Unsubscribe(id="s", tenant="umbrella")
+
+    assert shard.ask(replace(RENEW, tenant="umbrella")) == Rejected(Rejection.NOT_FOUND)
+    assert shard.ask(foreign) == Changed(0)
+    assert shard.ask(replace(SUBSCRIBE, tenant="umbrella")) == Subscribed(
+        replace(MADE, tenant="umbrella")
+    )
+    assert shard.ask(foreign) == Changed(1)
+    assert shard.items(Kind.SUBSCRIPTION) == [MADE]
+
+
+def test_an_ended_subscription_stays_ended() -> None:
+    """Ending it again is no error and no change."""
+    shard = Shard()
+    shard.ask(SUBSCRIBE)
+    end = Unsubscribe(id="s", tenant="acme")
+
+    assert shard.ask(end) == Changed(1)
+    assert shard.ask(end) == Changed(0)
+    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)

@@ -1,0 +1,77 @@
+"""Where backups are kept, as it is configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.backup.bucket import BackupBucket
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.opening import open_place
+from codeq_cluster.config import Loaded, load
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import BackupSettings
+
+SECRET = "a-secret-that-nobody-sees"
+NODE = {
+    "PERSISTENCE_PATH": "/srv/data",
+    "ALLOW_PRODUCER_AS_WORKER": "true",
+    "AUTH_PRODUCER": '[{"kind": "static", "tokens": ["a-token-of-the-tests"]}]',
+}
+S3 = {
+    "BACKUP_S3_BUCKET": "backups",
+    "BACKUP_S3_ENDPOINT": "https://s3.example/",
+    "BACKUP_S3_PREFIX": "codeq/prod",
+    "BACKUP_S3_ACCESS_KEY_ID": "a-key",
+    "BACKUP_S3_SECRET_ACCESS_KEY": SECRET,
+}
+
+
+def loaded(environment: dict[str, str]) -> Loaded:
+    return load(environment=NODE | environment)
+
+
+def test_backups_have_no_place_unless_one_is_given() -> None:
+    """A node that is told nothing takes none."""
+    settings = loaded({}).settings.backup
+
+    assert BackupSettings() == settings
+    assert open_place(settings) is None
+
+
+def test_a_directory_or_a_bucket_is_given() -> None:
+    """Either is all it takes, and the secret is shown nowhere."""
+    directory = open_place(loaded({"BACKUP_DIRECTORY": "/srv/backups"}).settings.backup)
+    found = loaded(S3)
+    bucket = open_place(found.settings.backup)
+
+    assert isinstance(directory, BackupDirectory)
+    assert directory.where == "/srv/backups"
+    assert isinstance(bucket, BackupBucket)
+    assert bucket.where == "s3://backups/codeq/prod"
+    assert SECRET not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        (S3 | {"BACKUP_DIRECTORY": "/srv/b"}, "backup.directory=/srv/b .*: allowed is nothing"),
+        ({"BACKUP_DIRECTORY": "/srv/data/b"}, "allowed is a path outside persistenceConfig.path"),
+        ({"BACKUP_DIRECTORY": "/srv/data"}, "allowed is a path outside persistenceConfig.path"),
+        (S3 | {"BACKUP_S3_ENDPOINT": "http://s3.example"}, "unless backup.s3.allowHttp is true"),
+        (S3 | {"BACKUP_S3_ACCESS_KEY_ID": ""}, "one together with backup.s3.accessKeyId"),
+        ({"BACKUP_KEEP": "0"}, "allowed is a whole number, 1 to 10000"),
+    ],
+)
+def test_what_does_not_fit_stops_the_start(environment: dict[str, str], line: str) -> None:
+    """With one line that names the key."""
+    with pytest.raises(ConfigInvalid, match=line):
+        loaded({name: value for name, value in environment.items() if value})
+
+
+def test_a_directory_beside_the_data_may_begin_alike() -> None:
+    """Only what is below the data directory is refused."""
+    found = loaded({"BACKUP_DIRECTORY": "/srv/data-backups"})
+
+    assert found.settings.backup.directory == Path("/srv/data-backups")

@@ -1,0 +1,40 @@
+"""Modes: no word in a configuration or an environment relaxes a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.config import load
+
+_LEAST: Mapping[str, str] = {
+    "PERSISTENCE_PATH": "data",
+    "AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t","subject":"s"}]}]',
+    "AUTH_WORKER": '[{"kind":"static","tokens":[{"token":"w","subject":"s"}]}]',
+    "CLUSTER_SECRET": "0123456789abcdef",
+}
+
+
+@pytest.mark.parametrize("mode", ["dev", "development", "local", "test", "prod", "production"])
+def test_a_node_is_the_same_in_every_mode_of_the_reference(tmp_path: Path, mode: str) -> None:
+    """Whether the file or the environment names it, and where nobody does."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text(f"env: {mode}\n")
+    plain = load(file=None, environment=_LEAST).settings
+
+    assert load(file=file, environment=_LEAST).settings == plain
+    assert load(file=None, environment={**_LEAST, "ENV": mode}).settings == plain
+
+
+def test_a_node_that_is_told_nothing_relaxes_nothing() -> None:
+    """What a development cluster allows has to be asked for, key by key."""
+    settings = load(file=None, environment=_LEAST).settings
+
+    assert not settings.auth.allow_producer_as_worker
+    assert settings.auth.tenant_fallback == "deny"
+    assert not settings.auth.allow_http_jwks
+    assert not settings.webhooks.allow_private
+    assert settings.raft.durability == "fsync"
+    assert settings.host == "127.0.0.1"

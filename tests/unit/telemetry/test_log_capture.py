@@ -1,0 +1,48 @@
+"""Log capture: nothing that a process has to say goes past the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_TALKATIVE = """
+import threading, warnings
+from codeq_cluster.telemetry import set_up_logs
+
+set_up_logs("info", node="n1")
+warnings.warn("two\\nlines", UserWarning)
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+
+class Lost:
+    def __del__(self):
+        raise KeyError("lost")
+
+Lost()
+raise ValueError("at the end")
+"""
+
+
+def test_warnings_and_uncaught_errors_are_lines_like_any_other() -> None:
+    """Whoever reads the log by machine meets nothing else."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _TALKATIVE],
+        cwd=Path(__file__).resolve().parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    told = [(line["level"], line["exception"].splitlines()[-1]) for line in lines[1:]]
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (lines[0]["level"], "two\nlines" in lines[0]["event"]) == ("warning", True)
+    assert told == [
+        ("error", "ZeroDivisionError: division by zero"),
+        ("error", "KeyError: 'lost'"),
+        ("critical", "ValueError: at the end"),
+    ]
+    assert {line["node"] for line in lines} == {"n1"}

@@ -1,0 +1,95 @@
+"""Scrapes: however many ask, the text is made a bounded part of the time, and is never old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from codeq_cluster.telemetry.scrapes import RESTS, Scrapes
+
+
+class Counted:
+    """A text that tells how often it has been made, and a clock by which that took its time."""
+
+    def __init__(self, *, took_s: float = 0.0) -> None:
+        self.made = 0
+        self._now_s = self._ticks(took_s)
+
+    def text(self) -> bytes:
+        """Make it."""
+        self.made += 1
+        return b"%d" % self.made
+
+    def now_s(self) -> float:
+        """Tell the time: before and after each making."""
+        return next(self._now_s)
+
+    @staticmethod
+    def _ticks(took_s: float) -> Iterator[float]:
+        now_s = 0.0
+        while True:
+            yield now_s
+            now_s += took_s
+
+
+async def test_all_who_ask_at_once_are_given_one_text() -> None:
+    """A crowd costs as much as one."""
+    counted = Counted()
+    scrapes = Scrapes(counted.text, clock=counted.now_s)
+
+    texts = await asyncio.gather(*(scrapes.text() for _ in range(100)))
+
+    assert texts == [b"1"] * 100
+
+
+async def test_nobody_is_given_what_was_made_before_asking() -> None:
+    """What was counted before a scrape is in it."""
+    counted = Counted()
+    scrapes = Scrapes(counted.text, clock=counted.now_s)
+
+    assert [await scrapes.text() for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_after_a_text_that_took_long_the_node_does_something_else() -> None:
+    """For some times as long."""
+    counted = Counted(took_s=0.02)
+    scrapes = Scrapes(counted.text, clock=counted.now_s)
+    await scrapes.text()
+    made = []
+
+    asyncio.get_running_loop().call_later(0.02 * RESTS * 0.9, lambda: made.append(counted.made))
+    await scrapes.text()
+
+    assert made == [1]
+    assert counted.made == 2
+
+
+async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
+    """A client that vanishes cancels its own request."""
+    counted = Counted()
+    scrapes = Scrapes(counted.text, clock=counted.now_s)
+    gone, waiting = (asyncio.create_task(scrapes.text()) for _ in range(2))
+    asyncio.get_running_loop().call_soon(gone.cancel)
+
+    assert await waiting == b"1"
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+
+async def test_a_failure_is_told_to_who_asked_and_the_next_is_tried_again() -> None:
+    """A source that cannot be read is no reason to stay silent for ever."""
+    counted = Counted()
+
+    def text() -> bytes:
+        if not counted.made:
+            counted.text()
+            raise RuntimeError("a gauge cannot be read")
+        return counted.text()
+
+    scrapes = Scrapes(text, clock=counted.now_s)
+
+    with pytest.raises(RuntimeError, match="a gauge"):
+        await scrapes.text()
+    assert await scrapes.text() == b"2"

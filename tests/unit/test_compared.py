@@ -1,0 +1,99 @@
+"""The comparison with codeQ: every weakness has its row, and every row a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TEXT = (_ROOT / "docs" / "compared.md").read_text()
+
+# How many weaknesses each section has; they are numbered from 1.
+_WEAKNESSES = {1: 19, 2: 10, 3: 9, 4: 17, 5: 12, 6: 14, 7: 12, 8: 9, 9: 4, 10: 30, 11: 10}
+_NUMBERS = [
+    f"{section}.{number}"
+    for section, count in _WEAKNESSES.items()
+    for number in range(1, count + 1)
+]
+
+_ROW = re.compile(r"^\| (\d+\.\d+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
+_ROWS = _ROW.findall(_TEXT)
+_SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", row[3])})
+_OPEN = ("not yet", "not promised")
+
+
+@cache
+def _tests_of(path: str) -> frozenset[str]:
+    """Return the names of the tests of a file, state machines included."""
+    file = _ROOT / path
+    if not file.is_file():
+        return frozenset()
+    names: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.add(node.name)
+            case ast.ClassDef():
+                names |= {
+                    f"{node.name}::{each.name}"
+                    for each in node.body
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+                }
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+    return frozenset(name for name in names if name.startswith(("test_", "Test")))
+
+
+def test_every_weakness_has_one_row() -> None:
+    """In the order of the list, none twice and none left out."""
+    assert _NUMBERS == [number for number, *_ in _ROWS]
+
+
+def test_nothing_in_the_tables_is_no_row() -> None:
+    """A row that is written another way would not be looked at."""
+    lines = [line for line in _TEXT.splitlines() if line.startswith("|")]
+    heads = [line for line in lines if line.startswith(("| no. |", "|---"))]
+
+    assert len(lines) == len(heads) + len(_ROWS)
+    assert len(heads) == 2 * len(_WEAKNESSES)
+
+
+@pytest.mark.parametrize("shown_by", _SHOWN_BY)
+def test_what_a_row_names_is_there(shown_by: str) -> None:
+    """A test of a file, a target of make, or a module that can be run."""
+    words = shown_by.split()
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (_ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif words[0] == "python":
+        assert words[1] == "-m"
+        assert (_ROOT / (words[2].replace(".", "/") + ".py")).is_file()
+    else:
+        path, _, name = shown_by.partition("::")
+        assert name in _tests_of(path), f"{path} has no test {name}"
+
+
+def test_a_row_without_a_test_says_why() -> None:
+    """What is missing is called missing, in more than those words."""
+    bare = [(number, here) for number, _, here, shown_by in _ROWS if "`" not in shown_by]
+
+    for number, here in bare:
+        assert any(word in here.lower() for word in _OPEN), number
+        assert len(here) > len("Not promised."), number
+
+
+def test_the_documents_it_refers_to_are_there() -> None:
+    """Links lead to files beside it, or to its own sections."""
+    sections = {
+        re.sub(r"[^a-z0-9 -]", "", line[3:].lower()).replace(" ", "-")
+        for line in _TEXT.splitlines()
+        if line.startswith("## ")
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", _TEXT):
+        file, _, section = target.partition("#")
+
+        assert not file or (_ROOT / "docs" / file).is_file(), target
+        assert not section or file or section in sections, target

@@ -1,0 +1,176 @@
+"""The compose files: held against Compose's own schema, and read by the node they configure.
+
+Where there is an engine, its Compose reads them too: deploy/verify-compose.sh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from codeq_cluster.config import load
+from codeq_cluster.testing.certificates import Authority
+from codeq_cluster.testing.cluster import LocalCluster, free_ports
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SHIPPED = _ROOT / "deploy" / "compose"
+
+_NODES = {"three": 3, "five": 5, "three-tls": 3, "five-tls": 5}
+_VARIABLES = {
+    "CLUSTER_SECRET": "0123456789abcdef",
+    "PRODUCER_TOKEN": "producer-token",
+    "WORKER_TOKEN": "worker-token",
+    "ADMIN_TOKEN": "admin-token",
+    "CERTIFICATES": "/etc/codeq/certificates",
+}
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)(?P<kind>:-|:\?)(?P<rest>[^}]*)\}")
+
+
+def _services(file: Path, variables: Mapping[str, str] = _VARIABLES) -> dict[str, dict[str, Any]]:
+    """Return the services as Compose makes them: variables put in, `extends` carried out.
+
+    Raises:
+        KeyError: A variable that must be set is not.
+    """
+    services: dict[str, dict[str, Any]] = _filled(file, variables)["services"]
+    return {name: _whole(service, file, variables) for name, service in services.items()}
+
+
+def _filled(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    def value(found: re.Match[str]) -> str:
+        if found["kind"] == ":-":
+            return variables.get(found["name"]) or found["rest"]
+        return variables[found["name"]]
+
+    def filled(node: Any) -> Any:
+        match node:
+            case str():
+                text = _VARIABLE.sub(value, node)
+                assert "${" not in text, f"{file.name}: {node}"
+                return text
+            case dict():
+                return {key: filled(each) for key, each in node.items()}
+            case list():
+                return [filled(each) for each in node]
+        return node
+
+    document = yaml.safe_load(file.read_text())
+    return {"services": filled(document["services"])}
+
+
+def _whole(service: dict[str, Any], file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    own = dict(service)
+    if "build" in own:
+        own["build"] = (file.parent / own["build"]).resolve()
+    extended = own.pop("extends", None)
+    if extended is None:
+        return own
+    source = file.parent / extended["file"]
+    base = _whole(_filled(source, variables)["services"][extended["service"]], source, variables)
+    # Mappings are merged; of the lists, no node's is in what it extends.
+    assert not any(isinstance(base.get(key), list) for key in own)
+    return base | own | {"environment": base["environment"] | own["environment"]}
+
+
+def _image_variables() -> dict[str, str]:
+    """Return what the image sets."""
+    text = (_ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
+    return dict(re.findall(r"([A-Z_]+)=(\S+)", lines[-1]))
+
+
+@pytest.mark.parametrize("file", [_ROOT / "docker-compose.yml", *sorted(_SHIPPED.glob("*.yml"))])
+def test_compose_knows_every_word_of_the_file(file: Path) -> None:
+    """By the schema of the Compose specification."""
+    checked = subprocess.run(
+        [
+            *(sys.executable, "-m", "check_jsonschema"),
+            *("--builtin-schema", "vendor.compose-spec", file),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_file_is_looked_at() -> None:
+    """One that is added has its test."""
+    files = {file.stem for file in _SHIPPED.glob("*.yml")}
+
+    assert files == {*_NODES, "node"}
+
+
+@pytest.mark.parametrize("name", _NODES)
+def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
+    """The nodes agree on who they are, and each is one of them."""
+    services = _services(_SHIPPED / f"{name}.yml")
+    for node_id, service in services.items():
+        variables = _image_variables() | service["environment"]
+        settings = load(file=None, environment=variables, flags={}).settings
+        secure = name.endswith("-tls")
+        scheme = "https" if secure else "http"
+
+        assert node_id == settings.node_id
+        assert [peer.id for peer in settings.peers] == list(services)
+        assert [peer.link for peer in settings.peers] == [f"{each}:18080" for each in services]
+        assert [peer.http for peer in settings.peers] == [f"{scheme}://{n}:8080" for n in services]
+        assert secure == (settings.tls.cert_file is not None)
+        assert secure == (settings.link_tls.ca_file is not None)
+    assert len(services) == _NODES[name]
+
+
+@pytest.mark.parametrize("name", _NODES)
+def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
+    """Volumes, ports and, where there are any, certificates."""
+    services = _services(_SHIPPED / f"{name}.yml")
+    ports = {port.split(":")[0] for each in services.values() for port in each["ports"]}
+    sources = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
+
+    assert len(ports) == _NODES[name]
+    assert len(sources) == _NODES[name] * (2 if name.endswith("-tls") else 1)
+
+
+def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
+    """There is one way to run three nodes on one engine, whichever file is taken."""
+    assert _services(_ROOT / "docker-compose.yml") == _services(_SHIPPED / "three.yml")
+
+
+@pytest.mark.parametrize("missing", _VARIABLES)
+def test_a_cluster_without_a_secret_does_not_begin(missing: str) -> None:
+    """The variable that is not set is named."""
+    given = {name: value for name, value in _VARIABLES.items() if name != missing}
+    with pytest.raises(KeyError, match=missing):
+        _services(_SHIPPED / "three-tls.yml", given)
+
+
+async def test_the_health_check_finds_a_node_over_tls(tmp_path: Path) -> None:
+    """As the engine runs it: 0 while the node serves, another code when nobody answers."""
+    kind, program, flag, code = _services(_SHIPPED / "three-tls.yml")["n1"]["healthcheck"]["test"]
+    (nobodys,) = free_ports(1)
+
+    async def checked(port: int) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, flag, code),
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PORT": str(port)},
+        )
+        return await process.wait()
+
+    async with LocalCluster(tmp_path, nodes=1, authority=Authority()) as cluster:
+        found = await checked(cluster.nodes["n1"].http_port)
+        missed = await checked(nobodys)
+
+    assert (kind, program) == ("CMD", "python3")
+    assert found == 0
+    assert missed != 0

@@ -1,0 +1,355 @@
+"""The Helm chart: rendered by Helm, held against the schemas of Kubernetes, read by the node."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from codeq_cluster.config import load
+from codeq_cluster.settings import NodeSettings
+
+_ROOT = Path(__file__).resolve().parents[2]
+_CHART = _ROOT / "deploy" / "helm" / "codeq-cluster"
+_SCHEMA = json.loads((_CHART / "values.schema.json").read_text())
+
+# The oldest the chart says it is for, and the newest known here.
+_KUBERNETES = ("1.30", "1.37")
+
+_Values = Mapping[str, Any]
+_TOKENS = [{"token": "a-long-random-text", "subject": "s", "tenant": "main"}]
+_PROVIDERS = [{"kind": "static", "tokens": _TOKENS}]
+_LEAST: _Values = {
+    "secret": {
+        "clusterSecret": "0123456789abcdef",
+        "producerAuth": _PROVIDERS,
+        "workerAuth": _PROVIDERS,
+    }
+}
+_MOST: _Values = {
+    "replicas": 5,
+    "shards": 16,
+    "clusterId": "orders",
+    "clusterDomain": "k8s.example",
+    "fullnameOverride": "broker",
+    "image": {"repository": "r.example/codeq", "tag": "1", "pullSecrets": ["pull"]},
+    "config": {"raft": {"heartbeatMS": 200}, "auth": {"tenantFallback": "subject"}},
+    "secret": {**_LEAST["secret"], "files": {"WEBHOOK_HMAC_SECRET": "webhook-hmac-secret"}},
+    "tls": {"enabled": True, "secretName": "http-certificate"},
+    "linkTls": {"enabled": True, "secretName": "link-certificate"},
+    "service": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
+    "storage": {"size": "100Gi", "className": "fast", "accessMode": "ReadWriteOnce"},
+    "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
+    "antiAffinity": "preferred",
+    "spreadOver": "topology.kubernetes.io/zone",
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "brokers", "operator": "Exists"}],
+    "priorityClassName": "high",
+    "podAnnotations": {"c": "d"},
+    "podLabels": {"e": "f"},
+    "serviceAccount": {"annotations": {"g": "h"}},
+    "networkPolicy": {"enabled": True, "http": [{"podSelector": {}}]},
+    "serviceMonitor": {"enabled": True, "labels": {"i": "j"}, "tlsConfig": {"serverName": "k"}},
+}
+_SETS = {"least": _LEAST, "most": _MOST, "existing": {"secret": {"existing": "made-elsewhere"}}}
+
+
+def _rendered(values: _Values, chart: Path = _CHART) -> list[dict[str, Any]]:
+    """Return every object of a release `orders` in the namespace `brokers`."""
+    with helm.Chart.load(chart) as loaded:
+        files = loaded.render(dict(values), name="orders", namespace="brokers")
+    return [
+        document
+        for path, text in files.items()
+        if path.endswith(".yaml")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+
+
+def _one(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
+    """Return the only object of a kind, and of a name that ends so."""
+    found = [
+        each
+        for each in objects
+        if each["kind"] == kind and str(each["metadata"]["name"]).endswith(suffix)
+    ]
+    assert len(found) == 1, f"{len(found)} objects {kind} *{suffix}"
+    return found[0]
+
+
+def _pod(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    pod: dict[str, Any] = _one(objects, "StatefulSet")["spec"]["template"]["spec"]
+    return pod
+
+
+def _container(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (container,) = _pod(objects)["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> NodeSettings:
+    """Load what the node of a pod would, its mounted files below `directory`."""
+    secret = _one(objects, "Secret")["stringData"]
+    for key, text in {"webhook-hmac-secret": "0123456789abcdef", **secret}.items():
+        (directory / key).write_text(text)
+    file = directory / "node.yaml"
+    file.write_text(_one(objects, "ConfigMap")["data"]["node.yaml"])
+    variables = _image_variables()
+    for each in _container(objects)["env"]:
+        value = each.get("value", "").replace("/run/codeq/secret", str(directory))
+        if "valueFrom" in each:
+            assert each["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+            value = f"{_one(objects, 'StatefulSet')['metadata']['name']}-{ordinal}"
+        variables[each["name"]] = value
+    return load(file=file, environment=variables, flags={}).settings
+
+
+def _image_variables() -> dict[str, str]:
+    text = (_ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
+    return dict(re.findall(r"([A-Z_]+)=(\S+)", lines[-1]))
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_helm_has_nothing_against_the_chart(name: str) -> None:
+    """Not with the least that must be given, not with everything given."""
+    report = helm.lint(_CHART, dict(_SETS[name]), strict=True)
+    told = [each for each in report["messages"] if each["severity"] > 1]
+
+    assert not report["errors"]
+    assert not told
+
+
+@pytest.mark.parametrize("version", _KUBERNETES)
+@pytest.mark.parametrize("name", _SETS)
+def test_kubernetes_knows_every_field_of_every_object(name: str, version: str) -> None:
+    """By its published schemas, no unknown field allowed; the monitor's is not one of its own."""
+    objects = [each for each in _rendered(_SETS[name]) if each["kind"] != "ServiceMonitor"]
+    for each in objects:
+        kubernetes_validate.validate(each, version, strict=True)
+
+    assert len(objects) >= 6
+
+
+def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
+    """Each pod is one of the peers it knows, by the name the headless service gives it."""
+    objects = _rendered(_MOST)
+    nodes = [_settings(objects, ordinal, tmp_path) for ordinal in range(5)]
+    first = nodes[0]
+    nodes_service = _one(objects, "Service", "-nodes")["metadata"]["name"]
+    domain = f"{nodes_service}.brokers.svc.k8s.example"
+
+    assert [node.node_id for node in nodes] == [peer.id for peer in first.peers]
+    assert [f"broker-{n}.{domain}:18080" for n in range(5)] == [peer.link for peer in first.peers]
+    assert first.peers[4].http == f"https://broker-4.{domain}:8080"
+    assert (first.cluster_id, first.shards) == ("orders", 16)
+    assert first.raft.heartbeat_ms == 200
+    assert first.tls.cert_file == Path("/run/codeq/tls/tls.crt")
+    assert first.link_tls.ca_file == Path("/run/codeq/link-tls/ca.crt")
+    assert first.webhooks.hmac_secret == "0123456789abcdef"
+
+
+def test_three_nodes_need_two_secrets_and_nothing_else(tmp_path: Path) -> None:
+    """The least values make a cluster over plain HTTP, whose nodes are on three machines."""
+    objects = _rendered(_LEAST)
+    settings = _settings(objects, 2, tmp_path)
+    affinity = _pod(objects)["affinity"]["podAntiAffinity"]
+    (rule,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+
+    assert settings.node_id == settings.peers[2].id
+    assert len(settings.peers) == 3
+    assert settings.tls.cert_file is None
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert {"NetworkPolicy", "ServiceMonitor"}.isdisjoint(each["kind"] for each in objects)
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_every_mounted_file_has_its_volume(name: str) -> None:
+    """And the data has one a node, which stays when the release goes."""
+    objects = _rendered(_SETS[name])
+    spec = _one(objects, "StatefulSet")["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    volumes = {each["name"] for each in _pod(objects)["volumes"]} | {claim["metadata"]["name"]}
+    mounts = {each["name"]: each for each in _container(objects)["volumeMounts"]}
+
+    assert volumes == set(mounts)
+    assert mounts["data"]["mountPath"] == _image_variables()["PERSISTENCE_PATH"]
+    assert all(each.get("readOnly") for name, each in mounts.items() if name != "data")
+    assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_a_pod_may_do_as_little_as_can_be(name: str) -> None:
+    """No root, no capability, nothing to write to but its data, no token of the cluster."""
+    objects = _rendered(_SETS[name])
+    pod, own = _pod(objects), _container(objects)["securityContext"]
+
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert f"useradd --system --uid {pod['securityContext']['runAsUser']} " in (
+        (_ROOT / "Dockerfile").read_text()
+    )
+    assert own["readOnlyRootFilesystem"]
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert own["allowPrivilegeEscalation"] is False
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_a_stop_gives_clients_and_node_their_time() -> None:
+    """The kubelet kills no sooner than systemd and the engine do, the pause not counted."""
+    objects = _rendered(_LEAST)
+    pause_s = _container(objects)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    unit = (_ROOT / "deploy" / "systemd" / "codeq-cluster.service").read_text()
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+
+    assert pause_s > 0
+    assert _pod(objects)["terminationGracePeriodSeconds"] == pause_s + int(stop_s)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("least", "HTTP"), ("most", "HTTPS")])
+def test_kubernetes_asks_what_the_node_answers(name: str, scheme: str) -> None:
+    """Readiness is about its shards, the others about the process."""
+    container = _container(_rendered(_SETS[name]))
+    probes = {
+        kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")
+    }
+
+    assert {each["scheme"] for each in probes.values()} == {scheme}
+    assert {kind: each["path"] for kind, each in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+
+
+def test_one_node_is_away_at_a_time() -> None:
+    """Pods start together and are disturbed one by one."""
+    objects = _rendered(_LEAST)
+    budget = _one(objects, "PodDisruptionBudget")["spec"]
+    spec = _one(objects, "StatefulSet")["spec"]
+
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == spec["selector"]
+    assert spec["podManagementPolicy"] == "Parallel"
+
+
+@pytest.mark.parametrize("name", _SETS)
+def test_every_selector_finds_the_pods(name: str) -> None:
+    """Services, budget and network policy mean this release's pods and no others."""
+    objects = _rendered(_SETS[name])
+    spec = _one(objects, "StatefulSet")["spec"]
+    wanted = spec["selector"]["matchLabels"]
+    labels = spec["template"]["metadata"]["labels"]
+    services = [each["spec"]["selector"] for each in objects if each["kind"] == "Service"]
+
+    assert wanted.items() <= labels.items()
+    assert services == [wanted, wanted]
+    assert _one(objects, "Service", "-nodes")["spec"]["publishNotReadyAddresses"]
+    assert spec["serviceName"] == _one(objects, "Service", "-nodes")["metadata"]["name"]
+
+
+def test_the_link_is_open_to_the_nodes_alone() -> None:
+    """The network policy lets clients to the HTTP port and no further."""
+    rules = _one(_rendered(_MOST), "NetworkPolicy")["spec"]["ingress"]
+    by_port = {rule["ports"][0]["port"]: rule["from"] for rule in rules}
+    own = _one(_rendered(_MOST), "StatefulSet")["spec"]["selector"]
+
+    assert by_port == {"link": [{"podSelector": own}], "http": [{"podSelector": {}}]}
+
+
+def test_prometheus_is_led_to_each_node_once() -> None:
+    """By the headless service, not by the one of clients too."""
+    objects = _rendered(_MOST)
+    monitor = _one(objects, "ServiceMonitor")["spec"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    found = [
+        each["metadata"]["name"]
+        for each in objects
+        if each["kind"] == "Service" and wanted <= each["metadata"]["labels"].items()
+    ]
+    (endpoint,) = monitor["endpoints"]
+
+    assert found == [_one(objects, "Service", "-nodes")["metadata"]["name"]]
+    assert (endpoint["path"], endpoint["scheme"]) == ("/metrics", "https")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "clusterSecret"),
+        ({**_LEAST, "replicas": 4}, "replicas"),
+        ({**_LEAST, "shards": 0}, "shards"),
+        ({**_LEAST, "replica": 3}, "replica"),
+        ({**_LEAST, "tls": {"enabled": True}}, "secretName"),
+        ({**_LEAST, "storage": {"size": "much"}}, "size"),
+        ({**_LEAST, "config": {"clusterSecret": "in-the-open-in-a-map"}}, "clusterSecret"),
+        ({**_LEAST, "config": {"raft": {"peers": "n1=a:1"}}}, "peers"),
+        ({**_LEAST, "config": {"raft.selfId": "n1"}}, "raft.selfId"),
+        ({**_LEAST, "config": {"auth": {"producer": []}}}, "producer"),
+    ],
+)
+def test_values_that_make_no_cluster_are_refused(values: _Values, told: str) -> None:
+    """Before anything is made, and the text says which."""
+    with pytest.raises(helm.HelmValuesError, match=told):
+        _rendered(values)
+
+
+def test_an_upgrade_cannot_change_the_membership(tmp_path: Path) -> None:
+    """Nodes that were not there at the first install would not be let in; it ends before that."""
+    chart = tmp_path / "chart"
+    shutil.copytree(_CHART, chart)
+    helpers = chart / "templates" / "_helpers.tpl"
+    there = 'with dict "spec" (dict "replicas" 5) -}}'
+    text, replaced = re.subn(r"with lookup .* -}}", there, helpers.read_text())
+    helpers.write_text(text)
+    kept = _rendered({**_LEAST, "replicas": 5}, chart)
+    with pytest.raises(helm.HelmError, match="the cluster has 5 nodes"):
+        _rendered(_LEAST, chart)
+
+    assert replaced == 1
+    assert _one(kept, "StatefulSet")["spec"]["replicas"] == 5
+
+
+def test_a_changed_configuration_starts_the_pods_again() -> None:
+    """One by one; the nodes read their file at the start alone."""
+
+    def noted(values: _Values) -> dict[str, str]:
+        template = _one(_rendered(values), "StatefulSet")["spec"]["template"]
+        notes: dict[str, str] = template["metadata"]["annotations"]
+        return notes
+
+    before = noted(_LEAST)
+    after = noted({**_LEAST, "config": {"logLevel": "debug"}})
+
+    assert before["checksum/config"] != after["checksum/config"]
+    assert before["checksum/secret"] == after["checksum/secret"]
+
+
+def test_every_value_is_bounded_and_described() -> None:
+    """The schema knows the defaults' keys, no others, and each stands below its description."""
+    text = (_CHART / "values.yaml").read_text()
+    defaults = yaml.safe_load(text)
+    jsonschema.Draft7Validator.check_schema(_SCHEMA)
+    lines = text.splitlines()
+    bare = [
+        line
+        for before, line in zip(["", *lines], lines, strict=False)
+        if re.match(r"[a-z]\w*:", line) and not before
+    ]
+
+    assert set(_SCHEMA["properties"]) == {*defaults, "global"}
+    # Sections whose keys say what they are for, and words of Kubernetes' own.
+    assert {line.split(":")[0] for line in bare} <= {
+        *("image", "secret", "service", "storage", "resources", "nodeSelector"),
+        *("serviceAccount", "networkPolicy", "serviceMonitor"),
+    }

@@ -1,0 +1,142 @@
+"""The unit for systemd: read by systemd's own tools, and in step with the node it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.cli.outcome import Exit
+from codeq_cluster.config import load
+from codeq_cluster.node import EXIT_UNSAFE, HANDOVER_S
+from codeq_cluster.settings import LimitSettings
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SHIPPED = _ROOT / "deploy" / "systemd"
+_UNIT = (_SHIPPED / "codeq-cluster.service").read_text()
+
+# Of 10, as `systemd-analyze security` counts; below 2 it calls a unit OK.
+_EXPOSURE_MAX = "19"  # Tenths.
+_CONNECTIONS_CUT_OFF_S = 2  # What the HTTP port gives requests at a stop.
+
+
+def _directives(name: str) -> list[str]:
+    """Return every value a directive of the unit has, in order."""
+    return re.findall(rf"^{name}=(.*)$", _UNIT, re.MULTILINE)
+
+
+def _ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Write the unit as it is installed, but with this environment's program."""
+    program = Path(sys.executable).parent / "codeq-cluster"
+    unit = tmp_path / "codeq-cluster.service"
+    unit.write_text(_UNIT.replace("/opt/codeq-cluster/bin/codeq-cluster", str(program)))
+    return unit
+
+
+def test_systemd_takes_the_unit_without_a_complaint(installed: Path) -> None:
+    """No directive is unknown, misspelt or out of range, and the program is there."""
+    verified = _ran("systemd-analyze", "verify", installed)
+
+    assert (0, "") == (verified.returncode, verified.stdout + verified.stderr)
+
+
+def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None:
+    """What the test before relies on: an unknown directive is told."""
+    installed.write_text(installed.read_text().replace("ProtectClock=", "ProtectClocks="))
+    verified = _ran("systemd-analyze", "verify", installed)
+
+    assert "ProtectClocks" in verified.stderr
+
+
+def test_the_unit_is_confined(installed: Path) -> None:
+    """By systemd's own measure of what a service could reach."""
+    judged = _ran(
+        *("systemd-analyze", "security", "--offline=true", "--no-pager"),
+        f"--threshold={_EXPOSURE_MAX}",
+        installed,
+    )
+
+    assert judged.returncode == 0, judged.stdout
+
+
+def test_what_needs_a_person_is_not_started_again() -> None:
+    """The codes of a wrong use and of a node that stopped itself; the others are tried again."""
+    assert _directives("RestartPreventExitStatus") == [f"{int(Exit.USAGE)} {EXIT_UNSAFE}"]
+    assert _directives("Restart") == ["on-failure"]
+    assert _directives("StartLimitBurst")
+
+
+def test_a_planned_stop_has_the_time_it_takes() -> None:
+    """Well beyond what a node gives its requests and its peers."""
+    (seconds,) = _directives("TimeoutStopSec")
+
+    assert int(seconds) >= 5 * (HANDOVER_S + _CONNECTIONS_CUT_OFF_S)
+    assert f"stop_grace_period: {seconds}s" in (_ROOT / "docker-compose.yml").read_text()
+
+
+def test_the_unit_allows_every_connection_the_node_does() -> None:
+    """And as many files again."""
+    (files,) = _directives("LimitNOFILE")
+
+    assert int(files) >= 2 * LimitSettings().connections_max
+
+
+def test_the_user_is_made_that_the_unit_names() -> None:
+    """By systemd-sysusers, which says what it would do."""
+    (user,) = _directives("User")
+    made = _ran("systemd-sysusers", "--dry-run", _SHIPPED / "codeq-cluster.sysusers.conf")
+    text = (_SHIPPED / "codeq-cluster.sysusers.conf").read_text()
+
+    assert made.returncode == 0, made.stderr
+    assert re.search(rf"^u {user} ", text, re.MULTILINE)
+
+
+def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
+    """By systemd-tmpfiles, below a root of its own and for whoever runs this test."""
+    (user,) = _directives("User")
+    text = (_SHIPPED / "codeq-cluster.tmpfiles.conf").read_text()
+    rules = tmp_path / "rules.conf"
+    owner = f" {os.getuid()} {os.getgid()} "
+    rules.write_text(text.replace(f" root {user} ", owner))
+    made = _ran("systemd-tmpfiles", "--create", f"--root={tmp_path}", rules)
+    modes = {
+        name: (tmp_path / name).stat().st_mode & 0o777
+        for name in ("etc/codeq-cluster", "etc/codeq-cluster/secrets")
+    }
+
+    assert (0, "") == (made.returncode, made.stderr)
+    assert set(modes.values()) == {0o750}, modes
+
+
+def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
+    """Once its secrets are there, and with the data directory the unit sets."""
+    text = (_SHIPPED / "node.yaml").read_text()
+    for name in ("cluster", "producer", "admin", "worker"):
+        (tmp_path / name).write_text(f"{name}-0123456789abcdef")
+    file = tmp_path / "node.yaml"
+    file.write_text(text.replace("/etc/codeq-cluster/secrets", str(tmp_path)))
+    (assigned,) = _directives("Environment")
+    variables = dict(each.split("=", 1) for each in assigned.split())
+    variables |= _example_variables()
+    settings = load(file=file, environment=variables, flags={}).settings
+
+    assert settings.data_dir == Path("/var/lib") / _directives("StateDirectory")[0]
+    assert {peer.id for peer in settings.peers} == {"n1", "n2", "n3"}
+    assert len(settings.auth.producer) == len(settings.auth.worker) == 1
+
+
+def _example_variables() -> dict[str, str]:
+    """Return what the example of an environment file sets, that in comments included."""
+    lines = (_SHIPPED / "node.env").read_text().splitlines()
+    given = [line.lstrip("#") for line in lines if re.match(r"#?[A-Z_]+=", line)]
+    assert given
+    return dict(line.split("=", 1) for line in given)

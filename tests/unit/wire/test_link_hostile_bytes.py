@@ -1,0 +1,217 @@
+"""Hostile bytes: whatever a peer sends, each reader ends in a value or its own refusal, and small.
+
+What is sealed comes from a peer that holds the secret, so these are the words of a broken or taken
+over node; what is not is anybody's.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.codec import entries
+from codeq_cluster.raft import messages as raft
+from codeq_cluster.wire.frames import decode_body, decode_greeting
+from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
+from codeq_cluster.wire.messages import (
+    RaftMessage,
+    answer_body,
+    failure_body,
+    parse,
+    raft_body,
+    request_body,
+)
+from codeq_cluster.wire.refusals import FrameRefusedError, HandshakeRefusedError
+
+PEAK_BYTES_MAX = 2**20
+
+# One of every kind, stamped as the wire carries them.
+SPOKEN = [
+    raft.render(message, raft.Stamp(incarnation=2**63, seq=7))
+    for message in (
+        raft.Append(
+            term=3, prev=5, prev_term=2, commit=4, terms=[3, 3], commands=[b"\x00a", b"\x01b"],
+            floor=1, round=9, applied=4, digest=b"d" * 16, quiet=False,
+        ),
+        raft.Answer(
+            term=3, next=8, success=True, reset=False, of_incarnation=1, of_seq=2, round=9,
+            applied=4, digest=b"d" * 16,
+        ),
+        raft.VoteRequest(term=3, last=5, last_term=2, transfer=False),
+        raft.Vote(term=3),
+        raft.PreVoteRequest(term=3, last=5, last_term=2),
+        raft.PreVote(term=3, asked=4, granted=True),
+        raft.TimeoutNow(term=3),
+        raft.TermHint(term=3),
+    )
+]  # fmt: skip
+NAMES = st.sampled_from(sorted({name for spoken in SPOKEN for name in spoken}))
+BODIES = [
+    *(raft_body(0, message) for message in SPOKEN),
+    request_body(9, "decide", 0.5, {"a": [b"b", None, 1.5, True]}),
+    answer_body(9, {"a": "b"}),
+    failure_body(9, entries.EntryInvalid("damaged")),
+]
+ENTRY = entries.encode(entries.Entry(1, 2, 3, 4, {b"key": b"value", b"gone": None}))
+
+# Few bytes that stand for many, or for what no memory holds.
+BOMBS = {
+    "a list of four thousand million": b"\x9a\xff\xff\xff\xff",
+    "a list of 2**64 - 1": b"\x9b" + b"\xff" * 8,
+    "a map of four thousand million": b"\xba\xff\xff\xff\xff",
+    "a map of 2**64 - 1": b"\xbb" + b"\xff" * 8,
+    "four gigabytes": b"\x5a\xff\xff\xff\xff",
+    "2**63 - 1 bytes": b"\x5b\x7f" + b"\xff" * 7,
+    "a text of four gigabytes": b"\x7a\xff\xff\xff\xff",
+    "lists of lists, each large": b"\x9a\x01\x00\x00\x00" * 800,
+    "a hundred thousand lists in each other": b"\x81" * 100_000,
+    "a hundred thousand maps in each other": b"\xa1\x01" * 100_000,
+    "a thousand keys in each other": b"\xa1" * 1000,
+    "a list without an end": b"\x9f" * 1000,
+    "a list that holds itself": b"\xd8\x1c\x81\xd8\x1d\x00",
+    "a number of ten thousand bytes": b"\xc2\x59\x27\x10" + b"\xff" * 10_000,
+    "a fraction with an absurd exponent": b"\xc4\x82\x1b" + b"\x7f" * 8 + b"\x01",
+    "a pattern that takes for ever": b"\xd8\x23\x68(a+)+b$x",
+    "a text that is none": b"\x62\xff\xff",
+}
+
+
+def read_entry(body: bytes) -> object:
+    return entries.decode(b"\x01" + body)
+
+
+READERS: list[tuple[Callable[[bytes], object], type[Exception]]] = [
+    (decode_body, FrameRefusedError),
+    (decode_greeting, FrameRefusedError),
+    (parse, FrameRefusedError),
+    (read_entry, entries.EntryInvalid),
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+@pytest.mark.parametrize(("read", "refusal"), READERS)
+def test_what_announces_more_than_it_sends_is_refused_and_not_made_room_for(
+    read: Callable[[bytes], object], refusal: type[Exception], bomb: bytes
+) -> None:
+    """Neither a size nor a depth is believed before the bytes are there."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(refusal):
+            read(bomb)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < PEAK_BYTES_MAX
+
+
+@st.composite
+def damaged(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
+    """Take something whole; cut it, repeat a part of it, and change some of its bytes."""
+    whole = bytearray(draw(st.sampled_from(wholes)))
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+    whole = draw(st.sampled_from([whole, whole[:end], whole[start:], whole[:end] + whole[start:]]))
+    for at, value in draw(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4)):
+        if whole:
+            whole[at % len(whole)] = value
+    return bytes(whole)
+
+
+@given(body=damaged(BODIES))
+def test_a_damaged_message_is_refused_or_is_another_message(body: bytes) -> None:
+    """Down to the fields of what a Raft group would be given."""
+    with suppress(FrameRefusedError):
+        message = parse(body)
+        if isinstance(message, RaftMessage):
+            with suppress(ValueError):
+                raft.parse(message.message)
+
+
+@given(body=damaged([ENTRY]))
+def test_a_damaged_entry_is_refused_or_is_another_entry(body: bytes) -> None:
+    """What is read could have been written: it is read back as the same."""
+    with suppress(entries.EntryInvalid):
+        entry = entries.decode(body)
+
+        assert entries.decode(entries.encode(entry)) == entry
+
+
+plain: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=10,
+)
+
+
+@given(
+    spoken=st.sampled_from(SPOKEN),
+    changes=st.dictionaries(NAMES | st.text(max_size=2), plain),
+    missing=st.sets(NAMES, max_size=2),
+)
+def test_fields_of_another_kind_are_refused(
+    spoken: dict[str, object], changes: dict[str, object], missing: set[str]
+) -> None:
+    """A Raft message with any of its fields replaced, added or taken away is one, or refused."""
+    changed = {name: value for name, value in (spoken | changes).items() if name not in missing}
+    unstamped = {"i": 0, "s": 0}
+    with suppress(ValueError):
+        message = raft.parse(changed)
+
+        assert (
+            raft.render(message, raft.Stamp(message.incarnation, message.seq))
+            == unstamped | changed
+        )
+
+
+def identity(node_id: str) -> Identity:
+    return Identity(node_id=node_id, cluster_id="c", incarnation=7, secret=b"secret")
+
+
+def greetings() -> tuple[Accepting, Dialling, list[bytes]]:
+    """Return both sides before their handshake, and what an honest one would have them say."""
+    acceptor = Accepting(identity("n2"), {"n1"}, lambda *_: False)
+    dialler = Dialling(identity("n1"), "n2", session=1)
+    other = Dialling(identity("n1"), "n2", session=2)
+    other_side = Accepting(identity("n2"), {"n1"}, lambda *_: False)
+    said = [other.hello()]
+    said.append(other_side.receive(said[-1])[0])
+    proof = other.receive(said[-1])
+    assert isinstance(proof, bytes)
+    return acceptor, dialler, [*said, proof, other_side.receive(proof)[0]]
+
+
+@given(data=st.data())
+def test_damaged_and_reordered_greetings_open_no_session(data: st.DataObject) -> None:
+    """Those of another, honest handshake, in any order and damaged, are worth nothing."""
+    acceptor, dialler, said = greetings()
+    heard = data.draw(st.lists(st.sampled_from(said) | damaged(said), max_size=5))
+    with suppress(FrameRefusedError, HandshakeRefusedError):
+        for greeting in heard:
+            _, session = acceptor.receive(greeting)
+            assert session is None
+    with suppress(FrameRefusedError, HandshakeRefusedError):
+        for greeting in heard:
+            assert isinstance(dialler.receive(greeting), bytes)
+
+
+def test_what_is_damaged_above_is_whole_before() -> None:
+    """Every message and the entry are read as they were written, so the damage is what is told."""
+    for body in BODIES:
+        message = parse(body)
+        if isinstance(message, RaftMessage):
+            raft.parse(message.message)
+
+    assert entries.decode(ENTRY).seq == 4
+    assert cbor2.loads(BODIES[0])[2] == SPOKEN[0]
