@@ -12,7 +12,11 @@ from codeq_cluster.api.rendering import encode
 from codeq_cluster.backup.running import BackupRunning
 from codeq_cluster.errors import BackupFailed, CodeqError, OutcomeUnknown
 
-NO_PLACE = ApiError(409, "no place for backups is configured on this node", "no-backup-place")
+NO_PLACE = ApiError(
+    409,
+    "no place for backups is configured on this node: set backup.directory or backup.s3.bucket",
+    "no-backup-place",
+)
 RUNNING = ApiError(409, "a backup is under way", "backup-running", retryable=True)
 UNREACHABLE = ApiError(
     503,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import Full, Queue
+from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
@@ -17,6 +20,9 @@ from codeq_cluster.settings import ArtifactSettings
 _PART_BYTES = 16 * 2**20
 _PARTS_AT_ONCE = 2
 _READ_BYTES = 256 * 1024
+# Between the thread that makes pieces, of about a MiB, and the one that sends them.
+_PIECES_AHEAD = 4
+_LOOK_S = 0.1
 
 
 class BackupBucket:
@@ -34,9 +40,10 @@ class BackupBucket:
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
         """Store a file; one that fails in the middle is aborted by the client."""
-        source = _Source(pieces)
-        try:
-            obstore.put(
+        source = _Source()
+        with ThreadPoolExecutor(max_workers=1) as sender:
+            putting = sender.submit(
+                obstore.put,
                 self._store,
                 f"{backup}/{file}",
                 source,
@@ -44,12 +51,15 @@ class BackupBucket:
                 chunk_size=_PART_BYTES,
                 max_concurrency=_PARTS_AT_ONCE,
             )
-        except Exception as error:
-            if source.error is not None:
-                raise source.error from error
-            if not isinstance(error, BaseError | FileNotFoundError):
-                raise
-            raise self._failed(f"writing {backup}/{file}", error) from error
+            source.fill(pieces, putting)
+            error = putting.exception()
+        if error is None:
+            return
+        if source.error is not None:
+            raise source.error from error
+        if not isinstance(error, BaseError | FileNotFoundError):
+            raise error
+        raise self._failed(f"writing {backup}/{file}", error) from error
 
     def read(self, backup: str, file: str) -> Iterator[bytes]:
         """Yield a file's content."""
@@ -92,20 +102,42 @@ class BackupBucket:
 
 
 class _Source:
-    """Passes pieces on and keeps the error that ended them, which the client would wrap."""
+    """Hands pieces over to the thread that sends them, and the error that ended them.
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+    The client pulls within its own runtime, in which it can be asked for nothing else: pieces that
+    are read from a bucket are made outside of it.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: Queue[bytes | BaseException | None] = Queue(_PIECES_AHEAD)
         self.error: BaseException | None = None
+
+    def fill(self, pieces: Iterator[bytes], putting: Future[Any]) -> None:
+        """Make the pieces, and wait while too many of them are not sent; ends with the sending."""
+        try:
+            for piece in pieces:
+                if not self._offer(piece, putting):
+                    return
+        except BaseException as error:  # noqa: BLE001, raised once the sending has ended
+            self.error = error
+        self._offer(self.error, putting)
+
+    def _offer(self, piece: bytes | BaseException | None, putting: Future[Any]) -> bool:
+        while not putting.done():
+            try:
+                self._pieces.put(piece, timeout=_LOOK_S)
+            except Full:
+                continue
+            return True
+        return False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        try:
-            return next(self._pieces)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
+        piece = self._pieces.get()
+        if piece is None:
+            raise StopIteration
+        if isinstance(piece, BaseException):
+            raise piece
+        return piece

@@ -14,6 +14,7 @@ from codeq_cluster.backup.rows import Row, Tally
 from codeq_cluster.backup.taking import Written, write_manifest
 from codeq_cluster.backup.tenants import OneTenant, tenant_name
 from codeq_cluster.codec import keyspace
+from codeq_cluster.errors import BackupFailed
 
 
 def export(
@@ -37,13 +38,17 @@ def export(
 
     Raises:
         BackupDamaged: The backup is; the export has no manifest then.
-        BackupFailed: It cannot be read, or the export not be written.
+        BackupFailed: It cannot be read, the export not be written, or there is nothing of the
+            tenant.
     """
     backup = new_id(now_ms)
     parts = tuple(
         _part(place, manifest, part, backup=backup, tenant=tenant, into=into, passed=passed)
         for part in manifest.parts
     )
+    if not any(part.counts.rows for part in parts):
+        into.delete(backup)
+        raise BackupFailed(f"{manifest.id} holds nothing of a tenant {tenant}")
     exported = replace(manifest, id=backup, parts=parts, tenant=tenant)
     write_manifest(into, exported)
     return exported

@@ -130,6 +130,8 @@ def restore(
                 own = source.manifest.tenant
                 others = {tenant_name(shown) for shown in added if shown != own}
                 filling.take(source, passed, others=others)
+            if wanted.tenant is not None and not filling.rows:
+                raise BackupFailed(f"the backup holds nothing of a tenant {wanted.tenant}")
             filling.end(
                 clock_ms=max(part.clock_ms for part in parts), seq=max(part.seq for part in parts)
             )

@@ -57,6 +57,18 @@ class Counts(Struct, frozen=True, kw_only=True, rename="camel"):
     items: int = 0
     bodies: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Return how many there are in all."""
+        return (
+            self.tasks
+            + self.payloads
+            + self.results
+            + self.idempotency_keys
+            + self.items
+            + self.bodies
+        )
+
 
 _COUNTED = {
     Family.TASK: "tasks",

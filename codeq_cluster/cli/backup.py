@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -36,10 +36,21 @@ def add(commands: Verbs) -> None:
     create.add_argument("--no-wait", action="store_true", help="print the id and end")
     asks(create, Operator, _create)
 
-    listing = verbs.add_parser("ls", help="list the backups of a place")
-    add_place(listing, "--in", "where they are")
-    listing.add_argument("--json", action="store_true", help="print JSON, one line")
-    listing.set_defaults(run=_list)
+    listing = verbs.add_parser("ls", help="list the backups of a node, or of a place")
+    asks(listing, Operator, _list_of_node)
+    add_place(
+        listing,
+        "--in",
+        "where they are; default: where the node asked keeps its own",
+        required=False,
+    )
+    of_node = listing.get_default("run")
+
+    def run(options: argparse.Namespace) -> Exit:
+        done: Exit = of_node(options) if options.place is None else _list(options)
+        return done
+
+    listing.set_defaults(run=run)
 
     verify = verbs.add_parser("verify", help="read a backup through")
     _add_id(verify)
@@ -117,36 +128,31 @@ async def _ended(operator: Operator, backup: str) -> Mapping[str, object]:
             await asyncio.sleep(_POLL_S)
 
 
+async def _list_of_node(operator: Operator, options: argparse.Namespace) -> None:
+    _print_list(await operator.backups(), options)
+
+
 def _list(options: argparse.Namespace) -> Exit:
     found = catalogue.found(place_of(options.place, options))
+    rows: list[Mapping[str, object]] = [
+        {"id": each.id, "complete": False, "problem": each.problem}
+        if each.manifest is None
+        else _shown(each.manifest)
+        for each in found
+    ]
+    _print_list(rows, options)
+    return Exit.OK
+
+
+def _print_list(rows: Sequence[Mapping[str, object]], options: argparse.Namespace) -> None:
     if options.json:
-        rows = [
-            {"id": each.id, "complete": False, "problem": each.problem}
-            if each.manifest is None
-            else _shown(each.manifest)
-            for each in found
-        ]
         document({"backups": rows}, compact=True)
-        return Exit.OK
+        return
+    fields = ("id", "clusterId", "node", "shards", "tasks", "bytes", "tenant", "problem")
     table(
         ("ID", "CLUSTER", "NODE", "SHARDS", "TASKS", "BYTES", "TENANT", "PROBLEM"),
-        (
-            [each.id, *[""] * 6, each.problem]
-            if (manifest := each.manifest) is None
-            else [
-                each.id,
-                manifest.cluster_id,
-                manifest.node_id,
-                manifest.shards,
-                manifest.tasks,
-                manifest.size,
-                manifest.tenant or "",
-                "",
-            ]
-            for each in found
-        ),
+        ([row.get(field, "") for field in fields] for row in rows),
     )
-    return Exit.OK
 
 
 def _verify(options: argparse.Namespace) -> Exit:
@@ -180,7 +186,7 @@ def _prune(options: argparse.Namespace) -> Exit:
 def _export(options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = catalogue.chosen(place, options.id)
-    into = place_of(options.to, options)
+    into = place_of(options.to, options, new=True)
     with bar("exporting", manifest.size) as shown:
         made = export(
             place,

@@ -135,9 +135,14 @@ def _show(what: str, rows: list[_Row], options: argparse.Namespace) -> None:
 def _cells(what: str, row: _Row) -> list[object]:
     match what:
         case "tasks":
-            names = ("id", "shard", "tenant", "command", "state", "attempts", "worker")
+            names = ("id", "shard", "tenant", "command", "state")
             updated: Any = row["updated_ms"]
-            return [*(row.get(name, 0) for name in names), rfc3339(updated)]
+            return [
+                *(row[name] for name in names),
+                row.get("attempts", 0),
+                row.get("worker", ""),
+                rfc3339(updated),
+            ]
         case "queues":
             places = ("ready", "delayed", "leased", "dead", "done", "failed", "stored_bytes")
             return [row[name] for name in ("queue", "shard", "tenant", *places)]

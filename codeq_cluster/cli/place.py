@@ -14,17 +14,20 @@ from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.place import Place
 from codeq_cluster.cli.outcome import Usage
 from codeq_cluster.cli.output import notes
+from codeq_cluster.errors import BackupFailed
 from codeq_cluster.settings import ArtifactSettings
 
 _SCHEME = "s3://"
 
 
-def add_place(parser: argparse.ArgumentParser, flag: str, words: str) -> None:
+def add_place(
+    parser: argparse.ArgumentParser, flag: str, words: str, *, required: bool = True
+) -> None:
     """Add the flag that names a place, `place` among the options, and those of a bucket."""
     parser.add_argument(
         flag,
         dest="place",
-        required=True,
+        required=required,
         metavar="PLACE",
         help=f"{words}: a directory, or s3://BUCKET/PREFIX",
     )
@@ -37,17 +40,21 @@ def add_place(parser: argparse.ArgumentParser, flag: str, words: str) -> None:
     parser.add_argument("--s3-region", default="us-east-1", metavar="NAME")
 
 
-def place_of(name: str, options: argparse.Namespace) -> Place:
+def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Place:
     """Return the place of that name.
 
     Args:
         name: Of a directory, or `s3://bucket/prefix`.
         options: With the flags of a bucket.
+        new: It is written to; a directory need not be there.
 
     Raises:
         Usage: The name is no place.
+        BackupFailed: There is no such directory.
     """
     if not name.startswith(_SCHEME):
+        if not new and not Path(name).is_dir():
+            raise BackupFailed(f"{name}: there is no such directory")
         return BackupDirectory(Path(name))
     bucket, _, prefix = name.removeprefix(_SCHEME).partition("/")
     if not bucket:

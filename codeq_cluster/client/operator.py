@@ -165,6 +165,12 @@ class Operator(Session):
         """Have the node asked begin a backup; the answer names it."""
         return await self._call("POST", f"{_ADMIN}/backup")
 
+    async def backups(self) -> Sequence[Mapping[str, object]]:
+        """Return the backups where the node asked keeps its own, the oldest first."""
+        answer = await self._call("GET", f"{_ADMIN}/backup")
+        rows = answer.get("backups")
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
     async def backup(self, backup: str) -> Mapping[str, object]:
         """Return how far a backup is; only the node that takes it knows."""
         return await self._call("GET", f"{_ADMIN}/backup/{part(backup)}")

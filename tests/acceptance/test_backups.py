@@ -134,6 +134,8 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         assert all(each.done() for each in loads)
     assert (taken["status"], taken["node"]) == ("DONE", "n2")
     place = backups_of(old)
+    of_node = await told(*("backup", "ls", "--url", old.nodes["n3"].url, "--token", ADMIN_TOKEN))
+    assert [each["id"] for each in of_node["backups"]] == [taken["id"]]
     assert (await told("backup", "verify", taken["id"], "--in", place))["tasks"] >= BEFORE
 
     new = LocalCluster(tmp_path, shards=2, names=NAMES, settings={"clusterId": "elsewhere"})

@@ -13,7 +13,9 @@ from codeq_cluster.errors import ConfigInvalid
 TOKEN = "dev-token"  # noqa: S105 - printed for everyone to use, on a loopback address only
 HOST = "127.0.0.1"
 
-ARTIFACTS = "artifacts"  # Beside the nodes' directories: all of them keep theirs in it.
+# Beside the nodes' directories: all of them keep theirs in it.
+ARTIFACTS = "artifacts"
+BACKUPS = "backups"
 
 _LINK_OFFSET = 10_000
 _PORT_MAX = 65_535
@@ -133,6 +135,7 @@ def document(
             "provider": "local",
             "directory": str(node.directory.parent / ARTIFACTS),
         },
+        "backup": {"directory": str(node.directory.parent / BACKUPS)},
         "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
     }
 

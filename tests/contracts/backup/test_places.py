@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def test_what_is_written_is_read_back(place: Place, count: int) -> None:
 
     assert b"".join(place.read(backup, "shard-0000.rows")) == b"".join(pieces)
     assert place.backups() == {backup: frozenset({"shard-0000.rows"})}
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
+    """From a place into itself, as an export within one bucket does."""
+    first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
+    pieces = [bytes([n]) * MIB for n in range(count)]
+    place.write(first, "shard-0000.rows", iter(pieces))
+    place.write(second, "shard-0000.rows", place.read(first, "shard-0000.rows"))
+
+    assert b"".join(place.read(second, "shard-0000.rows")) == b"".join(pieces)
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
@@ -114,6 +126,9 @@ def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None
             place.backups()
         with pytest.raises(BackupFailed, match=r"backups in s3://"):
             list(place.read(new_id(NOW_MS), MANIFEST))
+    # The source is left where it is, however much more it would give.
+    with pytest.raises(BackupFailed, match=r"backups in s3://.*writing"):
+        nobody.write(new_id(NOW_MS), "shard-0000.rows", repeat(bytes(MIB)))
 
 
 def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -116,6 +116,36 @@ def test_one_tenant_moves_to_another_cluster(
     assert len(tasks) == done["tasks"]
 
 
+def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an export nor a data directory is made of nothing."""
+    exports = tmp_path / "exports"
+    export = ("backup", "export", "--in", backups, "--tenant", "acmee", "--to", exports)
+    restore = ("restore", "--from", backups, "--tenant", "acmee", "--node-id", "a")
+    for command in (export, (*restore, "--into", tmp_path / "data")):
+        code, _, error = said(capsys, *command)
+        assert (code, "holds nothing of a tenant acmee" in error) == (1, True)
+
+    assert BackupDirectory(exports).backups() == {}
+    code, _, error = said(capsys, "inspect", tmp_path / "data")
+    assert (code, "is no data directory" in error) == (1, True)
+
+
+def test_what_has_no_worker_is_shown_without(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stopped node's tasks as a table: each as many cells as there are columns."""
+    said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data"))
+    code, table, _ = said(capsys, "inspect", tmp_path / "data", "--tasks", "--limit", 1000)
+    header, *lines = table.splitlines()
+    column = header.split().index("WORKER")
+
+    assert code == 0
+    assert {line.split()[column] for line in lines} <= {"-", "ann", "bob"}
+    assert "-" in {line.split()[column] for line in lines}
+
+
 def test_a_restore_refuses_what_does_not_fit(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +162,10 @@ def test_a_restore_refuses_what_does_not_fit(
     code, _, error = said(
         capsys,
         *("restore", "--from", tmp_path / "nothing", "--node-id", "a", "--into", tmp_path / "b"),
+    )
+    assert (code, "nothing: there is no such directory" in error) == (1, True)
+    code, _, error = said(
+        capsys, *("restore", "--from", tmp_path, "--node-id", "a", "--into", tmp_path / "b")
     )
     assert (code, "there is no complete backup" in error) == (1, True)
     assert said(capsys, "backup", "ls", "--in", "s3://")[0] == 2

@@ -59,6 +59,7 @@ def test_the_written_configuration_is_one_a_node_takes(tmp_path: Path) -> None:
         assert settings.cluster_secret == "0123456789abcdef"
         assert settings.artifacts.provider == "local"
         assert settings.artifacts.directory == tmp_path / "artifacts"
+        assert settings.backup.directory == tmp_path / "backups"
         assert "codeq:admin" in settings.auth.producer[0].tokens[0].scopes
 
 
