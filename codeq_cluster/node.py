@@ -46,7 +46,8 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import SafetyViolated, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
-from codeq_cluster.node_metrics import register_gauges, register_tls
+from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
+from codeq_cluster.node_outages import Outages
 from codeq_cluster.outbound import Sender, Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
@@ -65,7 +66,7 @@ from codeq_cluster.wire import Mesh, http_certificates, link_certificates
 
 log = logging.getLogger(__name__)
 
-EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold, or the disk has failed.
+EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
 _NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
 HANDOVER_S = 1.0  # A planned stop waits this long for other nodes to take the leaderships over.
@@ -210,6 +211,7 @@ class Node:
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),
                 on_behind=partial(self._on_behind, shard),
+                on_storage_failed=partial(self._on_storage_failed, shard),
             )
             engine.attach(group)
             self._groups.append(group)
@@ -465,6 +467,15 @@ class Node:
             ShardReplica(store, group, engine)
             for store, group, engine in zip(self._shards, self._groups, self._engines, strict=True)
         ]
+        self._outages = Outages(
+            replicas=replicas,
+            path=self.settings.data_dir,
+            min_free_bytes=self.settings.store.min_free_bytes,
+            hand_over=self._hand_over,
+            fatal=_stop_at_once,
+        )
+        fetching.spawn(self._outages.watch())
+        register_outages(self.metrics, self._outages)
         server = SnapshotServer(
             node_id=self.settings.node_id,
             stores=stores,
@@ -479,7 +490,7 @@ class Node:
             calls=mesh,
             bytes_per_s=self.settings.raft.snapshot_bytes_per_s,
             took=self.metrics.snapshot_taken,
-            failed=_stop_at_once,
+            failed=self._on_storage_failed,
         )
 
         def fetch(shard: int) -> None:
@@ -489,6 +500,9 @@ class Node:
 
     def _on_behind(self, shard: int) -> None:
         self._fetch(shard)
+
+    def _on_storage_failed(self, shard: int, error: BaseException) -> None:
+        self._outages.failed(shard, error)
 
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
@@ -575,9 +589,12 @@ class Node:
     def missing(self) -> list[str]:
         """Name what keeps this node from being ready."""
         reasons = []
+        out = self._outages.out
         for group in self._groups:
             status = group.status()
-            if status.leader is None or (status.is_leader and not status.ready):
+            if status.shard in out:
+                reasons.append(f"shard {status.shard}: {out[status.shard].text}")
+            elif status.leader is None or (status.is_leader and not status.ready):
                 reasons.append(f"shard {status.shard} has no leader")
             elif status.applied_index < status.commit_index:
                 behind = status.commit_index - status.applied_index

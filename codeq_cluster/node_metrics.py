@@ -8,6 +8,7 @@ from typing import Any
 from codeq_cluster.api.server import HttpServer
 from codeq_cluster.broker.engine import Engine
 from codeq_cluster.core.task import Counters
+from codeq_cluster.node_outages import Outages
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
@@ -36,6 +37,22 @@ def register_gauges(
         ("shard",),
         lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
         counter=True,
+    )
+
+
+def register_outages(metrics: Metrics, outages: Outages) -> None:
+    """Register what tells of the disk, and of the replicas that have stepped back."""
+    metrics.read_at_scrape(
+        "codeq_disk_free_bytes",
+        "Free on the data directory's disk.",
+        (),
+        lambda: [((), float(outages.free_bytes))],
+    )
+    metrics.read_at_scrape(
+        "codeq_replica_out",
+        "Replicas of this node that take no part, by reason.",
+        ("shard", "reason"),
+        lambda: [((str(shard), out.reason.value), 1.0) for shard, out in outages.out.items()],
     )
 
 

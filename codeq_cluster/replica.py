@@ -1,10 +1,12 @@
-"""Replica: one shard of a node as a whole, where its state is exchanged for a later one."""
+"""Replica: one shard of a node as a whole, where its store is exchanged or opened anew."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from codeq_cluster.broker.engine import Engine
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.rocks import RocksShard
 
@@ -22,6 +24,7 @@ class ShardReplica:
         self._store = store
         self._group = group
         self._engine = engine
+        self._changing = asyncio.Lock()
 
     @property
     def leader(self) -> str | None:
@@ -38,7 +41,11 @@ class ShardReplica:
 
     def wants(self, index: int, term: int) -> bool:
         """Tell whether a snapshot of that entry leads this replica forward."""
-        return not self._group.status().is_leader and self._group.wants_snapshot(index, term)
+        return (
+            self._group.running
+            and not self._group.status().is_leader
+            and self._group.wants_snapshot(index, term)
+        )
 
     async def exchange(self, index: int, term: int) -> bool:
         """Put the received snapshot in the place of the state, and go on from there.
@@ -46,17 +53,50 @@ class ShardReplica:
         False when it leads this replica forward no more; then nothing has changed.
 
         Raises:
-            StorageFailed: The disk refused; the node must stop.
+            StorageFailed: The disk refused; `reopen` has to follow.
             DataDirectoryRefused: What was received does not fit; likewise.
         """
-        if not self.wants(index, term):
-            return False
-        idle = asyncio.Event()
-        self._group.pause(idle.set)
-        await idle.wait()
-        # From here to the end without another turn of the loop: nobody sees a closed store.
-        puts, _ = self._group.rows_after_snapshot(index, term)
-        self._store.replace(puts)
-        self._engine.reload()
-        self._group.resume()
-        return True
+        async with self._changing:
+            if not self.wants(index, term):
+                return False
+            failure = await self._pause()
+            if failure is not None:
+                raise StorageFailed(f"before a snapshot took its place: {failure}") from failure
+            # From here to the end without another turn of the loop: nobody sees a closed store.
+            puts, _ = self._group.rows_after_snapshot(index, term)
+            self._store.replace(puts)
+            self._engine.reload()
+            self._group.resume()
+            return True
+
+    async def withdraw(self) -> None:
+        """Promise nothing any more; `reopen` ends that."""
+        async with self._changing:
+            # A flush that fails now is as good as one that never was: the disk is read anew.
+            await self._pause()
+
+    async def reopen(self) -> None:
+        """Go on with what the disk holds, once the replica has withdrawn.
+
+        Raises:
+            DataDirectoryRefused: The store cannot be opened, or is damaged; may be tried again.
+            StorageFailed: It cannot be read; likewise.
+        """
+        async with self._changing:
+            await self._pause()
+            opening = asyncio.ensure_future(asyncio.to_thread(self._store.reopen))
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # A thread cannot be cancelled, and whoever stops the node closes the store next.
+                with suppress(StorageFailed, DataDirectoryRefused):
+                    await opening
+                raise
+            self._engine.reload()
+            self._group.resume()
+
+    async def _pause(self) -> BaseException | None:
+        """Pause the group; return what the flush under way failed with."""
+        idle: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._group.pause(idle.set_result)
+        return await idle

@@ -93,11 +93,17 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """RocksDB, one directory a shard."""
+    """RocksDB, one directory a shard.
+
+    Attributes:
+        min_free_bytes: Of the file system; with less, the node steps back before writes fail. 0:
+            only then. At 100 MB/s of writes a second's notice, and room for what is under way.
+    """
 
     block_cache_bytes: int = 256 * 2**20
     memtable_bytes: int = 16 * 2**20
     bloom_bits: int = 10
+    min_free_bytes: int = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

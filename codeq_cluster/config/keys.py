@@ -378,6 +378,12 @@ _STORE = _section(
         ("block_cache_bytes", _MIB, 2**40, "of RocksDB's block cache, all shards together"),
         ("memtable_bytes", _MIB, 4096 * _MIB, "of one memtable"),
         ("bloom_bits", 1, 32, "of a key in the bloom filters"),
+        (
+            "min_free_bytes",
+            0,
+            2**40,
+            "free on the disk; a node with less steps back; 0 waits until a write fails",
+        ),
     ),
 )
 

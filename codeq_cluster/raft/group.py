@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from codeq_cluster.errors import SafetyViolated
+from codeq_cluster.errors import SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
@@ -74,6 +74,7 @@ class RaftGroup:
         settings: RaftSettings,
         on_fatal: Callable[[BaseException], None],
         on_behind: Callable[[], None] = lambda: None,
+        on_storage_failed: Callable[[BaseException], None] | None = None,
         rules: Rules = ALL_RULES,
     ) -> None:
         """Wire the group; nothing happens before `start`.
@@ -94,6 +95,8 @@ class RaftGroup:
             settings: Times and sizes.
             on_fatal: Called once when the replica must stop; no turn follows.
             on_behind: Called, again and again, while the leader lacks what this node needs.
+            on_storage_failed: Called when the disk refused and the group has paused itself;
+                `resume` may follow, on a store that was opened anew. Without it, that is fatal.
             rules: Production keeps the default; tests show what a rule prevents.
         """
         assert node_id in nodes, "a group is run by one of its voters"
@@ -109,6 +112,7 @@ class RaftGroup:
         self._settings = settings
         self._on_fatal = on_fatal
         self._on_behind = on_behind
+        self._on_storage_failed = on_storage_failed
         self._rules = rules
         self._sync = settings.durability is Durability.FSYNC
         self._counters: Counter[str] = Counter()
@@ -147,12 +151,12 @@ class RaftGroup:
         self._led_term = 0
         self._told_commit = 0
         self._leader_changes = 0
-        self._running = False
+        self._running = self._paused = False
         self._turn_s = settings.turn_ms / 1000
         self._turned_at = float("-inf")
         self._flushing = False
         self._wanted = False
-        self._idle: Callable[[], None] | None = None
+        self._idle: Callable[[BaseException | None], None] | None = None
         self._soon: Handle | None = None
         self._timer: Handle | None = None
         self._timer_at = float("inf")
@@ -198,7 +202,7 @@ class RaftGroup:
         )
         self._digests.applied(self._applied, self._machine.digest)
         self._role = (self._engine.term(), False, None)
-        self._running = True
+        self._running, self._paused = True, False
         self._elections.start(self._timers.now())
         self._source.follow(None)
         self._schedule()
@@ -212,22 +216,48 @@ class RaftGroup:
                 handle.cancel()
         self._soon = self._timer = None
 
-    def pause(self, idle: Callable[[], None]) -> None:
+    @property
+    def running(self) -> bool:
+        """Tell whether the group takes turns: it has been started, and is not paused."""
+        return self._running
+
+    def pause(self, idle: Callable[[BaseException | None], None]) -> None:
         """Take no more turns, so that the store can be exchanged under the group.
 
         Args:
-            idle: Called on the loop once no flush is under way, perhaps at once; `resume` follows.
-                Never, when that flush fails: then the replica stops.
+            idle: Called on the loop once no flush is under way, perhaps at once, with what that
+                flush failed with: then what the disk holds is unknown. `resume` follows.
         """
-        assert self._running, "a group is paused once"
+        if self._running:
+            self._stand_back()
+        if self._flushing:
+            assert self._idle is None, "a group is paused once"
+            self._idle = idle
+        else:
+            idle(None)
+
+    def _stand_back(self) -> None:
+        """Promise nothing any more; a leader asks the best of its peers to stand at once."""
+        engine = self._engine
+        if engine.leads():
+            peer = self._successor()
+            if peer is not None:
+                self._outbox.send(peer, TimeoutNow(term=engine.term()))
         self.stop()
+        self._paused = True
         self._barriers.fail()
         self._outbox.forget()
         self._source.follow(None)
-        if self._flushing:
-            self._idle = idle
-        else:
-            idle()
+
+    def _successor(self) -> str | None:
+        """Return who holds most of the log among the connected peers that answer."""
+        engine = self._engine
+        lately = self._timers.now() - self._settings.election_ms / 1000
+        return max(
+            sorted(self._connected),
+            key=lambda peer: (engine.answered_since(peer, lately), engine.match_index(peer)),
+            default=None,
+        )
 
     def rows_after_snapshot(self, index: int, term: int) -> Rows:
         """Return what the log's rows must be beside a snapshot's state; the group is paused."""
@@ -307,6 +337,9 @@ class RaftGroup:
             done: Called once, in a turn: True when a majority confirmed this leader after the call
                 and everything committed at the call is applied; False when it does not lead.
         """
+        if self._paused:
+            done(False)
+            return
         self._barriers.ask(done)
         self._schedule()
 
@@ -321,7 +354,7 @@ class RaftGroup:
         if not self._running or not self._engine.leads() or self._handover.peer is not None:
             return False
         if peer is None:
-            peer = max(sorted(self._connected), key=self._engine.match_index, default=None)
+            peer = self._successor()
         if peer not in self._connected:
             return False
         self._handover.begin(peer, self._timers.now())
@@ -331,11 +364,12 @@ class RaftGroup:
     def status(self) -> GroupStatus:
         """Show the group as it is now; `start` must have been called."""
         engine, journal = self._engine, self._journal
+        leads = self._running and engine.leads()
         return GroupStatus(
             shard=self._shard,
-            is_leader=engine.leads(),
-            ready=engine.leads() and self._led_term == engine.term(),
-            leader=engine.leader(),
+            is_leader=leads,
+            ready=leads and self._led_term == engine.term(),
+            leader=engine.leader() if self._running else None,
             term=engine.term(),
             commit_index=engine.commit_index(),
             applied_index=self._applied,
@@ -499,6 +533,8 @@ class RaftGroup:
             tolerated = 2 * self._settings.entries_in_flight_max
             caught_up = (
                 preferred in self._connected
+                # One that is paused, for want of disk space say, is connected and says nothing.
+                and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
                 and engine.match_index(preferred) + tolerated >= engine.commit_index()
             )
             if preferred != self._node_id and handover.preferred_due(caught_up=caught_up, now=now):
@@ -625,13 +661,11 @@ class RaftGroup:
         self._flushing = False
         if not self._running:
             idle, self._idle = self._idle, None
-            if idle is not None and error is not None:
-                self._fail(error)
-            elif idle is not None:
-                idle()
+            if idle is not None:
+                idle(error)
             return
         if error is not None:
-            # Never tried again: what the disk holds now is unknown.
+            # Never tried again: what the disk holds now is unknown until it is read anew.
             self._fail(error)
             return
         try:
@@ -679,6 +713,11 @@ class RaftGroup:
         return self._elections.deadline
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, StorageFailed) and self._on_storage_failed is not None:
+            _log.error("storage failed", extra={"shard": self._shard, "error": str(error)})
+            self._stand_back()
+            self._on_storage_failed(error)
+            return
         _log.critical("replica stops", extra={"shard": self._shard}, exc_info=error)
         self.stop()
         self._barriers.fail()

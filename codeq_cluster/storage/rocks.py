@@ -8,6 +8,7 @@ newer than the log that led to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +30,7 @@ from rocksdict import (
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.exchange import exchange, incoming_path
+from codeq_cluster.storage.exchange import exchange, incoming_path, settle
 
 TermAt = Callable[[Callable[[bytes], bytes | None], int], int | None]
 
@@ -129,21 +130,63 @@ class RocksShard:
         Raises:
             StorageFailed: The disk refused; the node must stop, the next start goes on from there.
         """
-        prepared = RocksShard(incoming_path(self._path), settings=self._settings, cache=self._cache)
-        prepared.log.write(log_rows, delete_ranges=[(b"", b"\xff")], sync=True)
-        prepared.close()
-        self.close()
         try:
+            prepared = RocksShard(
+                incoming_path(self._path), settings=self._settings, cache=self._cache
+            )
+            try:
+                prepared.log.write(log_rows, delete_ranges=[(b"", b"\xff")], sync=True)
+            finally:
+                prepared.close()
+            self.close()
             exchange(self._path)
-            self._db = self._open()
+            self._go_on()
         except (OSError, DataDirectoryRefused) as error:
             raise StorageFailed(f"exchanging {self._path}: {error}") from error
+
+    def reopen(self) -> None:
+        """Close the directory and open it again: what counts is what the disk has.
+
+        RocksDB writes nothing any more after a write that failed. `state` and `log` stay the
+        objects they are; reads fail meanwhile, and until it succeeds. Blocks for as long as it
+        takes to read the write-ahead log; may be called from a thread.
+
+        Raises:
+            DataDirectoryRefused: It cannot be opened, or is damaged; may be tried again.
+        """
+        # It has failed already: what it says at the end is no news.
+        with suppress(StorageFailed):
+            self.close()
+        try:
+            settle(self._path)
+        except OSError as error:
+            raise DataDirectoryRefused(_why_refused(self._path, error)) from error
+        try:
+            self._go_on()
+        except (StorageFailed, ValueError) as error:
+            raise DataDirectoryRefused(_why_refused(self._path, error)) from error
+
+    def _go_on(self) -> None:
+        db = self._open()
+        try:
+            self.log.open(db)
+            self.state.open(db)
+        except BaseException:
+            # A handle that is held keeps the directory locked.
+            for part in (self.log, self.state, db):
+                with suppress(Exception):
+                    part.close()
+            raise
+        self._db = db
         self._is_open = True
-        self.log.open(self._db)
-        self.state.open(self._db)
 
     def properties(self) -> dict[str, float]:
-        """Return RocksDB's own numbers, summed over both families where that makes sense."""
+        """Return RocksDB's own numbers, summed over both families where that makes sense.
+
+        Empty while the directory is closed.
+        """
+        if not self._is_open:
+            return {}
         # Those that are open already: one opened for the question would flush its memtable when it
         # is let go of, on the loop, with every look at the metrics.
         families = (self.state.family, self.log.family)

@@ -64,6 +64,8 @@ class SimCluster:
         acknowledged: Values whose client was told "done".
         flush_s: Draws the seconds a disk write takes.
         snapshot_s: Draws the seconds half of a snapshot's way takes.
+        outage_s: Draws the seconds until a node whose disk refused a write tries again.
+        outages: Writes refused so far.
         snapshot_arrives: Draws whether a snapshot that was fetched is whole.
         at_exchange: Called with the node right before its disk is exchanged, and right after.
         snapshots: Installed so far.
@@ -94,6 +96,8 @@ class SimCluster:
         self.acknowledged: dict[bytes, int] = {}
         self.flush_s: Callable[[], float] = lambda: 0.001
         self.snapshot_s: Callable[[], float] = lambda: 0.01
+        self.outage_s: Callable[[], float] = lambda: 1.0
+        self.outages = 0
         self.snapshot_arrives: Callable[[], bool] = lambda: True
         self.at_exchange: Callable[[str], None] = lambda _node_id: None
         self.snapshots = 0
@@ -133,6 +137,7 @@ class SimCluster:
             settings=self.settings,
             on_fatal=partial(self._fatal, node_id),
             on_behind=partial(self._behind, node_id),
+            on_storage_failed=partial(self._storage_failed, node_id),
             rules=self.rules,
         )
         node = SimNode(
@@ -192,6 +197,24 @@ class SimCluster:
         if not self.expect_fatal:
             raise InvariantViolated(f"{node_id} stopped itself: {error}") from error
 
+    # Disks that refuse: what a node does around its groups, but for asking how much room there is.
+
+    def _storage_failed(self, node_id: str, _error: BaseException) -> None:
+        node = self.nodes[node_id]
+        self.outages += 1
+        node.timers.call_later(self.outage_s(), partial(self._reopen, node))
+
+    def _reopen(self, node: SimNode) -> None:
+        disk = self.disks[node.id]
+        disk.full = False
+        disk.crash(self.random)
+        node.machine.load()
+        node.group.resume()
+        # As after a start: what was known to be committed is learnt again.
+        node.commit = node.applied = 0
+        self._check_promises(node.id)
+        self.check()
+
     # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
 
     def _behind(self, node_id: str) -> None:
@@ -202,7 +225,7 @@ class SimCluster:
 
     def _fetch(self, node: SimNode) -> None:
         leader = self.nodes.get(node.group.status().leader or "")
-        if leader is None or leader.fatal is not None or (leader.id, node.id) in self.network.cut:
+        if leader is None or not leader.group.running or (leader.id, node.id) in self.network.cut:
             node.reseeding = False
             return
         leader.group.hold()
@@ -218,13 +241,22 @@ class SimCluster:
         self, node: SimNode, rows: list[tuple[bytes, bytes]], *, index: int, term: int
     ) -> None:
         node.reseeding = False
-        wanted = node.fatal is None and not node.group.status().is_leader
+        wanted = node.group.running and not node.group.status().is_leader
         if wanted and self.snapshot_arrives() and node.group.wants_snapshot(index, term):
             node.group.pause(partial(self._exchange, node, rows, index=index, term=term))
 
     def _exchange(
-        self, node: SimNode, rows: list[tuple[bytes, bytes]], *, index: int, term: int
+        self,
+        node: SimNode,
+        rows: list[tuple[bytes, bytes]],
+        error: BaseException | None,
+        *,
+        index: int,
+        term: int,
     ) -> None:
+        if error is not None:
+            self._storage_failed(node.id, error)
+            return
         puts, _ = node.group.rows_after_snapshot(index, term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:

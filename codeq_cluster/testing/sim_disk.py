@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from random import Random
 
+from codeq_cluster.errors import StorageFailed
 from codeq_cluster.testing.sim_clock import SimTimers
 
 _Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]
@@ -16,6 +17,9 @@ class SimDisk:
 
     Every write is one record of a write-ahead log: a sync makes it and all earlier ones durable, a
     crash keeps a prefix of the records that holds at least the durable ones.
+
+    Attributes:
+        full: Every write is refused; what came of a refused one is known after `crash` alone.
     """
 
     def __init__(self) -> None:
@@ -23,6 +27,7 @@ class SimDisk:
         self._keys: list[bytes] = []
         self._durable: dict[bytes, bytes] = {}
         self._volatile: list[_Batch] = []
+        self.full = False
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -56,7 +61,11 @@ class SimDisk:
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
         sync: bool,
     ) -> None:
-        """Apply the range deletes, then the puts; durable with all earlier writes when `sync`."""
+        """Apply the range deletes, then the puts; durable with all earlier writes when `sync`.
+
+        Raises:
+            StorageFailed: The disk is full.
+        """
         for start, end in delete_ranges:
             low, high = bisect_left(self._keys, start), bisect_left(self._keys, end)
             for key in self._keys[low:high]:
@@ -67,6 +76,8 @@ class SimDisk:
                 insort(self._keys, key)
             self._rows[key] = value
         self._volatile.append((puts, delete_ranges))
+        if self.full:
+            raise StorageFailed("no space left")
         if sync:
             self._harden(len(self._volatile))
 

@@ -41,6 +41,7 @@ class Options:
         slow_disk: Flushes sometimes take up to half a second.
         small: Batches, caches and logs so small that their edges are met all the time.
         away: A node is cut off or down for so long that the others forget what it needs.
+        full: A node's disk refuses every write for a while.
         torn: Part of the snapshots that come damaged, and of the exchanges in which the node dies.
         in_flight: Entries a leader may propose ahead; many of them close the windows.
     """
@@ -59,6 +60,7 @@ class Options:
     in_flight: int
     away: float
     torn: float
+    full: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class Report:
     counters: Counter[str]
 
 
-def draw_options(random: Random) -> Options:
+def draw_options(random: Random, *, full: float) -> Options:
     """Draw a mix of faults: each is present in about half of the seeds."""
 
     def sometimes(value: float) -> float:
@@ -116,6 +118,7 @@ def draw_options(random: Random) -> Options:
         in_flight=random.choice((1, 4, 8, 64)),
         away=random.choice((0.0, 0.002, 0.004)),
         torn=sometimes(0.2),
+        full=full,
     )
 
 
@@ -141,7 +144,10 @@ class _Run:
         self._seed = seed
         self._trace = trace
         self._random = random = Random(seed)  # noqa: S311 - a schedule, not a secret
-        self._options = options = draw_options(random)
+        # Of their own: a seed's other faults stay what they are.
+        self._disks = disks = Random(f"{seed}/disks")  # noqa: S311 - likewise
+        full = 0.004 if disks.random() < 0.5 else 0.0
+        self._options = options = draw_options(random, full=full)
         self._cluster = SimCluster(
             options.nodes,
             random=random,
@@ -156,6 +162,7 @@ class _Run:
         else:
             self._cluster.flush_s = lambda: random.choice((0.0002, 0.001, 0.004))
         self._cluster.snapshot_s = lambda: random.choice((0.001, 0.02, 0.2, 1.5))
+        self._cluster.outage_s = lambda: disks.choice((0.05, 0.5, 3.0))
         self._cluster.snapshot_arrives = lambda: random.random() >= options.torn
         self._cluster.at_exchange = self._at_exchange
         self._values = count()
@@ -184,6 +191,7 @@ class _Run:
             self._network_faults()
             self._send_away()
             self._crash_and_restart()
+            self._fill_a_disk()
             self._step()
 
     def calm(self) -> None:
@@ -199,6 +207,8 @@ class _Run:
         cluster.at_exchange = lambda _node_id: None
         cluster.flush_s = lambda: 0.001
         cluster.heal()
+        for disk in cluster.disks.values():
+            disk.full = False
         self._down.clear()
         for node_id in cluster.ids:
             if node_id not in cluster.nodes:
@@ -224,6 +234,7 @@ class _Run:
         states = sorted((node.id, node.machine.digest.hex()) for node in cluster.nodes.values())
         terms = max((node.group.status().term for node in cluster.nodes.values()), default=0)
         self._counters["snapshots"] = cluster.snapshots
+        self._counters["outages"] = cluster.outages
         return Report(
             seed=self._seed,
             options=self._options,
@@ -356,6 +367,13 @@ class _Run:
             for node_id in victims:
                 self._crash(node_id, down_s=random.uniform(0.05, 4.0))
 
+    def _fill_a_disk(self) -> None:
+        random, cluster = self._disks, self._cluster
+        if random.random() < self._options.full:
+            node_id = random.choice(cluster.ids)
+            self.note(f"full {node_id}")
+            cluster.disks[node_id].full = True
+
     def _slow_flush(self) -> float:
         if self._random.random() < 0.02:
             return self._random.uniform(0.05, 0.5)
@@ -412,6 +430,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
             f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
             f"{report.counters['snapshots']} snapshots{' of a small log' * report.options.small}, "
+            f"{report.counters['outages']} outages, "
             f"digest {report.digest}",
         )
     seconds = time.monotonic() - began

@@ -11,6 +11,8 @@ from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
 
+ANSWER = 2
+
 
 @pytest.mark.parametrize("node_ids", ["A", "AB", "ABC", "ABCDE"])
 def test_a_cluster_of_any_size_elects_and_commits(node_ids: str) -> None:
@@ -264,19 +266,89 @@ def test_nothing_is_called_after_stop() -> None:
     assert sent == len(cluster.acknowledged)
 
 
-def test_a_failed_flush_stops_the_replica_for_good() -> None:
-    """What the disk holds is unknown, so nothing is tried again and nothing is promised."""
+def test_a_failed_flush_takes_the_replica_out_until_its_disk_is_read_anew() -> None:
+    """What the disk holds is unknown until then, so nothing is promised."""
+    cluster = settled()
+    wire = Wiretap(cluster)
+    cluster.outage_s = lambda: 5.0
+    cluster.disks["B"].full = True
+    propose(cluster, 3)
+    answers = len(wire.of(ANSWER, "B", "A"))
+    propose(cluster, 3, prefix="more")
+
+    assert 1 == cluster.outages
+    assert not cluster.nodes["B"].group.running
+    assert answers == len(wire.of(ANSWER, "B", "A"))
+    assert 6 == len(cluster.acknowledged)
+
+    cluster.run(6.0)
+
+    assert cluster.nodes["B"].group.running
+    cluster.check_converged()
+
+
+def test_a_leader_whose_disk_is_full_gives_up_its_place() -> None:
+    """It asks the best of its peers to stand, so nobody waits for its silence to be noticed."""
+    cluster = settled()
+    propose(cluster, 3)
+    cluster.disks["A"].full = True
+    cluster.outage_s = lambda: 5.0
+
+    assert cluster.propose(b"first refused")
+    took_s = cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    propose(cluster, 3, prefix="more")
+
+    assert took_s < cluster.settings.election_ms / 1000 / 2
+    assert not cluster.nodes["A"].group.status().is_leader
+    assert cluster.nodes["A"].source.term is None
+    assert 6 <= len(cluster.acknowledged)
+    cluster.run(8.0)
+    cluster.check_converged()
+
+
+def test_nobody_hands_over_to_a_node_that_is_out() -> None:
+    """It is connected and preferred, and says nothing: asking it would make clients wait."""
+    cluster = settled()
+    cluster.disks["A"].full = True
+    cluster.outage_s = lambda: 60.0
+    assert cluster.propose(b"first refused")
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    leader = cluster.leader()
+    assert leader is not None
+
+    cluster.run(30.0)
+
+    assert leader == cluster.leader()
+    assert 0 == cluster.nodes[leader].group.status().counters.get("handover_failed", 0)
+
+
+def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
+    """Whoever wires a group without a way back gets it stopped for good."""
     cluster = settled()
     cluster.expect_fatal = True
+    cluster.nodes["B"].group._on_storage_failed = None
+    cluster.disks["B"].full = True
 
-    def refuse(*_rows: object, **_options: object) -> None:
-        raise StorageFailed("no space left")
-
-    cluster.disks["B"].write = refuse
     propose(cluster, 3)
 
     assert isinstance(cluster.nodes["B"].fatal, StorageFailed)
     assert 3 == len(cluster.acknowledged)
+
+
+def test_a_group_that_is_out_answers_who_asks_it() -> None:
+    """A read is refused at once and does not wait for the disk."""
+    cluster = settled()
+    cluster.disks["A"].full = True
+    cluster.outage_s = lambda: 60.0
+    assert cluster.propose(b"first refused")
+    cluster.run(0.5)
+    answers: list[bool] = []
+
+    cluster.nodes["A"].group.barrier(answers.append)
+
+    assert [False] == answers
+    assert not cluster.nodes["A"].group.transfer("B")
+    assert cluster.nodes["A"].group.status().leader is None
 
 
 def test_a_damaged_log_refuses_to_start() -> None:

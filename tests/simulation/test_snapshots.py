@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from codeq_cluster.errors import StorageFailed
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
@@ -407,19 +406,20 @@ def test_the_exchange_waits_for_the_flush_under_way() -> None:
     assert (9, "C") == (journal(cluster, "B").term, journal(cluster, "B").voted_for)
 
 
-def test_a_flush_that_fails_before_the_exchange_stops_the_replica() -> None:
+def test_a_flush_that_fails_before_the_exchange_takes_the_replica_out() -> None:
     """What a disk holds that refused a write is unknown, whatever is written next."""
     cluster = voting_as_it_comes()
-    cluster.expect_fatal = True
-
-    def refuse(*_rows: object, **_options: object) -> None:
-        raise StorageFailed("no space left")
-
-    cluster.disks["B"].write = refuse
+    cluster.disks["B"].full = True
     cluster.run(0.5)
 
-    assert isinstance(cluster.nodes["B"].fatal, StorageFailed)
+    assert 1 == cluster.outages
+    assert not cluster.nodes["B"].group.running
     assert 0 == cluster.snapshots
+
+    cluster.run_until(lambda: caught_up(cluster))
+
+    assert 1 == cluster.snapshots
+    cluster.check_converged()
 
 
 # How much of the log is kept.

@@ -12,6 +12,7 @@ import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.testing.small_disk import small_disk
 
 from .conftest import open_rocks
 
@@ -169,6 +170,62 @@ def test_a_closed_store_fails_and_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         shard.state.commit({}, index=7, digest=DIGEST)
     assert 6 == shard.state.applied_index
+
+
+def filled_up(shard: RocksShard) -> int:
+    """Write rows of the log until one is refused; return its number."""
+    for index in range(7, 10_000):
+        try:
+            shard.log.write([(b"%d" % index, os.urandom(10_000))], sync=True)
+        except StorageFailed:
+            return index
+    raise AssertionError("a disk of any size")
+
+
+def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path) -> None:
+    """Every write that was answered is there; until then each is refused, though there is room."""
+    with small_disk(tmp_path / "disk", size_mib=16, pid=os.getpid) as disk:
+        path = disk.path / "s"
+        shard = filled(path)
+        disk.fill(leave_bytes=2**18)
+        written = filled_up(shard)
+        disk.free()
+        with pytest.raises(StorageFailed):
+            shard.log.write([(b"late", b"z")], sync=True)
+        state, log = shard.state, shard.log
+
+        shard.reopen()
+
+        assert (state, log) == (shard.state, shard.log)
+        assert 6 == state.applied_index
+        assert written > 8
+        assert all(log.get(b"%d" % index) is not None for index in range(2, written))
+        log.write([(b"late", b"z")], sync=True)
+        state.commit({b"7": b"x"}, index=7, digest=DIGEST)
+        shard.close()
+        again = open_rocks(path)
+        assert (b"z", b"x") == (again.log.get(b"late"), again.state.get(b"7"))
+        again.close()
+
+
+def test_a_store_that_cannot_be_opened_anew_stays_closed_until_it_can(tmp_path: Path) -> None:
+    """Reads fail and do not lie; the next try finds what is there."""
+    path = tmp_path / "s"
+    shard = filled(path)
+    current = path / "CURRENT"
+    held = current.read_bytes()
+    current.write_bytes(b"MANIFEST-999999\n")
+
+    with pytest.raises(DataDirectoryRefused, match="cannot be opened"):
+        shard.reopen()
+    with pytest.raises(StorageFailed):
+        shard.state.get(b"2")
+    assert {} == shard.properties()
+    current.write_bytes(held)
+    shard.reopen()
+
+    assert b"x" * 100 == shard.state.get(b"2")
+    shard.close()
 
 
 def test_the_engines_health_is_readable(tmp_path: Path) -> None:

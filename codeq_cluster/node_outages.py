@@ -1,0 +1,223 @@
+"""Outages: a node's replicas step back while its disk is full or has failed, and come back.
+
+A replica that is out takes no turns: it leads nothing, votes for nobody and acknowledges nothing;
+to its peers it is a node that is away. What it comes back with is what the disk holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5  # At 100 MB/s of writes a fifth of the default reserve.
+_PAUSE_S = 1.0
+_PAUSE_S_MAX = 30.0
+_STEADY_S = 60.0  # A replica that has worked for so long has got over its last failure.
+# Failures in a row, for another reason than want of room, before an operator has to look.
+_FAILURES_MAX = 5
+_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class Reason(StrEnum):
+    """Why a replica is out."""
+
+    DISK_FULL = "disk-full"
+    STORAGE_FAILED = "storage-failed"
+    GIVEN_UP = "given-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A replica that is out.
+
+    Attributes:
+        text: For the operator.
+    """
+
+    reason: Reason
+    text: str
+
+
+class Replica(Protocol):
+    """One shard on this node."""
+
+    async def withdraw(self) -> None:
+        """Promise nothing any more."""
+
+    async def reopen(self) -> None:
+        """Go on with what the disk holds; raises DataDirectoryRefused and StorageFailed."""
+
+
+class Outages:
+    """Takes the replicas of a node out and back in.
+
+    Args:
+        replicas: By shard.
+        path: The data directory.
+        min_free_bytes: With less, all replicas step back; they come back with half as much again.
+        hand_over: Gives the leaderships away while the disk still works; bounded.
+        fatal: Called with (shard, error) for what is no failure of the disk; does not return.
+        free_bytes: Asked in a thread; raises OSError.
+        rest: Waits some seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replicas: Sequence[Replica],
+        path: Path,
+        min_free_bytes: int,
+        hand_over: Callable[[], Awaitable[None]],
+        fatal: Callable[[int, BaseException], None],
+        free_bytes: Callable[[Path], int] | None = None,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._replicas = replicas
+        self._path = path
+        self._min_free_bytes = min_free_bytes
+        self._hand_over = hand_over
+        self._fatal = fatal
+        self._ask_free = free_bytes or free_bytes_of
+        self._rest = rest
+        self._low = False
+        self._alarm = False
+        self._out: dict[int, Outage] = {}
+        self._failures: Counter[int] = Counter()
+        self._back_since: dict[int, float] = {}
+        self._retry_at = float("-inf")
+        self._pause_s = _PAUSE_S
+        self.free_bytes = 0
+
+    @property
+    def out(self) -> dict[int, Outage]:
+        """Return the replicas that are out, by shard."""
+        return dict(self._out)
+
+    def failed(self, shard: int, error: BaseException) -> None:
+        """Note that a replica's disk refused; the replica has paused itself."""
+        if not isinstance(error, StorageFailed | DataDirectoryRefused):
+            self._fatal(shard, error)
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._back_since.get(shard, now) > _STEADY_S:
+            self._failures[shard] = 0
+            self._pause_s = _PAUSE_S
+        self._note(shard, error)
+        # The others share the disk.
+        self._alarm = True
+
+    async def watch(self) -> None:
+        """Look after the disk, for ever."""
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the disk was not looked after")
+            await self._rest(_LOOK_S)
+
+    async def look(self) -> None:
+        """Look once: take the replicas out when they must not go on, back when they may."""
+        await self._measure()
+        if self._alarm:
+            self._alarm = False
+            failed = min(self._out)
+            full = self._out[failed].reason is Reason.DISK_FULL
+            reason = Reason.DISK_FULL if full else Reason.STORAGE_FAILED
+            await self._withdraw(Outage(reason, f"the disk failed under shard {failed}"))
+        elif self._low:
+            if len(self._out) < len(self._replicas):
+                await self._hand_over()
+            text = (
+                f"{_mib(self.free_bytes)} MiB are free below {self._path}, "
+                f"store.minFreeBytes is {_mib(self._min_free_bytes)} MiB"
+            )
+            await self._withdraw(Outage(Reason.DISK_FULL, text))
+        elif asyncio.get_running_loop().time() >= self._retry_at:
+            await self._bring_back()
+
+    async def _measure(self) -> None:
+        try:
+            self.free_bytes = await asyncio.to_thread(self._ask_free, self._path)
+        except OSError as error:
+            # A disk that cannot be asked is found out by the next write.
+            log.warning("free space unknown", extra={"error": str(error)})
+            return
+        enough = self._min_free_bytes * (3 if self._low else 2) // 2
+        low = self.free_bytes < enough
+        if low != self._low:
+            self._low = low
+            log.log(
+                logging.ERROR if low else logging.WARNING,
+                "disk nearly full" if low else "disk has room again",
+                extra={"free_bytes": self.free_bytes, "min_free_bytes": self._min_free_bytes},
+            )
+
+    async def _withdraw(self, outage: Outage) -> None:
+        for shard, replica in enumerate(self._replicas):
+            if shard in self._out:
+                continue
+            self._take_out(shard, outage)
+            await replica.withdraw()
+
+    async def _bring_back(self) -> None:
+        """Open every store anew that is closed to writes; one after another, others work on."""
+        for shard in sorted(self._out):
+            if self._out[shard].reason is Reason.GIVEN_UP:
+                continue
+            try:
+                await self._replicas[shard].reopen()
+            except (StorageFailed, DataDirectoryRefused) as error:
+                self._note(shard, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may go on from it
+                self._fatal(shard, error)
+                continue
+            del self._out[shard]
+            self._back_since[shard] = asyncio.get_running_loop().time()
+            log.warning("replica is back", extra={"shard": shard})
+
+    def _note(self, shard: int, error: BaseException) -> None:
+        text = f"storage failed: {error}"
+        no_room = any(words in str(error) for words in _NO_ROOM)
+        self._failures[shard] += not no_room
+        if self._failures[shard] >= _FAILURES_MAX:
+            # Trying on could go on for ever, and the cause may be damage.
+            text += (
+                "; given up: stop the node, and when the disk is good again start it, or run "
+                f"codeq-cluster repair --data-dir {self._path}"
+            )
+            self._take_out(shard, Outage(Reason.GIVEN_UP, text))
+        else:
+            self._take_out(
+                shard, Outage(Reason.DISK_FULL if no_room else Reason.STORAGE_FAILED, text)
+            )
+        self._retry_at = asyncio.get_running_loop().time() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+
+    def _take_out(self, shard: int, outage: Outage) -> None:
+        self._out[shard] = outage
+        log.error(
+            "replica is out",
+            extra={"shard": shard, "reason": outage.reason.value, "error": outage.text},
+        )
+
+
+def free_bytes_of(path: Path) -> int:
+    """Return what this process may still write to the file system, in bytes; raises OSError."""
+    there = os.statvfs(path)
+    return there.f_bavail * there.f_frsize
+
+
+def _mib(size: int) -> int:
+    return size // 2**20

@@ -1,0 +1,148 @@
+"""Full disks: the node steps back, the others go on, and it returns once there is room."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.testing.accounting import audit
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.small_disk import SmallDisk, small_disk
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CYCLES_PER_S = 60.0
+WITHIN_S = 60.0
+DISK_MIB = 96
+RESERVE = 16 * 2**20
+SMALL = {"memtableBytes": 2**20, "minFreeBytes": 0}
+
+
+class Stage:
+    """A cluster whose node n2 has a small disk, and what n2 says of itself."""
+
+    def __init__(self, cluster: LocalCluster, disk: SmallDisk) -> None:
+        self.cluster = cluster
+        self.disk = disk
+
+    def load(self, command: str) -> Load:
+        """Return a load over all nodes that leaves the machine some room."""
+        return Load(
+            self.cluster.urls,
+            producer_token=PRODUCER_TOKEN,
+            worker_tokens=workers(WORKER_TOKENS, 8),
+            command=command,
+            cycles_per_s=CYCLES_PER_S,
+        )
+
+    async def said(self, path: str) -> tuple[int, str]:
+        """Return status and text of n2's answer."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self.cluster.urls["n2"] + path) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def out(self, *words: str) -> str:
+        """Wait until n2 says that it is not ready, for all these reasons; return the text."""
+
+        async def says() -> str | None:
+            status, text = await self.said("/readyz")
+            return text if status == 503 and all(word in text for word in words) else None
+
+        return await until(says, within_s=WITHIN_S, what=f"n2 out: {words}")
+
+    async def leads(self) -> bool:
+        """Tell whether n2 leads a shard."""
+        shards = await self.cluster.status("n2")
+        return shards is not None and any(each.is_leader for each in shards.values())
+
+    async def passed(self, load: Load, count: int) -> None:
+        """Wait until so many more calls are answered."""
+        upto = len(load.calls) + count
+
+        async def enough() -> bool:
+            return len(load.calls) >= upto
+
+        await until(enough, within_s=WITHIN_S, what=f"{count} calls")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """Run three nodes of two shards, n2 on a small disk."""
+    store = SMALL | getattr(request, "param", {})
+    cluster = LocalCluster(tmp_path, shards=2, settings={"store": store})
+    with small_disk(
+        cluster.nodes["n2"].data_path, size_mib=DISK_MIB, pid=lambda: cluster.pid("n2")
+    ) as disk:
+        async with cluster:
+            yield Stage(cluster, disk)
+
+
+@pytest.mark.timeout(240)
+async def test_a_disk_that_fills_up_under_load_costs_no_task(stage: Stage) -> None:
+    """Writes fail for want of room; the process lives on, and serves again without a restart."""
+    cluster = stage.cluster
+    pid = cluster.pid("n2")
+    async with stage.load("fills-up") as load:
+        await until(stage.leads, within_s=WITHIN_S, what="n2 leading the shard it prefers")
+        await stage.passed(load, 200)
+        load.avoid("n2")
+        stage.disk.fill(leave_bytes=2**18)
+        text = await stage.out("storage failed")
+        metrics = (await stage.said("/metrics"))[1]
+        out_and_leading = await stage.leads()
+        await stage.passed(load, 200)
+        stage.disk.free()
+        await cluster.wait_ready(["n2"], within_s=WITHIN_S)
+        load.allow("n2")
+        await stage.passed(load, 100)
+        drained = await load.drain(within_s=WITHIN_S)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert "No space left on device" in text or not stage.disk.real, text
+    assert 'codeq_replica_out{reason="disk-full",shard="' in metrics
+    assert not out_and_leading
+    assert verdict.clean, str(verdict)
+    assert drained
+    assert pid == cluster.pid("n2")
+    await cluster.wait_converged()
+
+
+@pytest.mark.parametrize("stage", [{"minFreeBytes": RESERVE}], indirect=True)
+async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
+    """Its leaderships are elsewhere before a write fails, and nobody notices."""
+    cluster = stage.cluster
+    if not stage.disk.real:
+        # Free space is the file system's own answer: here the reserve is all there is.
+        stage.disk.fill(leave_bytes=0)
+        await stage.out("storage failed")
+        return
+    async with stage.load("steps-back") as load:
+        await until(stage.leads, within_s=WITHIN_S, what="n2 leading the shard it prefers")
+        await stage.passed(load, 200)
+        load.avoid("n2")
+        stage.disk.fill(leave_bytes=RESERVE - 2**20)
+        text = await stage.out("store.minFreeBytes")
+        await stage.passed(load, 100)
+        stage.disk.free()
+        stage.disk.fill(leave_bytes=RESERVE + 2**20)
+        await stage.passed(load, 100)
+        still_out = (await stage.said("/readyz"))[0]
+        stage.disk.free()
+        await cluster.wait_ready(["n2"], within_s=WITHIN_S)
+        load.allow("n2")
+        drained = await load.drain(within_s=WITHIN_S)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert "15 MiB" in text or "14 MiB" in text, text
+    assert 503 == still_out
+    assert verdict.clean, str(verdict)
+    assert drained
+    assert "storage failed" not in cluster.nodes["n2"].log_path.read_text()
+    await cluster.wait_converged()

@@ -1,0 +1,207 @@
+"""Outages: when a node's replicas step back from their disk, and when they return."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageFailed
+from codeq_cluster.node_outages import Outages, Reason, free_bytes_of
+
+MIB = 2**20
+NO_ROOM = StorageFailed("writing: IO error: No space left on device: While appending")
+BROKEN = StorageFailed("writing: IO error: While fsync: Input/output error")
+
+
+class Store:
+    """A replica's disk: refuses to be opened as often as it is told to."""
+
+    def __init__(self, story: list[str], name: str) -> None:
+        self.refuse: BaseException | None = None
+        self._story = story
+        self._name = name
+
+    async def withdraw(self) -> None:
+        """Note it."""
+        self._story.append(f"{self._name} out")
+
+    async def reopen(self) -> None:
+        """Note it, or raise what the test wants."""
+        if self.refuse is not None:
+            self._story.append(f"{self._name} refused")
+            raise self.refuse
+        self._story.append(f"{self._name} back")
+
+
+class Stage:
+    """Two replicas on a disk whose room is what the test says."""
+
+    def __init__(self, *, min_free_bytes: int = 256 * MIB) -> None:
+        self.story: list[str] = []
+        self.stores = [Store(self.story, "0"), Store(self.story, "1")]
+        self.free = 1000 * MIB
+        self.fatal: list[BaseException] = []
+        self.outages = Outages(
+            replicas=self.stores,
+            path=Path("/data"),
+            min_free_bytes=min_free_bytes,
+            hand_over=self._hand_over,
+            fatal=lambda _shard, error: self.fatal.append(error),
+            free_bytes=lambda _path: self._ask(),
+        )
+
+    def _ask(self) -> int:
+        if self.free < 0:
+            raise OSError(5, "Input/output error")
+        return self.free
+
+    async def _hand_over(self) -> None:
+        self.story.append("hand over")
+
+    def reasons(self) -> dict[int, Reason]:
+        """Return why each replica is out that is."""
+        return {shard: out.reason for shard, out in self.outages.out.items()}
+
+    async def later(self) -> list[str]:
+        """Look once, when everything that is waited for is over; return what happened."""
+        self.story.clear()
+        self.outages._retry_at = float("-inf")
+        await self.outages.look()
+        return list(self.story)
+
+
+async def test_with_enough_room_nothing_happens() -> None:
+    """A look is a question and no more."""
+    stage = Stage()
+
+    assert [] == await stage.later()
+    assert 1000 * MIB == stage.outages.free_bytes
+
+
+async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> None:
+    """Leaderships go first; room that comes and goes by a little does not."""
+    stage = Stage()
+    stage.free = 255 * MIB
+
+    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert {0: Reason.DISK_FULL, 1: Reason.DISK_FULL} == stage.reasons()
+    assert "255 MiB are free below /data, store.minFreeBytes is 256 MiB" == (
+        stage.outages.out[0].text
+    )
+    stage.free = 383 * MIB
+    assert [] == await stage.later()
+    stage.free = 384 * MIB
+    assert ["0 back", "1 back"] == await stage.later()
+    assert {} == stage.reasons()
+    stage.free = 256 * MIB
+    assert [] == await stage.later()
+
+
+async def test_a_failed_write_takes_all_out() -> None:
+    """The others share the disk; after a pause each is opened anew."""
+    stage = Stage()
+
+    stage.outages.failed(1, BROKEN)
+    assert {1: Reason.STORAGE_FAILED} == stage.reasons()
+    await stage.outages.look()
+    assert ["0 out"] == stage.story
+    assert "the disk failed under shard 1" == stage.outages.out[0].text
+    await stage.outages.look()
+    assert ["0 out"] == stage.story
+
+    assert ["0 back", "1 back"] == await stage.later()
+    assert {} == stage.reasons()
+
+
+async def test_a_full_disk_is_tried_for_ever() -> None:
+    """Room comes back some day, and needs nobody to start the node again."""
+    stage = Stage(min_free_bytes=0)
+    stage.outages.failed(0, NO_ROOM)
+    await stage.outages.look()
+    stage.stores[0].refuse = DataDirectoryRefused("IO error: No space left on device: While")
+
+    for _ in range(20):
+        assert "0 refused" in await stage.later()
+    assert {0: Reason.DISK_FULL} == stage.reasons()
+    stage.stores[0].refuse = None
+
+    assert ["0 back"] == await stage.later()
+
+
+async def test_a_disk_that_stays_broken_is_given_up() -> None:
+    """Five times in a row, then an operator has to look; the other shard works on."""
+    stage = Stage()
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.stores[0].refuse = DataDirectoryRefused("the data directory cannot be opened: damage")
+
+    assert ["0 refused", "1 back"] == await stage.later()
+    for _ in range(2):
+        assert ["0 refused"] == await stage.later()
+    assert {0: Reason.STORAGE_FAILED} == stage.reasons()
+    assert ["0 refused"] == await stage.later()
+    assert {0: Reason.GIVEN_UP} == stage.reasons()
+    assert [] == await stage.later()
+
+    text = stage.outages.out[0].text
+    assert "cannot be opened: damage" in text
+    assert "codeq-cluster repair --data-dir /data" in text
+
+
+async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
+    """Opening it is not working with it."""
+    stage = Stage()
+    for _ in range(4):
+        stage.outages.failed(0, BROKEN)
+        await stage.outages.look()
+        assert ["0 back", "1 back"] == await stage.later()
+
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+
+    assert Reason.GIVEN_UP is stage.reasons()[0]
+    assert ["1 back"] == await stage.later()
+
+
+async def test_pauses_grow_and_are_bounded() -> None:
+    """A second at first, half a minute at most."""
+    stage = Stage(min_free_bytes=0)
+    now = asyncio.get_running_loop().time()
+    pauses = []
+    for _ in range(8):
+        stage.outages.failed(0, NO_ROOM)
+        pauses.append(round(stage.outages._retry_at - now))
+
+    assert [1, 2, 4, 8, 16, 30, 30, 30] == pauses
+
+
+async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
+    """Nobody goes on from a broken invariant."""
+    stage = Stage()
+    unsafe = SafetyViolated("two leaders in one term")
+    stage.outages.failed(0, unsafe)
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.stores[0].refuse = bug = AssertionError("a leader's state is exchanged")
+
+    await stage.later()
+
+    assert [unsafe, bug] == stage.fatal
+
+
+async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An unknown is no reason to stop, and is said."""
+    stage = Stage()
+    stage.free = -1
+
+    assert [] == await stage.later()
+    assert "free space unknown" in caplog.text
+
+
+def test_free_space_is_the_file_systems(tmp_path: Path) -> None:
+    """What is asked is what `df` shows as available."""
+    assert 0 < free_bytes_of(tmp_path) < 2**60
