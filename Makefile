@@ -65,6 +65,7 @@ $(VENV)/installed: $(VENV)/made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: $(VENV)/installed jepsen-lite/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e jepsen-lite
 	@touch $@

@@ -1,0 +1,121 @@
+"""Accounting: nothing lost (G1), nothing invented (G2), no refusal that was carried out (G3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jepsen_lite.checker.verdict import Verdict, Violation, judged
+from jepsen_lite.history import F
+from jepsen_lite.operations import History, Op, TaskOps
+
+
+def lost(history: History) -> Verdict:
+    """G1: a task whose create was acknowledged is there at the end.
+
+    Only a read at rest decides: a task that nobody looked at again leaves the verdict open.
+    """
+    acknowledged = [task for task in history.tasks.values() if task.acknowledged]
+    unread = [task for task in acknowledged if task.final is None]
+    found = [
+        Violation(
+            text=f"{task.id} was acknowledged and is gone",
+            events=(*task.acknowledged.events, *task.final.events),
+            task=task.id,
+        )
+        for task in acknowledged
+        if task.acknowledged and task.final and task.final.out.absent
+    ]
+    checked = 0 if unread else len(acknowledged)
+    note = f"{len(unread)} of {len(acknowledged)} tasks were not read at the end" if unread else ""
+    return judged("G1", found, checked=checked, note=note)
+
+
+def invented(history: History) -> Verdict:
+    """G2: whatever is delivered or read was sent by somebody, byte for byte."""
+    sent = {op.args.content for op in history.by_f[F.CREATE]}
+    found = []
+    checked = 0
+    for task in history.tasks.values():
+        of_task = {op.args.content for op in task.creates if op.ok and op.out.task == task.id}
+        for op, payload in _payloads(task):
+            checked += 1
+            if payload not in sent:
+                text = f"{task.id} was seen with a payload nobody sent: {payload[:80]!r}"
+            elif of_task and payload not in of_task:
+                text = f"{task.id} was seen with the payload of another: {payload[:80]!r}"
+            else:
+                continue
+            found.append(Violation(text=text, events=op.events, task=task.id))
+    return judged("G2", found, checked=checked)
+
+
+def dishonest(history: History) -> Verdict:
+    """G3: what was refused did not happen.
+
+    A refused create shows in a delivery or a read, a refused result or cancel in a read. Refused
+    and empty claims show as deliveries that nobody had: there are at most as many of those as
+    claims with an unknown outcome.
+    """
+    found: list[Violation] = []
+    checked = 0
+    for task in history.tasks.values():
+        checked += 1
+        found.extend(_refused_and_done(task))
+    unknown_claims = sum(op.possible and not op.ok for op in history.by_f[F.CLAIM])
+    ghosts = [(task, _ghosts(task)) for task in history.tasks.values() if not task.requeues]
+    count = sum(each for _, each in ghosts)
+    if count > unknown_claims:
+        task = max(ghosts, key=lambda pair: pair[1])[0]
+        text = (
+            f"{count} deliveries reached nobody, and only {unknown_claims} claims have an unknown"
+            f" outcome; the most of one task at {task.id}"
+        )
+        found.append(Violation(text=text, events=_shown(task), task=task.id))
+    return judged("G3", found, checked=checked)
+
+
+def _payloads(task: TaskOps) -> Iterator[tuple[Op, str]]:
+    for op in task.claims:
+        yield op, op.out.content
+    for op in task.reads:
+        if op.out.payload:
+            yield op, op.out.payload
+
+
+def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
+    if task.creates and not any(op.possible for op in task.creates):
+        events = tuple(n for op in task.creates for n in op.events) + _shown(task)
+        yield Violation(
+            text=f"{task.id} exists, and every create of it was refused",
+            events=events,
+            task=task.id,
+        )
+    possible = {op.args.content for op in task.results if op.possible}
+    refused = {op.args.content: op for op in task.results if not op.possible}
+    for read in task.reads:
+        content = read.out.content
+        if content and content in refused and content not in possible:
+            yield Violation(
+                text=f"the result of {task.id} is one that was refused",
+                events=(*refused[content].events, *read.events),
+                task=task.id,
+            )
+            break
+    cancelled = next((read for read in task.reads if read.out.error == "CANCELLED"), None)
+    if cancelled and not any(op.possible for op in task.cancels):
+        yield Violation(
+            text=f"{task.id} is cancelled, and no cancel was accepted",
+            events=(*(n for op in task.cancels for n in op.events), *cancelled.events),
+            task=task.id,
+        )
+
+
+def _ghosts(task: TaskOps) -> int:
+    """Return how many deliveries nobody had, at least."""
+    attempts = [op.out.attempt for op in task.claims]
+    seen = max([*attempts, *(read.out.attempt for read in task.reads)], default=0)
+    return max(0, seen - len(task.claims))
+
+
+def _shown(task: TaskOps) -> tuple[int, ...]:
+    return tuple(n for op in (*task.claims, *task.reads[-1:]) for n in op.events)

@@ -1,0 +1,153 @@
+"""Judging: every checker on one history, and what it all means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+from jepsen_lite.checker.accounting import dishonest, invented, lost
+from jepsen_lite.checker.attempts import exact
+from jepsen_lite.checker.completion import one_result, terminal_is_terminal
+from jepsen_lite.checker.delays import not_before_due
+from jepsen_lite.checker.idempotency import one_task_a_key
+from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
+from jepsen_lite.checker.liveness import (
+    abandoned_comes_back,
+    answered_in_time,
+    due_is_ready,
+    writes_again,
+)
+from jepsen_lite.checker.order import first_in_first_out, higher_first
+from jepsen_lite.checker.register import happened_at_moments
+from jepsen_lite.checker.replicas import converge
+from jepsen_lite.checker.validity import Demands, shortcomings
+from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
+from jepsen_lite.checker.webhooks import told
+from jepsen_lite.operations import History
+
+PROMISES = {
+    "G1": "no acknowledged task is lost",
+    "G2": "nothing is invented or altered",
+    "G3": "what was refused did not happen",
+    "G4": "one idempotency key, one task",
+    "G5": "lease tokens grow",
+    "G6": "no lease ends early",
+    "G7": "one result, from the holder of the lease",
+    "G8": "terminal is terminal",
+    "G9": "abandoned work comes back",
+    "G10": "attempts and dead letters are exact",
+    "G11": "delays hold",
+    "G12": "first in, first out in a shard, command and priority",
+    "G13": "higher priority first",
+    "G14": "leases that are kept up survive failovers",
+    "G15": "strong reads see what was answered",
+    "G16": "durable through a power cut of all nodes",
+    "G17": "replicas converge, one leader a term",
+    "G18": "faults of storage are contained",
+    "G19": "changes of membership are safe",
+    "G20": "shards recover by themselves",
+    "G21": "webhooks at least once, and true",
+    "G22": "every request is answered honestly and in time",
+}
+
+
+class Exit(IntEnum):
+    """How a command ends."""
+
+    VALID = 0
+    VIOLATION = 1
+    UNKNOWN = 2
+    BROKEN = 3
+
+
+class Judgement(Struct, frozen=True, kw_only=True):
+    """What is known after a run.
+
+    Attributes:
+        verdicts: One a guarantee, in their order.
+        shortcomings: What the run failed to do.
+    """
+
+    exit: Exit
+    verdicts: tuple[Verdict, ...]
+    shortcomings: tuple[str, ...]
+
+
+def verdicts(history: History) -> dict[str, Verdict]:
+    """Judge every guarantee, in order."""
+    moments, reads = happened_at_moments(history)
+    parts = [
+        lost(history),
+        invented(history),
+        dishonest(history),
+        one_task_a_key(history),
+        tokens_grow(history),
+        held_to_the_end(history),
+        _both(one_result(history), moments),
+        terminal_is_terminal(history),
+        abandoned_comes_back(history),
+        exact(history),
+        _both(not_before_due(history), due_is_ready(history)),
+        first_in_first_out(history),
+        higher_first(history),
+        kept_up(history),
+        reads,
+        converge(history),
+        writes_again(history),
+        told(history),
+        answered_in_time(history),
+    ]
+    found = {verdict.guarantee: verdict for verdict in parts}
+    for verdict in _under_faults(history, found):
+        found[verdict.guarantee] = verdict
+    return {guarantee: found[guarantee] for guarantee in PROMISES}
+
+
+def judge(history: History, demands: Demands) -> Judgement:
+    """Judge a run: a violation outweighs everything, and a run that did too little is no proof."""
+    found = verdicts(history)
+    missing = shortcomings(history, demands)
+    missing += [
+        f"{name} could not be judged: {found[name].note or 'nothing to judge'}"
+        for name in demands.proves
+        if found[name].valid is None
+    ]
+    if any(verdict.valid is False for verdict in found.values()):
+        how = Exit.VIOLATION
+    else:
+        how = Exit.UNKNOWN if missing else Exit.VALID
+    return Judgement(exit=how, verdicts=tuple(found.values()), shortcomings=tuple(missing))
+
+
+def _both(first: Verdict, second: Verdict) -> Verdict:
+    """Join two halves of one guarantee; either may find something to judge."""
+    assert first.guarantee == second.guarantee
+    violations = (*first.violations, *second.violations)
+    note = "; ".join(filter(None, (first.note, second.note)))
+    checked = first.checked + second.checked
+    return judged(first.guarantee, violations, checked=checked, note=note)
+
+
+def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
+    """Judge the guarantees that are others under a certain fault."""
+    setup = history.phases.get("setup")
+    nodes = len(setup.args.nodes) if setup else 0
+    struck = {fault.name for fault in history.faults if fault.applied}
+    dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
+    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17)]
+    return [
+        combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
+        if dark
+        else unknown("G16", "no power cut of all nodes"),
+        combined("G18", _judged(safety), note="safety under storage faults")
+        if struck & {"corrupt", "disk-error"}
+        else unknown("G18", "no fault of storage"),
+        combined("G19", _judged(safety), note="safety under changes of membership")
+        if struck & {"membership", "wipe"}
+        else unknown("G19", "no change of membership"),
+    ]
+
+
+def _judged(parts: list[Verdict]) -> list[Verdict]:
+    return [part for part in parts if part.valid is not None]

@@ -1,0 +1,299 @@
+"""Liveness: work comes back (G9, G11), shards recover (G20), requests are answered (G22)."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
+from jepsen_lite.history import F
+from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
+
+# After a lease ended, or the last fault, until its task can be had again.
+BACK_WITHIN_NS = 5 * SECOND
+# After a task was acknowledged, or became due.
+SEEN_WITHIN_NS = 2 * SECOND
+# A request that nobody waits for any more is dropped by then, counted from its deadline.
+DROPPED_WITHIN_NS = 5 * SECOND
+# After the last fault until every shard takes writes again; the second for 99 of 100.
+WRITES_WITHIN_NS = 15 * SECOND
+WRITES_MOSTLY_WITHIN_NS = 5 * SECOND
+RECOVERIES_FOR_P99 = 20
+# Beyond the deadline, for the answer's way and a busy machine.
+ANSWERED_WITHIN_NS = 2 * SECOND
+
+ATTEMPTS_DEFAULT = 5
+# Faults of a node that excuse it from answering; cut off from its peers it must refuse in time.
+_SILENCING = frozenset(
+    {"kill", "pause", "restart", "power", "reset", "cut-off-clients", "corrupt", "wipe"}
+)
+
+
+class _Open(Struct, frozen=True, kw_only=True):
+    """A span in which a task was there to be claimed: from, and until somebody may have."""
+
+    task: TaskOps
+    from_ns: int
+    until_ns: int
+    events: tuple[int, ...]
+
+
+def abandoned_comes_back(history: History) -> Verdict:
+    """G9: a task that nobody holds is found by whoever asks, and none is left over.
+
+    A claim that found nothing, in calm, contradicts every task that was ready all along.
+    """
+    spans = [*_of(history, _returned, BACK_WITHIN_NS), *_of(history, _fresh, SEEN_WITHIN_NS)]
+    found = list(_unseen(history, spans))
+    if "drained" in history.phases:
+        drained = history.phases["drained"]
+        found.extend(
+            Violation(
+                text=f"{task.id} is ready, and the queue was found empty",
+                events=(drained.i, *task.final.events),
+                task=task.id,
+            )
+            for task in history.tasks.values()
+            if task.final and task.final.out.location == "PENDING_LIST"
+        )
+    return judged("G9", found, checked=len(spans) if _empties(history) else 0)
+
+
+def due_is_ready(history: History) -> Verdict:
+    """G11: a delayed task can be had soon after it is due."""
+    spans = _of(history, _due, SEEN_WITHIN_NS)
+    found = list(_unseen(history, spans))
+    return judged("G11", found, checked=len(spans) if _empties(history) else 0)
+
+
+def writes_again(history: History) -> Verdict:
+    """G20: after the last fault every shard takes writes again, and soon."""
+    took: list[int] = []
+    found: list[Violation] = []
+    by_shard: dict[int, list[Op]] = defaultdict(list)
+    for op in history.by_f[F.CREATE]:
+        if op.args.shard >= 0:
+            by_shard[op.args.shard].append(op)
+    for since, until in history.calm:
+        if since == 0:
+            continue
+        for shard, ops in by_shard.items():
+            late = _recovery(ops, since=since, until=until)
+            if late is None:
+                continue
+            recovery_ns, tried = late
+            took.append(recovery_ns)
+            if recovery_ns > WRITES_WITHIN_NS:
+                found.append(
+                    Violation(
+                        text=f"shard {shard} took no write for {recovery_ns / SECOND:.1f} s"
+                        " after the last fault",
+                        events=tried.events,
+                    )
+                )
+    took.sort()
+    note = f"recoveries: {len(took)}"
+    if took:
+        worst = took[min(len(took) - 1, int(0.99 * len(took)))]
+        note += f", p99 {worst / SECOND:.2f} s, longest {took[-1] / SECOND:.2f} s"
+        if len(took) >= RECOVERIES_FOR_P99 and worst > WRITES_MOSTLY_WITHIN_NS:
+            found.append(Violation(text=f"shards recover too slowly: {note}"))
+    return judged("G20", found, checked=len(took), note=note)
+
+
+def answered_in_time(history: History) -> Verdict:
+    """G22: a node that runs answers every request by its deadline, with what it knows.
+
+    That what was answered 2xx has happened is G1's and G15's part.
+    """
+    silent = _by_node(history.faults)
+    found = []
+    checked = 0
+    for op in history.ops:
+        if not op.args.deadline_ms:
+            continue
+        latest_ns = (op.args.deadline_ms + op.args.wait_ms) * MS + ANSWERED_WITHIN_NS
+        ended_ns = min(op.done_ns, history.end_ns)
+        if any(f.begun_ns < ended_ns and f.ended_ns > op.call_ns for f in silent[op.node]):
+            continue
+        checked += 1
+        if ended_ns - op.call_ns > latest_ns:
+            took_s = (ended_ns - op.call_ns) / SECOND
+            text = f"{op.node} took {took_s:.1f} s for a {op.f}: {op.out.http} {op.out.code}"
+            found.append(Violation(text=text, events=op.events, task=op.args.task))
+        elif op.done_ns != NEVER_NS and op.out.http == 500:
+            text = f"{op.node} answered a {op.f} with 500"
+            found.append(Violation(text=text, events=op.events, task=op.args.task))
+    if not checked:
+        return unknown("G22", "no operation has a deadline")
+    return judged("G22", found, checked=checked)
+
+
+def _by_node(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
+    found: dict[str, list[Fault]] = defaultdict(list)
+    for fault in faults:
+        if fault.name in _SILENCING:
+            for node in fault.nodes:
+                found[node].append(fault)
+    return found
+
+
+def _recovery(ops: Sequence[Op], *, since: int, until: int) -> tuple[int, Op] | None:
+    """Return how long a shard took no write, and the first that was tried; None if unknown."""
+    tried = [op for op in ops if since <= op.call_ns < min(until, since + SECOND * 5)]
+    if not tried:
+        return None
+    answers = [op.ret_ns for op in ops if op.ok and op.call_ns >= since]
+    first_ns = min(answers, default=NEVER_NS)
+    if first_ns < until:
+        return first_ns - since, tried[0]
+    # Not within this calm: only a calm that was long enough says something.
+    return (until - since, tried[0]) if until - since > WRITES_WITHIN_NS else None
+
+
+def _empties(history: History) -> list[Op]:
+    return [op for op in history.by_f[F.CLAIM] if op.ok and not op.out.task]
+
+
+def _of(
+    history: History,
+    spans: Callable[[TaskOps], Iterator[tuple[int, int, tuple[int, ...]]]],
+    within_ns: int,
+) -> list[_Open]:
+    found = []
+    for task in history.tasks.values():
+        if task.creates and not task.args.ttl_ms and not task.requeues:
+            for from_ns, until_ns, events in spans(task):
+                begins_ns = from_ns + within_ns + history.clock_ns
+                if begins_ns < until_ns:
+                    found.append(
+                        _Open(task=task, from_ns=begins_ns, until_ns=until_ns, events=events)
+                    )
+    return found
+
+
+def _ends_ns(task: TaskOps) -> int:
+    """Return from when on the task may have ended, by anybody's doing."""
+    ending = [op.call_ns for op in (*task.results, *task.cancels) if op.possible]
+    return min(ending, default=NEVER_NS)
+
+
+def _fresh(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """From the acknowledgement to the first claim."""
+    acknowledged = task.acknowledged
+    if acknowledged is None or task.args.delay_ms:
+        return
+    first = task.first_claim
+    until_ns = first.call_ns if first else (0 if task.claims else NEVER_NS)
+    yield acknowledged.ret_ns, min(until_ns, _ends_ns(task)), acknowledged.events
+
+
+def _due(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """From the end of a delay to the next claim."""
+    acknowledged = task.acknowledged
+    if acknowledged is not None and task.args.delay_ms:
+        first = task.first_claim
+        until_ns = first.call_ns if first else (0 if task.claims else NEVER_NS)
+        due_ns = acknowledged.ret_ns + task.args.delay_ms * MS
+        yield due_ns, min(until_ns, _ends_ns(task)), acknowledged.events
+    for op in task.releases:
+        if op.ok and op.f is F.NACK and op.args.delay_ms and not op.out.dead:
+            due_ns = op.ret_ns + op.args.delay_ms * MS
+            yield due_ns, _until_ns(task, op.args.token), op.events
+
+
+def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """From an abandon, or the end of a lease, to the next claim."""
+    most = task.args.attempts_max or ATTEMPTS_DEFAULT
+    for claim in task.claims:
+        token = claim.out.token
+        released = [op for op in task.releases if op.possible and op.args.token == token]
+        if claim.out.attempt >= most or len(released) > 1:
+            continue
+        until_ns = _until_ns(task, token)
+        if not released:
+            yield _expired_ns(task, claim), until_ns, claim.events
+        elif released[0].ok and released[0].f is F.ABANDON:
+            yield released[0].ret_ns, until_ns, released[0].events
+
+
+def _until_ns(task: TaskOps, token: int) -> int:
+    claims = [claim.call_ns for claim in task.claims if claim.out.token > token]
+    return min([*claims, _ends_ns(task)])
+
+
+def _expired_ns(task: TaskOps, claim: Op) -> int:
+    """Return when a lease had certainly ended by itself."""
+    ends_ns = claim.ret_ns + claim.args.lease_ms * MS
+    for beat in task.heartbeats:
+        if beat.possible and beat.args.token == claim.out.token:
+            served_ns = beat.ret_ns if beat.ok else _dropped_ns(beat)
+            ends_ns = max(ends_ns, served_ns + beat.args.lease_ms * MS)
+    return ends_ns
+
+
+def _dropped_ns(op: Op) -> int:
+    """Return when an unanswered request can no longer take effect."""
+    return op.call_ns + (op.args.deadline_ms + op.args.wait_ms) * MS + DROPPED_WITHIN_NS
+
+
+def _unseen(history: History, spans: Sequence[_Open]) -> Iterator[Violation]:
+    """Yield claims that found nothing while a task was there all along, nothing else in the way."""
+    by_command: dict[str, list[_Open]] = defaultdict(list)
+    for span in spans:
+        by_command[span.task.args.command].append(span)
+    longest = {command: _Longest(each) for command, each in by_command.items()}
+    shadows = _Shadows(history)
+    for empty in _empties(history):
+        there = longest.get(empty.args.command)
+        since = history.calm_since(empty.call_ns, empty.ret_ns)
+        if there is None or since is None:
+            continue
+        settled_ns = max(since + BACK_WITHIN_NS if since else 0, shadows.until_ns(empty.ret_ns))
+        if empty.call_ns < settled_ns:
+            continue
+        missed = there.at(empty.call_ns)
+        if missed is not None and missed.until_ns > empty.ret_ns:
+            yield Violation(
+                text=f"{missed.task.id} was there to be claimed, and a claim found nothing",
+                events=(*missed.events, *empty.events),
+                task=missed.task.id,
+            )
+
+
+class _Longest:
+    """Spans by their beginning, to find the one that lasts longest of those begun."""
+
+    def __init__(self, spans: Sequence[_Open]) -> None:
+        ranked = sorted(spans, key=lambda span: span.from_ns)
+        self._from_ns = [span.from_ns for span in ranked]
+        self._longest: list[_Open] = []
+        for span in ranked:
+            if self._longest and self._longest[-1].until_ns >= span.until_ns:
+                self._longest.append(self._longest[-1])
+            else:
+                self._longest.append(span)
+
+    def at(self, ns: int) -> _Open | None:
+        begun = bisect.bisect_right(self._from_ns, ns)
+        return self._longest[begun - 1] if begun else None
+
+
+class _Shadows:
+    """Until when claims whose answer was lost may keep a task from everybody."""
+
+    def __init__(self, history: History) -> None:
+        lost = [op for op in history.by_f[F.CLAIM] if op.possible and not op.ok]
+        self._called_ns = [op.call_ns for op in lost]
+        self._until_ns: list[int] = []
+        for op in lost:
+            until_ns = _dropped_ns(op) + op.args.lease_ms * MS + BACK_WITHIN_NS
+            self._until_ns.append(max([until_ns, *self._until_ns[-1:]]))
+
+    def until_ns(self, ns: int) -> int:
+        """Return the end of the longest shadow of those thrown before an instant."""
+        thrown = bisect.bisect_left(self._called_ns, ns)
+        return self._until_ns[thrown - 1] if thrown else 0

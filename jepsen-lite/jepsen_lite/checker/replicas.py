@@ -1,0 +1,33 @@
+"""Replicas: equal states at equal indexes, one leader a term, equal at the end (G17)."""
+
+from __future__ import annotations
+
+from jepsen_lite.checker.verdict import Verdict, Violation, judged
+from jepsen_lite.operations import History
+
+
+def converge(history: History) -> Verdict:
+    """G17: no two states at one index, no two leaders in one term, one state after it all."""
+    found = []
+    checked = 0
+    digests: dict[tuple[int, int], tuple[str, int, str]] = {}
+    leaders: dict[tuple[int, int], tuple[str, int]] = {}
+    for event in history.statuses:
+        for group in event.out.groups:
+            checked += 1
+            spot = (group.shard, group.applied)
+            digest, seen, node = digests.setdefault(spot, (group.digest, event.i, event.node))
+            if digest != group.digest:
+                text = f"shard {spot[0]} at {spot[1]}: {node} and {event.node} differ"
+                found.append(Violation(text=text, events=(seen, event.i)))
+            if group.leads:
+                reign = (group.shard, group.term)
+                leader, seen = leaders.setdefault(reign, (event.node, event.i))
+                if leader != event.node:
+                    text = f"shard {reign[0]}, term {reign[1]}: {leader} and {event.node} lead"
+                    found.append(Violation(text=text, events=(seen, event.i)))
+    final = history.phases.get("final")
+    if final is not None and "converged" not in history.phases:
+        text = "the replicas were not equal when everything had come to rest"
+        found.append(Violation(text=text, events=(final.i,)))
+    return judged("G17", found, checked=checked if final is not None else 0)

@@ -1,0 +1,122 @@
+"""Validity: whether a run did enough for its verdicts to mean something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from jepsen_lite.history import F
+from jepsen_lite.operations import MS, SECOND, History
+
+# What a machine that is fast enough shows before the first fault.
+CALM_P99_NS = 100 * MS
+CALM_OPS_MIN = 50
+OK_SHARE_MIN = 0.2
+
+
+class Demands(Struct, frozen=True, kw_only=True):
+    """What a run must have done.
+
+    Attributes:
+        ok: Least number of acknowledged operations, by kind.
+        faults: Least number of faults that were seen to be applied, by kind.
+        leader_changes: Least number of terms that began after the calibration.
+        proves: Guarantees that must be judged.
+    """
+
+    ok: Mapping[str, int]
+    faults: Mapping[str, int]
+    leader_changes: int = 0
+    proves: tuple[str, ...] = ()
+
+
+def shortcomings(history: History, demands: Demands) -> list[str]:
+    """Return what a run failed to do, one line each; empty when its verdicts count."""
+    return [
+        *_phases(history),
+        *_calibration(history),
+        *_too_few(history, demands),
+        *_leaders(history, demands),
+    ]
+
+
+def _phases(history: History) -> Iterator[str]:
+    if not history.ops:
+        yield "the history is empty"
+    for name in ("calibrate", "main", "heal", "drained", "final", "end"):
+        if name not in history.phases:
+            yield f"the run did not get to '{name}'"
+
+
+def _calibration(history: History) -> Iterator[str]:
+    begun, ended = history.phases.get("calibrate"), history.phases.get("main")
+    if begun is None or ended is None:
+        return
+    before = [op for op in history.ops if begun.t_ns <= op.call_ns and op.done_ns < ended.t_ns]
+    # A claim that waits for work is not slow.
+    took = sorted(op.done_ns - op.call_ns for op in before if op.ok and not op.args.wait_ms)
+    if len(took) < CALM_OPS_MIN:
+        yield f"only {len(took)} operations before the first fault, {CALM_OPS_MIN} are needed"
+        return
+    p99 = took[int(0.99 * len(took))]
+    if p99 > CALM_P99_NS:
+        yield f"the machine is too busy: p99 {p99 / MS:.0f} ms without a fault, 100 ms is allowed"
+    failed = sum(not op.ok for op in before)
+    if failed:
+        yield f"{failed} operations failed before the first fault"
+
+
+def _too_few(history: History, demands: Demands) -> Iterator[str]:
+    asked = len(history.ops)
+    acknowledged = Counter(op.f.value for op in history.ops if op.ok)
+    if asked and acknowledged.total() < OK_SHARE_MIN * asked:
+        yield f"only {acknowledged.total()} of {asked} operations were acknowledged"
+    for f, least in demands.ok.items():
+        if acknowledged[f] < least:
+            yield f"{acknowledged[f]} acknowledged {f}, {least} are needed"
+    struck = Counter(fault.name for fault in history.faults if fault.applied)
+    for name, least in demands.faults.items():
+        if struck[name] < least:
+            yield f"{struck[name]} faults '{name}' were seen to be applied, {least} are needed"
+
+
+def _leaders(history: History, demands: Demands) -> Iterator[str]:
+    begun = history.phases.get("main")
+    if begun is None:
+        return
+    before: dict[int, int] = {}
+    after: dict[int, set[int]] = {}
+    for event in history.statuses:
+        for group in event.out.groups:
+            if not group.leads:
+                continue
+            if event.t_ns < begun.t_ns:
+                if before.setdefault(group.shard, group.term) != group.term:
+                    yield f"shard {group.shard} changed its leader before the first fault"
+                    before[group.shard] = group.term
+            else:
+                after.setdefault(group.shard, set()).add(group.term)
+    changes = sum(len(terms - {before.get(shard)}) for shard, terms in after.items())
+    if changes < demands.leader_changes:
+        yield f"{changes} changes of leaders were seen, {demands.leader_changes} are needed"
+
+
+def duration_s(history: History) -> float:
+    """Return how long the faults and the load lasted."""
+    begun, ended = history.phases.get("main"), history.phases.get("heal")
+    return (ended.t_ns - begun.t_ns) / SECOND if begun and ended else 0.0
+
+
+def counts(history: History) -> dict[str, dict[str, int]]:
+    """Return how many operations of each kind ended how, and how many faults were applied."""
+    found: dict[str, dict[str, int]] = {}
+    for op in history.ops:
+        found.setdefault(op.f.value, {"ok": 0, "fail": 0, "info": 0})[op.type.value] += 1
+    found["faults"] = dict(Counter(fault.name for fault in history.faults if fault.applied))
+    found["happenings"] = {
+        F.STATUS.value: len(history.statuses),
+        F.DELIVERY.value: len(history.deliveries),
+    }
+    return found

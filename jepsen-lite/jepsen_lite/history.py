@@ -1,0 +1,243 @@
+"""History: what happened in a run, one event a line, as clients, faults and observers saw it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+
+class Type(StrEnum):
+    """What an event says of its operation; only a definite refusal may be `fail`."""
+
+    INVOKE = "invoke"
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class F(StrEnum):
+    """What was asked, or which kind of happening an event is."""
+
+    CREATE = "create"
+    CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
+    RESULT = "result"
+    NACK = "nack"
+    ABANDON = "abandon"
+    CANCEL = "cancel"
+    READ = "read"
+    REQUEUE = "requeue"
+    PHASE = "phase"
+    FAULT = "fault"
+    STATUS = "status"
+    DELIVERY = "delivery"
+
+
+# Happenings are single events; everything else is invoked and, mostly, answered.
+HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
+
+
+class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an operation asked for, or what a happening is about; a field not used is left out.
+
+    Attributes:
+        content: The payload of a create, or the result of a submit, as JSON text; unique to it.
+        task: Id of the task acted upon.
+        token: Lease token that was sent.
+        shard: Where a keyed create must go; -1 when it is not known before.
+        delay_ms: Of a create or a nack.
+        ttl_ms: Of a create.
+        lease_ms: Of a claim; the extension of a heartbeat.
+        wait_ms: How long a claim waits for a task.
+        deadline_ms: The broker must have answered by then, waits not counted.
+        webhook: Whether the create named one.
+        final: A read after everything came to rest.
+        name: Of a phase or of a kind of fault.
+        nodes: Struck by a fault.
+        on: Whether a fault begins or ends.
+        detail: Of a fault: its shape.
+        amount_ms: Of a fault of clocks: how far they were moved at most.
+    """
+
+    content: str = ""
+    command: str = ""
+    task: str = ""
+    token: int = 0
+    shard: int = -1
+    priority: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    attempts_max: int = 0
+    idempotency_key: str = ""
+    lease_ms: int = 0
+    wait_ms: int = 0
+    deadline_ms: int = 0
+    status: str = ""
+    webhook: bool = False
+    final: bool = False
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    on: bool = False
+    detail: str = ""
+    amount_ms: int = 0
+
+
+class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One shard as one node sees it."""
+
+    shard: int
+    leads: bool = False
+    term: int = 0
+    applied: int = 0
+    digest: str = ""
+
+
+class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came back; a field not used is left out.
+
+    Attributes:
+        http: Status, 0 when the connection gave none.
+        code: The error's stable code, or what went wrong with the connection.
+        task: Id of the task answered with; empty for a claim that found nothing.
+        content: The payload of a claim or create, the stored result of a submit or read.
+        payload: Of a read: the payload.
+        attempt: Of a claim: which delivery this is, from 1. Of a read: deliveries so far.
+        dead: The task went to the dead letters.
+        absent: There is no such task.
+        applied: Of a fault: how many targets were seen to be struck, read back from them.
+        delivery: Of a webhook call: its id.
+        signed: Of a webhook call: whether the signature is good.
+    """
+
+    http: int = 0
+    code: str = ""
+    task: str = ""
+    token: int = 0
+    attempt: int = 0
+    content: str = ""
+    payload: str = ""
+    shard: int = -1
+    priority: int = 0
+    status: str = ""
+    location: str = ""
+    error: str = ""
+    dead: bool = False
+    absent: bool = False
+    replayed: bool = False
+    applied: int = 0
+    groups: tuple[Group, ...] = ()
+    delivery: str = ""
+    signed: bool = False
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a history.
+
+    Attributes:
+        i: Its number, from 0.
+        t_ns: Nanoseconds since the run began, on one monotonic clock for all.
+        p: The logical process; one has one operation under way at most, and none after an `info`.
+        node: Asked, observed or empty.
+    """
+
+    i: int
+    t_ns: int
+    p: str
+    f: F
+    type: Type
+    node: str = ""
+    args: Args = Args()
+    out: Out = Out()
+
+
+class Recorder:
+    """Writes a history while it happens; a context manager. The file is synced at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._encoder = msgspec.json.Encoder()
+        self._begun_ns = time.monotonic_ns()
+        self.events: list[Event] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the recording began."""
+        return time.monotonic_ns() - self._begun_ns
+
+    def record(
+        self,
+        p: str,
+        f: F,
+        kind: Type,
+        *,
+        node: str = "",
+        args: Args | None = None,
+        out: Out | None = None,
+    ) -> Event:
+        """Append an event that happens now."""
+        event = Event(
+            i=len(self.events),
+            t_ns=self.now_ns,
+            p=p,
+            f=f,
+            type=kind,
+            node=node,
+            args=args or Args(),
+            out=out or Out(),
+        )
+        self.events.append(event)
+        self._file.write(self._encoder.encode(event) + b"\n")
+        return event
+
+
+def load(path: Path) -> list[Event]:
+    """Read a history.
+
+    Raises:
+        ValueError: A line is no event, or lines are missing.
+    """
+    decoder = msgspec.json.Decoder(Event)
+    events = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines):
+            try:
+                event = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{path}:{number + 1}: no event of a history: {error}") from error
+            if event.i != number:
+                raise ValueError(f"{path}:{number + 1}: event {event.i} where {number} is due")
+            events.append(event)
+    return events
+
+
+def dump(events: Iterable[Event], path: Path) -> None:
+    """Write a history as a whole."""
+    encoder = msgspec.json.Encoder()
+    path.write_bytes(b"".join(encoder.encode(event) + b"\n" for event in events))
+
+
+def renumbered(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events with new numbers, by their order."""
+    for number, event in enumerate(events):
+        yield msgspec.structs.replace(event, i=number)

@@ -1,0 +1,323 @@
+"""Operations: a history's events, paired and grouped the way its checkers ask for them."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from msgspec import Struct, field
+
+from jepsen_lite.history import HAPPENINGS, Args, Event, F, Out, Type
+
+# When an answer never came: after everything else.
+NEVER_NS = 2**62
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+TERMINAL = frozenset({"COMPLETED", "FAILED"})
+
+
+class Op(Struct, frozen=True, kw_only=True):
+    """One operation of a client.
+
+    Attributes:
+        i: Number of the event that invoked it.
+        call_ns: It had no effect before.
+        ret_ns: Its effect, if any, was complete; `NEVER_NS` when that is not known.
+        done_ns: The client gave up or had its answer; `NEVER_NS` when the history ends before.
+        done_i: Number of the event that said so, or of the invocation.
+    """
+
+    i: int
+    done_i: int
+    p: str
+    node: str
+    f: F
+    type: Type
+    call_ns: int
+    ret_ns: int
+    done_ns: int
+    args: Args
+    out: Out
+
+    @property
+    def ok(self) -> bool:
+        """Whether it certainly took effect."""
+        return self.type is Type.OK
+
+    @property
+    def possible(self) -> bool:
+        """Whether it may have taken effect."""
+        return self.type is not Type.FAIL
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        """Numbers of its events."""
+        return (self.i,) if self.i == self.done_i else (self.i, self.done_i)
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """A fault from its beginning to its end, or to the history's.
+
+    Attributes:
+        applied: Targets that were seen to be struck.
+        amount_ms: How far clocks were moved at most.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    detail: str
+    begun_ns: int
+    ended_ns: int
+    applied: int
+    amount_ms: int
+    i: int
+
+
+class TaskOps(Struct, kw_only=True):
+    """All operations on one task.
+
+    Attributes:
+        creates: Attempts to make it, acknowledged or not: all that sent its payload.
+        claims: Acknowledged, in order of their tokens.
+        heartbeats, results, releases, cancels, requeues: In order of invocation; releases are
+            nacks and abandons.
+        reads: Answered ones, in order of invocation.
+        final: The last of the reads at rest, or None.
+    """
+
+    id: str
+    creates: list[Op] = field(default_factory=list)
+    claims: list[Op] = field(default_factory=list)
+    heartbeats: list[Op] = field(default_factory=list)
+    results: list[Op] = field(default_factory=list)
+    releases: list[Op] = field(default_factory=list)
+    cancels: list[Op] = field(default_factory=list)
+    requeues: list[Op] = field(default_factory=list)
+    reads: list[Op] = field(default_factory=list)
+    final: Op | None = None
+
+    @property
+    def args(self) -> Args:
+        """What was asked for when it was made; nothing special when that is not known."""
+        return self.creates[0].args if self.creates else Args()
+
+    @property
+    def created_call_ns(self) -> int:
+        """It was not there before."""
+        return min((op.call_ns for op in self.creates if op.possible), default=0)
+
+    @property
+    def created_ret_ns(self) -> int:
+        """It was there from then on, as far as creates tell."""
+        return min((op.ret_ns for op in self.creates if op.ok), default=NEVER_NS)
+
+    @property
+    def acknowledged(self) -> Op | None:
+        """The first create that was answered with this task."""
+        return min(
+            (op for op in self.creates if op.ok and op.out.task == self.id),
+            key=lambda op: op.ret_ns,
+            default=None,
+        )
+
+    @property
+    def first_claim(self) -> Op | None:
+        """Its first delivery, when a client certainly had it."""
+        if self.claims and self.claims[0].out.attempt == 1 and not self.requeues:
+            return self.claims[0]
+        return None
+
+
+class History:
+    """A history as operations, faults, observations and phases."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        """Pair the events; an operation without an answer may have taken effect at any time."""
+        self.events = events
+        self.end_ns = events[-1].t_ns if events else 0
+        self.ops = _paired(events)
+        self.by_f: dict[F, list[Op]] = defaultdict(list)
+        for op in self.ops:
+            self.by_f[op.f].append(op)
+        self.statuses = [event for event in events if event.f is F.STATUS]
+        self.deliveries = [event for event in events if event.f is F.DELIVERY]
+        self.phases = {event.args.name: event for event in events if event.f is F.PHASE}
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """Every fault, in order of its beginning."""
+        return sorted(_faults(self.events, self.end_ns), key=lambda fault: fault.begun_ns)
+
+    @cached_property
+    def clock_ns(self) -> int:
+        """How far the clocks of two nodes, or of one over time, may have been apart."""
+        moved_ms = max((fault.amount_ms for fault in self.faults), default=0)
+        # Instants are kept in whole milliseconds, cut off; two of them meet in every span.
+        return 2 * moved_ms * MS + 5 * MS
+
+    @cached_property
+    def tasks(self) -> dict[str, TaskOps]:
+        """Operations by task id."""
+        return _by_task(self.ops)
+
+    @cached_property
+    def calm(self) -> list[tuple[int, int]]:
+        """Stretches of time without any fault, in order; from, to."""
+        found = []
+        begun = 0
+        for fault in self.faults:
+            if fault.begun_ns > begun:
+                found.append((begun, fault.begun_ns))
+            begun = max(begun, fault.ended_ns)
+        if begun < self.end_ns:
+            found.append((begun, self.end_ns))
+        return found
+
+    def calm_since(self, begun_ns: int, ended_ns: int) -> int | None:
+        """Return since when there was no fault until `ended_ns`; None if one touches the span."""
+        spot = bisect.bisect_right(self.calm, (begun_ns, NEVER_NS)) - 1
+        if spot < 0:
+            return None
+        since, until = self.calm[spot]
+        return since if ended_ns <= until else None
+
+
+def _paired(events: Sequence[Event]) -> list[Op]:
+    pending: dict[str, Event] = {}
+    ops = []
+    for event in events:
+        if event.f in HAPPENINGS:
+            continue
+        if event.type is Type.INVOKE:
+            if event.p in pending:
+                raise ValueError(f"event {event.i}: {event.p} has an operation under way already")
+            pending[event.p] = event
+            continue
+        asked = pending.pop(event.p, None)
+        if asked is None or asked.f is not event.f:
+            raise ValueError(f"event {event.i}: {event.p} is answered what it did not ask")
+        ops.append(_op(asked, event))
+    ops.extend(_op(asked, None) for asked in pending.values())
+    ops.sort(key=lambda op: (op.call_ns, op.i))
+    return ops
+
+
+def _op(asked: Event, answer: Event | None) -> Op:
+    known = answer is not None and answer.type is not Type.INFO
+    return Op(
+        i=asked.i,
+        done_i=asked.i if answer is None else answer.i,
+        p=asked.p,
+        node=asked.node,
+        f=asked.f,
+        type=Type.INFO if answer is None else answer.type,
+        call_ns=asked.t_ns,
+        ret_ns=answer.t_ns if answer is not None and known else NEVER_NS,
+        done_ns=NEVER_NS if answer is None else answer.t_ns,
+        args=asked.args,
+        out=Out() if answer is None else answer.out,
+    )
+
+
+def _faults(events: Sequence[Event], end_ns: int) -> Iterable[Fault]:
+    begun: dict[tuple[str, tuple[str, ...]], Event] = {}
+    for event in events:
+        if event.f is not F.FAULT:
+            continue
+        key = (event.args.name, event.args.nodes)
+        if event.args.on:
+            begun.setdefault(key, event)
+        elif key in begun:
+            yield _fault(begun.pop(key), event.t_ns)
+    for event in begun.values():
+        # One past the end: a fault nobody ended leaves no calm behind it.
+        yield _fault(event, end_ns + 1)
+
+
+def _fault(event: Event, ended_ns: int) -> Fault:
+    return Fault(
+        name=event.args.name,
+        nodes=event.args.nodes,
+        detail=event.args.detail,
+        begun_ns=event.t_ns,
+        ended_ns=ended_ns,
+        applied=event.out.applied,
+        amount_ms=event.args.amount_ms,
+        i=event.i,
+    )
+
+
+def _by_task(ops: Sequence[Op]) -> dict[str, TaskOps]:
+    grouping = _Grouping()
+    for op in ops:
+        grouping.add(op)
+    return grouping.tasks()
+
+
+class _Grouping:
+    """Finds whose operation each is; creates are known by the payload a task was seen with."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, TaskOps] = {}
+        self._shown: dict[str, set[str]] = defaultdict(set)
+        self._creates: list[Op] = []
+
+    def add(self, op: Op) -> None:
+        if op.f is F.CREATE:
+            self._creates.append(op)
+            if op.ok:
+                self._show(op.args.content, op.out.task)
+        elif op.f is F.CLAIM:
+            if op.ok and op.out.task:
+                self._show(op.out.content, op.out.task).claims.append(op)
+        elif op.f is F.READ:
+            if op.ok:
+                self._read(op)
+        else:
+            _acted(self._of(op.args.task), op)
+
+    def tasks(self) -> dict[str, TaskOps]:
+        for op in self._creates:
+            for task_id in self._shown.get(op.args.content, ()):
+                self._tasks[task_id].creates.append(op)
+        for task in self._tasks.values():
+            task.claims.sort(key=lambda op: (op.out.token, op.call_ns))
+        return self._tasks
+
+    def _read(self, op: Op) -> None:
+        task = self._of(op.args.task)
+        task.reads.append(op)
+        if op.args.final:
+            task.final = op
+        if op.out.payload:
+            self._show(op.out.payload, op.args.task)
+
+    def _show(self, content: str, task_id: str) -> TaskOps:
+        self._shown[content].add(task_id)
+        return self._of(task_id)
+
+    def _of(self, task_id: str) -> TaskOps:
+        found = self._tasks.get(task_id)
+        if found is None:
+            found = self._tasks[task_id] = TaskOps(id=task_id)
+        return found
+
+
+def _acted(task: TaskOps, op: Op) -> None:
+    match op.f:
+        case F.HEARTBEAT:
+            task.heartbeats.append(op)
+        case F.RESULT:
+            task.results.append(op)
+        case F.NACK | F.ABANDON:
+            task.releases.append(op)
+        case F.CANCEL:
+            task.cancels.append(op)
+        case F.REQUEUE:
+            task.requeues.append(op)
+        case _:
+            raise AssertionError(op.f)

@@ -1,0 +1,515 @@
+"""Planted: for every guarantee, histories that break it and their repaired twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jepsen_lite.checker.judging import PROMISES, verdicts
+from jepsen_lite.history import F, Group, Type
+from jepsen_lite.story import Story
+
+Plot = Callable[[Story, bool], None]
+
+PLOTS: list[tuple[str, str, Plot]] = []
+
+
+def planted(guarantee: str) -> Callable[[Plot], Plot]:
+    """Register a story that breaks `guarantee` when it is told with `broken`."""
+
+    def register(plot: Plot) -> Plot:
+        PLOTS.append((guarantee, plot.__name__, plot))
+        return plot
+
+    return register
+
+
+@planted("G1")
+def a_task_is_gone(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.read("a", (9, 10), "" if broken else "PENDING", final=True)
+
+
+@planted("G2")
+def a_payload_is_altered(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), content="{}")
+    story.claim("a", (2, 3), content="{ }" if broken else "{}")
+
+
+@planted("G2")
+def two_payloads_are_exchanged(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), content="1")
+    story.create("b", (0, 1), content="2")
+    story.read("b", (2, 3), "PENDING", payload="1" if broken else "2")
+
+
+@planted("G2")
+def a_task_comes_from_nowhere(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), Type.INFO)
+    story.claim("ghost" if broken else "a", (2, 3))
+
+
+@planted("G3")
+def a_refused_create_is_delivered(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), Type.FAIL if broken else Type.INFO)
+    story.claim("a", (2, 3))
+
+
+@planted("G3")
+def a_refused_result_is_stored(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), content="r", kind=Type.FAIL if broken else Type.INFO)
+    story.read("a", (6, 7), "COMPLETED", content="r")
+
+
+@planted("G3")
+def a_refused_cancel_is_carried_out(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.cancel("a", (2, 3), Type.FAIL if broken else Type.INFO)
+    story.read("a", (6, 7), "FAILED", error="CANCELLED")
+
+
+@planted("G3")
+def a_claim_that_found_nothing_took_a_task(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("", (2, 3), kind=Type.OK if broken else Type.INFO)
+    story.claim("a", (60, 61), token=2, attempt=2)
+
+
+@planted("G4")
+def a_key_makes_two_tasks(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), key="k", content="{}")
+    story.create("b" if broken else "a", (2, 3), key="k", content="{}")
+
+
+@planted("G4")
+def a_lost_create_made_a_second_task(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), Type.INFO, key="k", content="{}")
+    story.create("a", (2, 3), key="k", content="{}")
+    story.claim("a", (4, 5), content="{}")
+    story.claim("b" if broken else "a", (30, 31), token=2, attempt=2, content="{}")
+
+
+@planted("G4")
+def a_key_is_accepted_with_two_contents(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), key="k", content="1")
+    story.create("a", (2, 3), Type.OK if broken else Type.FAIL, key="k", content="2")
+
+
+@planted("G4")
+def a_repeated_create_is_called_a_conflict(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), key="k", content="1")
+    kind = Type.FAIL if broken else Type.OK
+    code = "idempotency-conflict" if broken else ""
+    story.create("a", (2, 3), kind, key="k", content="1", code=code)
+
+
+@planted("G5")
+def a_token_falls(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=7)
+    story.claim("a", (20, 21), token=6 if broken else 8, attempt=2)
+
+
+@planted("G5")
+def a_token_is_given_twice(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 30), token=7)
+    story.claim("a", (2, 30), token=7 if broken else 8, attempt=2)
+
+
+@planted("G6")
+def a_lease_ends_early(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), lease_s=10)
+    story.claim("a", (11, 11.9 if broken else 12.1), token=2, attempt=2)
+
+
+@planted("G6")
+def a_heartbeat_is_forgotten(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), lease_s=10)
+    story.beat("a", (8, 9), lease_s=10, kind=Type.OK if broken else Type.INFO)
+    story.claim("a", (14, 15), token=2, attempt=2)
+
+
+@planted("G7")
+def two_results_are_accepted(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1)
+    story.result("a", (4, 5), content="1")
+    story.result("a", (4, 5), content="2", kind=Type.OK if broken else Type.FAIL)
+
+
+@planted("G7")
+def a_late_worker_finishes(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1)
+    story.claim("a", (20, 21), token=2, attempt=2)
+    story.result("a", (22, 23), token=1, kind=Type.OK if broken else Type.FAIL)
+
+
+@planted("G7")
+def a_late_heartbeat_is_accepted(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1)
+    story.claim("a", (20, 21), token=2, attempt=2)
+    story.beat("a", (22, 23), token=1, kind=Type.OK if broken else Type.FAIL)
+
+
+@planted("G7")
+def a_result_comes_from_nowhere(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), content="1", kind=Type.INFO)
+    story.read("a", (6, 7), "COMPLETED", content="2" if broken else "1", final=True)
+
+
+@planted("G7")
+def a_worker_goes_on_with_what_it_gave_back(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.give_back("a", (4, 5))
+    story.result("a", (6, 7), kind=Type.OK if broken else Type.FAIL)
+
+
+@planted("G8")
+def a_finished_task_is_delivered(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1)
+    story.result("a", (4, 5))
+    story.claim("a" if broken else "", (20, 21), token=2, attempt=2)
+
+
+@planted("G8")
+def a_cancelled_task_is_delivered(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.cancel("a", (2, 3))
+    story.claim("a", (4 if broken else 2, 5))
+
+
+@planted("G8")
+def a_result_changes(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), content="1")
+    story.read("a", (6, 7), "COMPLETED", content="1")
+    story.read("a", (8, 9), "COMPLETED", content="2" if broken else "1")
+
+
+@planted("G9")
+def an_abandoned_task_is_not_found(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.give_back("a", (4, 5))
+    story.claim("", (11 if broken else 9, 12))
+
+
+@planted("G9")
+def an_expired_task_is_not_found(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), lease_s=10)
+    story.claim("", (19 if broken else 14, 20))
+    story.claim("a", (21, 22), token=2, attempt=2)
+
+
+@planted("G9")
+def a_new_task_is_not_found(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("", (4, 5))
+    story.claim("a", (6 if broken else 4.5, 7))
+
+
+@planted("G9")
+def a_task_is_left_over(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("", (1.5, 2))
+    story.phase("drained", 3)
+    location = "PENDING_LIST" if broken else "DELAYED_ZSET"
+    story.read("a", (4, 5), "PENDING", location=location, final=True)
+
+
+@planted("G10")
+def one_delivery_too_many(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1 if broken else 2)
+    story.claim("a", (2, 3), token=1, attempt=1)
+    story.claim("a", (20, 21), token=2, attempt=2)
+
+
+@planted("G10")
+def deliveries_are_counted_anew(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1, attempt=1)
+    story.claim("a", (20, 21), token=2, attempt=1 if broken else 2)
+
+
+@planted("G10")
+def a_task_dies_with_attempts_left(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=2)
+    story.claim("a", (2, 3), token=1, attempt=1)
+    story.give_back("a", (4, 5), dead=broken)
+
+
+@planted("G10")
+def a_task_outlives_its_last_attempt(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("a", (2, 3), token=1, attempt=1)
+    story.give_back("a", (4, 5), dead=not broken)
+
+
+@planted("G10")
+def a_dead_letter_has_a_result(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), kind=Type.OK if broken else Type.FAIL)
+    story.read("a", (60, 61), "FAILED", location="DLQ_SET", attempt=1, final=True)
+
+
+@planted("G10")
+def a_dead_letter_is_lost(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("a", (2, 3))
+    story.give_back("a", (4, 5), dead=True)
+    location = "NONE" if broken else "DLQ_SET"
+    story.read("a", (6, 7), "FAILED", location=location, attempt=1, final=True)
+
+
+@planted("G10")
+def a_dead_letter_is_gone_when_it_is_to_live_again(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("a", (2, 3))
+    story.give_back("a", (4, 5), dead=True)
+    story.requeue("a", (6, 7))
+    story.read("a", (8, 9), "" if broken else "PENDING", final=True)
+
+
+@planted("G11")
+def a_task_comes_before_it_is_due(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), delay_s=10)
+    story.claim("a", (8, 9.9 if broken else 10.1))
+
+
+@planted("G11")
+def a_nack_is_not_waited_for(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), token=1)
+    story.give_back("a", (4, 5), nack_s=10)
+    story.claim("a", (8, 13.9 if broken else 14.1), token=2, attempt=2)
+
+
+@planted("G11")
+def a_task_is_not_found_when_it_is_due(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), delay_s=10)
+    story.claim("", (14 if broken else 12.5, 15))
+
+
+@planted("G12")
+def a_task_overtakes(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.create("b", (2, 3))
+    story.claim("b", (4, 5))
+    story.claim("a", (6 if broken else 4.5, 7))
+
+
+@planted("G13")
+def a_low_priority_goes_first(story: Story, broken: bool) -> None:
+    story.create("low", (0, 1), priority=1)
+    story.create("high", (0, 1), priority=9)
+    story.claim("low", (2, 3))
+    story.claim("high", (4 if broken else 2.5, 5))
+
+
+@planted("G14")
+def a_lease_that_is_kept_up_is_lost(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), lease_s=10)
+    story.beat("a", (8, 9), lease_s=10)
+    when = (16, 17) if broken else (18, 19)
+    story.beat("a", when, lease_s=10, kind=Type.FAIL, code="lease-lost")
+
+
+@planted("G15")
+def a_read_misses_a_create(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.read("a", (2 if broken else 0.5, 3), "")
+
+
+@planted("G15")
+def a_read_shows_what_was_before(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5))
+    story.read("a", (6 if broken else 4, 7), "IN_PROGRESS")
+
+
+@planted("G15")
+def two_reads_go_back_in_time(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 20), content="1")
+    first, second = ((5, 6), (7, 8)) if broken else ((7, 8), (5, 6))
+    story.read("a", first, "COMPLETED", content="1")
+    story.read("a", second, "IN_PROGRESS")
+
+
+@planted("G16")
+def the_power_cut_costs_a_task(story: Story, broken: bool) -> None:
+    story.phase("setup", 0, ("n1", "n2", "n3"))
+    story.create("a", (0, 1), key="k")
+    story.create("a", (1, 1.5), key="k")
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), content="1")
+    story.fault("power", (6, 7), ("n1", "n2", "n3"), applied=3)
+    story.read("a", (9, 10), "" if broken else "COMPLETED", content="1", final=True)
+
+
+@planted("G17")
+def two_replicas_differ(story: Story, broken: bool) -> None:
+    story.status("n1", 1, Group(shard=0, applied=7, digest="x"))
+    story.status("n2", 2, Group(shard=0, applied=7, digest="y" if broken else "x"))
+    story.phase("converged", 3)
+    story.phase("final", 3)
+
+
+@planted("G17")
+def two_lead_in_one_term(story: Story, broken: bool) -> None:
+    story.status("n1", 1, Group(shard=0, term=3, leads=True))
+    story.status("n2", 2, Group(shard=0, term=3 if broken else 4, leads=True))
+    story.phase("converged", 3)
+    story.phase("final", 3)
+
+
+@planted("G17")
+def the_replicas_never_agree(story: Story, broken: bool) -> None:
+    story.status("n1", 1, Group(shard=0, applied=7, digest="x"))
+    if not broken:
+        story.phase("converged", 2)
+    story.phase("final", 3)
+
+
+@planted("G18")
+def a_damaged_disk_costs_a_task(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.fault("corrupt", (2, 3))
+    story.read("a", (9, 10), "" if broken else "PENDING", final=True)
+
+
+@planted("G19")
+def a_new_member_costs_a_task(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.fault("membership", (2, 3))
+    story.read("a", (9, 10), "" if broken else "PENDING", final=True)
+
+
+@planted("G20")
+def a_shard_does_not_recover(story: Story, broken: bool) -> None:
+    story.fault("kill", (1, 2))
+    story.create("a", (3, 4), Type.INFO, key="k")
+    story.create("b", (5, 20 if broken else 15), key="l")
+    story.create("c", (20, 30), key="m", shard=1)
+
+
+@planted("G21")
+def a_webhook_is_not_told(story: Story, broken: bool) -> None:
+    _completed(story, webhook=True)
+    if not broken:
+        story.delivery("a", 10, content="1")
+    story.phase("delivered", 20)
+
+
+@planted("G21")
+def a_webhook_is_told_something_else(story: Story, broken: bool) -> None:
+    _completed(story, webhook=True)
+    story.delivery("a", 10, content="2" if broken else "1")
+    story.phase("delivered", 20)
+
+
+@planted("G21")
+def a_webhook_is_told_twice_as_two(story: Story, broken: bool) -> None:
+    _completed(story, webhook=True)
+    story.delivery("a", 10, content="1", delivery="d1")
+    story.delivery("a", 11, content="1", delivery="d2" if broken else "d1")
+    story.phase("delivered", 20)
+
+
+@planted("G21")
+def a_webhook_call_is_not_signed(story: Story, broken: bool) -> None:
+    _completed(story, webhook=True)
+    story.delivery("a", 10, content="1", signed=not broken)
+    story.phase("delivered", 20)
+
+
+@planted("G22")
+def a_request_is_not_answered(story: Story, broken: bool) -> None:
+    if not broken:
+        story.fault("pause", (5, 9))
+    story.fault("partition", (5, 9), ("n1",))
+    story.create("a", (4, 20), Type.INFO, deadline_ms=10_000)
+    story.create("b", (30, 31), deadline_ms=10_000)
+
+
+def _completed(story: Story, *, webhook: bool) -> None:
+    story.create("a", (0, 1), webhook=webhook)
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), content="1")
+    story.read("a", (15, 16), "COMPLETED", content="1", final=True)
+
+
+CASES = pytest.mark.parametrize(
+    ("guarantee", "plot"),
+    [pytest.param(guarantee, plot, id=f"{guarantee}-{name}") for guarantee, name, plot in PLOTS],
+)
+
+
+@CASES
+def test_a_broken_promise_is_found(guarantee: str, plot: Plot) -> None:
+    """The checker finds the violation and shows events of it."""
+    story = Story()
+    plot(story, True)
+    verdict = verdicts(story.history())[guarantee]
+
+    assert verdict.valid is False
+    assert verdict.violations
+
+
+@CASES
+def test_the_repaired_twin_breaks_nothing(guarantee: str, plot: Plot) -> None:
+    """The same story with the violation repaired is judged, and no checker objects to it."""
+    story = Story()
+    plot(story, False)
+    found = verdicts(story.history())
+
+    assert found[guarantee].valid is True, found[guarantee]
+    assert [v for v in found.values() if v.valid is False] == []
+
+
+def test_every_guarantee_has_a_planted_violation() -> None:
+    """No checker goes without a history that it must refuse."""
+    assert set(PROMISES) == {guarantee for guarantee, _, _ in PLOTS}
+
+
+def test_an_empty_history_proves_nothing() -> None:
+    """Not a single guarantee is called kept."""
+    found = verdicts(Story().history())
+
+    assert {verdict.valid for verdict in found.values()} == {None}
+
+
+def test_a_violation_of_a_register_shows_its_shortest_beginning() -> None:
+    """What came after the contradiction is left out."""
+    story = Story()
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.give_back("a", (4, 5))
+    story.result("a", (6, 7))
+    story.read("a", (8, 9), "COMPLETED")
+    story.read("a", (10, 11), "COMPLETED")
+    history = story.history()
+    shown = max(
+        (v for v in verdicts(history)["G7"].violations if "no order" in v.text),
+        key=lambda v: len(v.events),
+    )
+
+    assert {history.events[i].f for i in shown.events} == {F.CREATE, F.CLAIM, F.ABANDON, F.RESULT}
