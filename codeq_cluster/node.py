@@ -69,7 +69,8 @@ log = logging.getLogger(__name__)
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
 _NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
-HANDOVER_S = 1.0  # A planned stop waits this long for other nodes to take the leaderships over.
+HANDOVER_S = 1.0  # A planned stop waits this long for other nodes to take the leaderships over,
+HANDOVER_TRIES = 2  # and asks once more: one who was slow may be quicker, or another.
 
 
 class SystemClock:
@@ -96,6 +97,7 @@ class Node:
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
         self._http: HttpServer | None = None
+        self._draining = False
         self._tracing: Tracing | None = None
 
     @property
@@ -118,11 +120,22 @@ class Node:
             raise
 
     async def stop(self) -> None:
-        """Stop taking requests, hand leaderships over, then stop the rest in reverse order."""
-        if self._http is not None:
-            await self._http.stop()
-        await self._hand_over()
-        await self._stack.aclose()
+        """Stop so that nobody notices: within a bound, and in this order.
+
+        Balancers are told by `/readyz`, and served for as long as they need to hear of it. The
+        leaderships go to other nodes; nobody waits for an election. Clients are seen off, their
+        requests finished. Then the rest stops, in reverse order of its start; when this is
+        cancelled, at once.
+        """
+        try:
+            if self._http is not None:
+                self._draining = True
+                log.info("stopping", extra={"node": self.settings.node_id})
+                await asyncio.sleep(self.settings.limits.drain_ms / 1000)
+                await self._hand_over()
+                await self._http.leave()
+        finally:
+            await self._stack.aclose()
 
     async def _start(self) -> None:
         settings = self.settings
@@ -565,10 +578,8 @@ class Node:
 
     async def _hand_over(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""
-        asked = [group for group in self._groups if group.transfer(None)]
-        if not asked:
-            return
         gone = asyncio.Event()
+        asked: list[RaftGroup] = []
 
         def changed() -> None:
             if not any(group.status().is_leader for group in asked):
@@ -576,9 +587,29 @@ class Node:
 
         for engine in self._engines:
             engine.on_leader(changed)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HANDOVER_S):
-                await gone.wait()
+        led = self._led()
+        for _ in range(HANDOVER_TRIES):
+            gone.clear()
+            asked[:] = [group for group in self._groups if self._give_away(group)]
+            if not asked:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HANDOVER_S):
+                    await gone.wait()
+        log.info("leaderships handed over", extra={"led": led, "kept": self._led()})
+
+    def _led(self) -> int:
+        return sum(group.status().is_leader for group in self._groups)
+
+    def _give_away(self, group: RaftGroup) -> bool:
+        """Ask a peer to lead in this node's place, each of them in turn; tell whether one is."""
+        peers = self.settings.peers
+        own = next(place for place, peer in enumerate(peers) if peer.id == self.settings.node_id)
+        shard = group.status().shard
+        # Shards that prefer one node differ by a multiple of the nodes: their heirs alternate.
+        step = 1 + shard // len(peers) % max(1, len(peers) - 1)
+        heir = peers[(own + step) % len(peers)].id
+        return group.transfer(heir) or group.transfer(None)
 
     # -- what the node says of itself ------------------------------------------------------------
 
@@ -588,6 +619,8 @@ class Node:
 
     def missing(self) -> list[str]:
         """Name what keeps this node from being ready."""
+        if self._draining:
+            return ["draining: this node is about to stop"]
         reasons = []
         out = self._outages.out
         for group in self._groups:

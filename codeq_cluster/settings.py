@@ -132,6 +132,7 @@ class LimitSettings:
         body_timeout_ms: For a whole body, and for what a client must take of an answer.
         idle_timeout_ms: Between two requests; longer than the 60 s of usual proxies, which
             would otherwise send a request into a closing connection.
+        drain_ms: Of a planned stop: `/readyz` says so for this long before clients are sent away.
     """
 
     max_body_bytes: int = 2**20
@@ -154,6 +155,7 @@ class LimitSettings:
     header_timeout_ms: int = 10_000
     body_timeout_ms: int = 30_000
     idle_timeout_ms: int = 75_000
+    drain_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

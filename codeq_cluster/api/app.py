@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 from aiohttp import web
 
@@ -42,6 +41,7 @@ from codeq_cluster.telemetry.tracing import Tracing
 
 BASE = "/v1/codeq"
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
+WAITS = web.AppKey("waits", Waits)
 
 _BODY = "invalid body"
 _RESULT_BODY = "invalid request body"
@@ -178,13 +178,9 @@ def make_app(
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
     app[ACCESS_LOG] = services.access_log
     app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
-    app.on_shutdown.append(partial(_end_waits, services.waits))
+    app[WAITS] = services.waits
     for route in ROUTES:
         # An artifact's name may have slashes.
         path = route.path.replace("{artifact}", "{artifact:.+}")
         app.router.add_route(route.method, path, wrapped(route, services))
     return app
-
-
-async def _end_waits(waits: Waits, app: web.Application) -> None:  # noqa: ARG001, aiohttp's signal
-    waits.end()

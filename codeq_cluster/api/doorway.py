@@ -1,8 +1,9 @@
-"""Doorway: takes connections in and sees them through the TLS handshake.
+"""Doorway: takes connections in, and sees them through the TLS handshake when there is one.
 
-A connection counts from its first moment: one that stalls in the handshake takes a place of the
-server's, for a bounded time, and no more than that. A loop's own TLS server would hold any number
-of them, out of the server's sight.
+A connection that the kernel has accepted is taken in even when the door closes at that moment: its
+client may have sent a request already. In a handshake a connection counts from its first moment:
+one that stalls there takes a place of the server's, for a bounded time, and no more than that. A
+loop's own TLS server would hold any number of them, out of the server's sight.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Out of file descriptors or memory: until some are free again, asking is of no use.
 _ACCEPT_AGAIN_S: Final = 1.0
+_ACCEPTS_AT_ONCE: Final = 1024  # As many as the kernel keeps; then others get their turn.
 
 
 class Doorway:
@@ -34,7 +36,7 @@ class Doorway:
 
     def __init__(
         self,
-        certificates: Certificates[ssl.SSLContext],
+        certificates: Certificates[ssl.SSLContext] | None,
         *,
         is_full: Callable[[], bool],
         admitted: Callable[[], asyncio.Protocol],
@@ -44,9 +46,9 @@ class Doorway:
         """Prepare; nothing happens before `open`.
 
         Args:
-            certificates: A handshake uses what is current when it begins.
-            is_full: Whether the next connection is one too many; it is closed, for before the
-                handshake no answer could be read.
+            certificates: A handshake uses what is current when it begins; None for plain HTTP.
+            is_full: Whether the next connection is one too many; with TLS it is closed, for before
+                the handshake no answer could be read.
             admitted: Makes what serves a connection.
             handshake_s: A handshake ends within these seconds.
             shutdown_s: What is queued when a connection ends leaves within these seconds.
@@ -58,7 +60,9 @@ class Doorway:
         self._admitted = admitted
         self._handshake_s = handshake_s
         self._shutdown_s = shutdown_s
-        self._sockets: list[socket.socket] = []
+        self._doors: list[socket.socket] = []
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._admitting: set[asyncio.Task[None]] = set()
         self._tasks = Background()
 
     async def open(self, host: str, port: int, *, backlog: int) -> int:
@@ -71,54 +75,81 @@ class Doorway:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, *_, address in dict.fromkeys(found):
-                listening = socket.create_server(
-                    (str(address[0]), port), family=family, backlog=backlog
-                )
-                self._sockets.append(listening)
-                port = listening.getsockname()[1]
+                door = socket.create_server((str(address[0]), port), family=family, backlog=backlog)
+                door.setblocking(False)
+                self._doors.append(door)
+                port = door.getsockname()[1]
         except OSError:
-            self._close_sockets()
+            for door in self._doors:
+                door.close()
+            self._doors.clear()
             raise
-        for listening in self._sockets:
-            listening.setblocking(False)
-            self._tasks.spawn(self._accept(listening))
+        for door in self._doors:
+            self._watch(door)
         return port
 
     async def close(self) -> None:
-        """Accept no more, and end every handshake."""
-        await self._tasks.stop()
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        for listening in self._sockets:
-            listening.close()
-        self._sockets.clear()
-
-    async def _accept(self, listening: socket.socket) -> None:
+        """Let in who has been accepted, nobody after that, and end every handshake."""
         loop = asyncio.get_running_loop()
-        while True:
+        for door in self._doors:
+            self._accept(door)
+            again = self._again.pop(door, None)
+            if again is None:
+                loop.remove_reader(door)
+            else:
+                again.cancel()
+            door.close()
+        self._doors.clear()
+        await asyncio.gather(*self._admitting, return_exceptions=True)
+        await self._tasks.stop()
+
+    def _watch(self, door: socket.socket) -> None:
+        self._again.pop(door, None)
+        asyncio.get_running_loop().add_reader(door, self._accept, door)
+
+    def _accept(self, door: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, _ = door.accept()
+            except BlockingIOError:
+                return
             except ConnectionError:  # it was gone before it was taken
                 continue
             except OSError as error:
                 log.error("no connection can be accepted", extra={"reason": str(error)})  # noqa: TRY400 - it is the machine's state
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            if self._is_full():
-                accepted.close()
-                continue
-            self.shaking += 1
-            self._tasks.spawn(self._shake_hands(accepted)).add_done_callback(
-                partial(self._shaken, accepted)
-            )
+                if door not in self._again:
+                    loop = asyncio.get_running_loop()
+                    loop.remove_reader(door)
+                    self._again[door] = loop.call_later(_ACCEPT_AGAIN_S, self._watch, door)
+                return
+            accepted.setblocking(False)
+            self._take_in(accepted)
 
-    async def _shake_hands(self, accepted: socket.socket) -> None:
+    def _take_in(self, accepted: socket.socket) -> None:
+        if self._certificates is None:
+            admitting = self._tasks.spawn(self._admit(accepted))
+            self._admitting.add(admitting)
+            admitting.add_done_callback(self._admitting.discard)
+            return
+        if self._is_full():
+            accepted.close()
+            return
+        self.shaking += 1
+        self._tasks.spawn(self._shake_hands(accepted, self._certificates)).add_done_callback(
+            partial(self._shaken, accepted)
+        )
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self._admitted, accepted)
+
+    async def _shake_hands(
+        self, accepted: socket.socket, certificates: Certificates[ssl.SSLContext]
+    ) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._admitted,
                 accepted,
-                ssl=self._certificates.current,
+                ssl=certificates.current,
                 ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=self._shutdown_s,
             )

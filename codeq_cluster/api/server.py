@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import select
 import socket
 import ssl
 import struct
@@ -11,7 +13,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from codeq_cluster.api.app import ACCESS_LOG
+from codeq_cluster.api.app import ACCESS_LOG, WAITS
 from codeq_cluster.api.call import JSON
 from codeq_cluster.api.doorway import Doorway
 from codeq_cluster.api.errors import ApiError, envelope
@@ -25,6 +27,11 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _LINGER_S = 2.0  # How long an unread body is swallowed, so that its sender gets to read the answer.
+# How long a connection without a request is left to its client once nobody is let in any more. A
+# client that has many uses each within this time, is told to close it, and asks elsewhere.
+_LEAVE_S = 3.0
+_CUT_OFF_S = 0.2  # For a handler that is cancelled to end, and as long before that.
+_LOOK_S = 0.05  # Between two looks for connections that have become idle since.
 _NO_LINGER = struct.pack("ii", 1, 0)
 _STALLED = 408
 _UNMATCHED = "unmatched"
@@ -60,7 +67,6 @@ class HttpServer:
         port: int,
         limits: LimitSettings,
         metrics: Metrics,
-        shutdown_s: float = 2.0,
         certificates: Certificates[ssl.SSLContext] | None = None,
     ) -> None:
         self._host = host
@@ -68,10 +74,12 @@ class HttpServer:
         self._limits = limits
         self._metrics = metrics
         self.access_log = app[ACCESS_LOG]
+        self._waits = app[WAITS]
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_s
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=_CUT_OFF_S
         )
-        self._server: asyncio.Server | None = None
+        self._leaving = False
+        self._closed = asyncio.Event()
         self._certificates = certificates
         self._doorway: Doorway | None = None
         self._open: set[Connection] = set()
@@ -85,6 +93,11 @@ class HttpServer:
     def failed_handshakes(self) -> int:
         """Return how many connections sent no TLS, or gave up within the handshake."""
         return 0 if self._doorway is None else self._doorway.failed
+
+    @property
+    def leaving(self) -> bool:
+        """Tell whether nobody is let in any more, and clients are asked to go."""
+        return self._leaving
 
     @property
     def full(self) -> bool:
@@ -119,32 +132,61 @@ class HttpServer:
                 auto_decompress=False,
             )
 
-        if self._certificates is not None:
-            self._doorway = Doorway(
-                self._certificates,
-                is_full=lambda: self.full,
-                admitted=connection,
-                handshake_s=self._limits.header_timeout_ms / 1000,
-                shutdown_s=self._limits.body_timeout_ms / 1000,
-            )
-            self._port = await self._doorway.open(self._host, self._port, backlog=_BACKLOG)
-            return
-        self._server = await loop.create_server(
-            connection, self._host, self._port, backlog=_BACKLOG, family=socket.AF_UNSPEC
+        self._doorway = Doorway(
+            self._certificates,
+            is_full=lambda: self.full,
+            admitted=connection,
+            handshake_s=self._limits.header_timeout_ms / 1000,
+            shutdown_s=self._limits.body_timeout_ms / 1000,
         )
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._port = await self._doorway.open(self._host, self._port, backlog=_BACKLOG)
+
+    async def leave(self) -> None:
+        """Let nobody in any more, and see those off who are there.
+
+        Requests under way are answered, waits at once; every answer closes its connection, so that
+        the client's next request goes elsewhere. A connection without a request is closed when it
+        has had time for one. Returns when all are gone, at the latest when a request that came
+        last must have been answered.
+        """
+        self._leaving = True
+        await self._shut()
+        self._waits.end()
+        loop = asyncio.get_running_loop()
+        idle_until = loop.time() + _LEAVE_S
+        until = idle_until + self._limits.request_timeout_ms / 1000
+        while any(each.served for each in self._open) and (now := loop.time()) < until:
+            if now >= idle_until:
+                self._close_idle()
+            self._closed.clear()
+            wait_s = max(idle_until - now, _LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_s, until - now)):
+                    await self._closed.wait()
 
     async def stop(self) -> None:
-        """Accept no more, let handlers end within the shutdown time, then cut them off."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if self._doorway is not None:
-            await self._doorway.close()
+        """Let nobody in any more and cut off whoever is still there."""
+        self._leaving = True
+        await self._shut()
         await self._runner.cleanup()
         # Over TLS a close waits for the client's goodbye, which need not come.
         for connection in tuple(self._open):
             connection.cut_off()
+
+    async def _shut(self) -> None:
+        if self._doorway is not None:
+            await self._doorway.close()
+
+    def _close_idle(self) -> None:
+        idle = {each.descriptor: each for each in self._open if each.idle}
+        # What the kernel holds of a request is a request: its connection is not idle.
+        poll = select.poll()
+        for descriptor in idle:
+            poll.register(descriptor, select.POLLIN)
+        asked = {descriptor for descriptor, _ in poll.poll(0)}
+        for descriptor, connection in idle.items():
+            if descriptor not in asked:
+                connection.force_close()
 
     def opened(self, connection: Connection) -> None:
         """Count a connection that is served from now on."""
@@ -153,6 +195,7 @@ class HttpServer:
     def closed(self, connection: Connection) -> None:
         """Forget one."""
         self._open.discard(connection)
+        self._closed.set()
 
 
 class Connection(web.RequestHandler):
@@ -177,11 +220,32 @@ class Connection(web.RequestHandler):
         self._head_due: asyncio.TimerHandle | None = None
         self._taken_due: asyncio.TimerHandle | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Tell whether no part of a request is here that has no answer yet."""
+        waiting = self._waiter is not None and not self._waiter.done()
+        return waiting and self._head_due is None and self.transport is not None
+
+    @property
+    def served(self) -> bool:
+        """Tell whether the client may still get something."""
+        if self.transport is None:
+            return False
+        # Over TLS a close waits for the client's goodbye, after everything has been sent.
+        secure = self.transport.get_extra_info("ssl_object") is not None
+        return not (secure and self.transport.is_closing())
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor of its socket."""
+        assert self.transport is not None
+        return cast("int", self.transport.get_extra_info("socket").fileno())
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection in, or turn it away at once when the server is full."""
         # A cast: the transports of uvloop are no subclasses of asyncio's.
         writing = cast("asyncio.WriteTransport", transport)
-        # Behind a doorway, it has been asked already, and this connection has had its place since.
+        # Over TLS, it has been asked already, and this connection has had its place since.
         if self._server.full and writing.get_extra_info("ssl_object") is None:
             writing.write(_turned_away())
             writing.close()
@@ -221,6 +285,8 @@ class Connection(web.RequestHandler):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
         if not resp.prepared:
             guard(resp.headers)
+            if self._server.leaving:
+                resp.force_close()
         if resp.status == _STALLED:
             self._lingering_time = 0.0  # It has had its time.
         return await super().finish_response(request, resp, start_time)

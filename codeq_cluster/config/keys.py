@@ -355,6 +355,12 @@ _LIMITS = _section(
         ("header_timeout_ms", 100, 600_000, "to send a request's head"),
         ("body_timeout_ms", 100, 600_000, "to send a request's body"),
         ("idle_timeout_ms", 100, 3_600_000, "a connection may stay idle"),
+        (
+            "drain_ms",
+            0,
+            300_000,
+            "`/readyz` is 503 before a node that stops sends clients away; balancers look oftener",
+        ),
     ),
 )
 _LINK = _section(

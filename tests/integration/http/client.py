@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from codeq_cluster.auth.identity import WORKER_SCOPES
@@ -195,7 +195,8 @@ def single(
         link_port=link_port,
         shards=2,
         store=StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20),
-        limits=limits,
+        # No balancer leads these clients, and many nodes are stopped.
+        limits=replace(limits, drain_ms=0),
         auth=AuthSettings(producer=(_TOKENS,), worker=(_TOKENS,)),
         webhooks=webhooks,
     )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
+from pathlib import Path
 
-from tests.integration.http.client import DEADLINE_S, read_answer
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import DEADLINE_S, Client, read_answer, single
 from tests.integration.http.conftest import Running
 
 
@@ -34,3 +38,64 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
     assert claimed.status == 204
     assert (awaited.status, awaited.error) == (404, "result not found")
     assert loop.time() - started_s < 10
+
+
+async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Path) -> None:
+    """A balancer has `limits.drainMs` to hear of it, and what it still sends is answered."""
+    settings = single(tmp_path, LimitSettings())
+    # Longer than the test, which cancels it.
+    node = Node(replace(settings, limits=replace(settings.limits, drain_ms=300_000)))
+    await node.start()
+    client = Client(node.port)
+    async with asyncio.timeout(DEADLINE_S):
+        while (await client.get("/readyz")).status != 200:
+            pass  # Asking takes its time, and the deadline bounds it.
+        stopping = asyncio.create_task(node.stop())
+        while (ready := await client.get("/readyz")).status == 200:
+            pass  # Likewise.
+        alive = await client.get("/healthz")
+        task_id = await client.create("late")
+    stopping.cancel()
+    await asyncio.wait((stopping,))
+    for writer in client.open:
+        writer.close()
+
+    assert ready.status == 503
+    assert "draining" in ready.body.decode()
+    assert alive.status == 200
+    assert task_id
+
+
+async def test_a_request_that_has_begun_is_answered_and_the_last_of_its_connection(
+    node_with: Running,
+) -> None:
+    """Nobody is let in any more, but who is there is not cut off."""
+    async with contextlib.AsyncExitStack() as stack:
+        node = await stack.enter_async_context(node_with())
+        body = json.dumps({"command": "begun", "payload": {}}).encode()
+        request = node.head("POST", "tasks", len(body)) + body
+        reader, writer = await node.connect()
+        writer.write(request[:20])
+        await node.depth("none")
+        node.open.clear()  # The connection stays open: it is the stop's to close.
+        stopping = asyncio.create_task(stack.aclose())
+        async with asyncio.timeout(DEADLINE_S):
+            await refused(node.port)
+            writer.write(request[20:])
+            answer = await read_answer(reader)
+            rest = await reader.read()
+            await stopping
+        writer.close()
+
+    assert answer.status == 202
+    assert answer.headers["connection"] == "close"
+    assert rest == b""
+
+
+async def refused(port: int) -> None:
+    """Wait until nobody is let in any more."""
+    with contextlib.suppress(ConnectionRefusedError):
+        while True:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await writer.wait_closed()

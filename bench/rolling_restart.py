@@ -1,0 +1,236 @@
+"""Rolling restart: what clients notice while every node is stopped and started in turn.
+
+    python -m bench.rolling_restart [--cycles 200]
+
+Three real nodes under cycles (create, claim, result) at a fixed rate, offered by a client that
+knows all nodes and is told nothing. Each node gets SIGTERM, is started again when it has ended, and
+the next one follows when it is ready. Prints what requests took, second by second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.machine import describe
+from bench.steady import Request, Seen, Steady, running
+from codeq_cluster.testing.accounting import Percentiles
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+
+_SPREAD_WITHIN_S = 120.0
+_FAILURES_SHOWN = 10
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that was done to the cluster, monotonic seconds."""
+
+    at_s: float
+    what: str
+
+
+class Restarted(msgspec.Struct, kw_only=True):
+    """One run.
+
+    Attributes:
+        begun_s: When the first node was told to stop; likewise `ended_s` the last one was ready.
+        spread: Shards by leader: before, when the last node was ready, and at the end.
+        even_after_s: From the last node ready to every shard back at the node that should lead it.
+        busy_percent: Of the machine's cores, whoever used them, over the whole run.
+    """
+
+    events: list[Event]
+    seen: Seen
+    from_s: float
+    begun_s: float
+    ended_s: float
+    spread: list[dict[str, int]]
+    even_after_s: float
+    busy_percent: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Restart every node and print what was seen; 1 when a request failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rolling_restart", description=__doc__)
+    parser.add_argument("--cycles", type=float, default=200.0, help="offered a second")
+    parser.add_argument("--before", type=float, default=10.0, help="seconds before the first stop")
+    parser.add_argument("--between", type=float, default=3.0, help="seconds between two nodes")
+    parser.add_argument("--after", type=float, default=5.0, help="seconds after the spread is even")
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
+    options = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
+    try:
+        machine = describe(directory)
+        done = asyncio.run(_measure(options, directory))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(_report(machine, done, " ".join(["python -m bench.rolling_restart", *sys.argv[1:]])))
+    return int(any(request.failure for request in done.seen.requests))
+
+
+async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
+    events: list[Event] = []
+
+    def note(what: str) -> float:
+        now_s = time.monotonic()
+        events.append(Event(now_s, what))
+        print(f"  {what}", file=sys.stderr, flush=True)
+        return now_s
+
+    async with LocalCluster(directory, shards=options.shards) as cluster:
+        await _even(cluster)
+        before = await _spread(cluster)
+        load = Steady(
+            kind="cycle",
+            urls=list(cluster.urls.values()),
+            producer_token=PRODUCER_TOKEN,
+            worker_token=WORKER_TOKENS["worker-0"],
+            command="rolling",
+            per_s=options.cycles,
+        )
+        idle_before = _idle_seconds()
+        from_s = time.monotonic()
+        async with running(load) as generator:
+            await asyncio.sleep(options.before)
+            begun_s = time.monotonic()
+            for node in cluster.nodes:
+                note(f"stop {node}")
+                status = await cluster.stop(node)
+                note(f"{node} ended with {status}")
+                cluster.start(node)
+                await cluster.wait_ready([node])
+                ended_s = note(f"{node} ready")
+                await asyncio.sleep(options.between)
+            at_ready = await _spread(cluster)
+            await _even(cluster)
+            even_s = note("leaders even")
+            await asyncio.sleep(options.after)
+            busy = _busy_percent(idle_before, time.monotonic() - from_s)
+            seen = await generator.stop()
+        return Restarted(
+            events=events,
+            seen=seen,
+            from_s=from_s,
+            begun_s=begun_s,
+            ended_s=ended_s,
+            spread=[before, at_ready, await _spread(cluster)],
+            even_after_s=even_s - ended_s,
+            busy_percent=busy,
+        )
+
+
+async def _even(cluster: LocalCluster) -> None:
+    """Wait until every shard is led by the node that should: they take turns in their order."""
+    nodes = list(cluster.nodes)
+    wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
+
+    async def led() -> bool:
+        return await _leaders(cluster) == wanted
+
+    await until(led, within_s=_SPREAD_WITHIN_S, what="an even spread of leaders")
+
+
+async def _leaders(cluster: LocalCluster) -> dict[int, str | None]:
+    for node in cluster.nodes:
+        status = await cluster.status(node)
+        if status is not None:
+            return {shard: group.leader for shard, group in sorted(status.items())}
+    return {}
+
+
+async def _spread(cluster: LocalCluster) -> dict[str, int]:
+    led = Counter(leader or "none" for leader in (await _leaders(cluster)).values())
+    return {node: led[node] for node in (*cluster.nodes, "none") if node != "none" or led[node]}
+
+
+def _idle_seconds() -> float:
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def _busy_percent(idle_before: float, seconds: float) -> int:
+    cores = os.cpu_count() or 1
+    return round(100 - 100 * (_idle_seconds() - idle_before) / (seconds * cores))
+
+
+def _report(machine: Mapping[str, object], done: Restarted, command: str) -> str:
+    requests = done.seen.requests
+    failures = [request for request in requests if request.failure]
+    changed = ", with uncommitted changes" if machine["changed"] else ""
+    lines = [
+        f"commit {str(machine['commit'])[:10]}{changed}",
+        (
+            f"{machine['cores']} cores ({machine['cpu']}), kernel {machine['kernel']},"
+            f" Python {machine['python']}, fsync {machine['fsyncMs']} ms, load average before"
+            f" {machine['loadBefore']:.2f}, cores busy over the run {done.busy_percent} %"
+        ),
+        command,
+        "",
+        f"{'second':>6} {'cycles':>6} {'requests':>8} {'p50':>8} {'p99':>8} {'max':>8} ms  failed",
+        *_seconds(done),
+        "",
+        _summary("before", requests, 0, done.begun_s),
+        _summary("restart", requests, done.begun_s, done.ended_s),
+        _summary("after", requests, done.ended_s, float("inf")),
+        (
+            f"requests {len(requests)}, failed {len(failures)}; connections refused and the next"
+            f" node asked {done.seen.refused}; cycles held back {done.seen.held_back}"
+        ),
+        *(f"  {each.operation}: {each.failure}" for each in failures[:_FAILURES_SHOWN]),
+        "shards led: before {}, last node ready {}, end {}".format(*map(_shown, done.spread)),
+        f"even again {done.even_after_s:.1f} s after the last node was ready",
+    ]
+    return "\n".join(lines)
+
+
+def _seconds(done: Restarted) -> list[str]:
+    by_second: dict[int, list[Request]] = {}
+    for request in done.seen.requests:
+        by_second.setdefault(int(request.ended_s - done.from_s), []).append(request)
+    cycles = Counter(int(ended_s - done.from_s) for ended_s in done.seen.cycles)
+    events: dict[int, list[str]] = {}
+    for event in done.events:
+        events.setdefault(int(event.at_s - done.from_s), []).append(event.what)
+    lines = []
+    for second in range(max(by_second, default=0) + 1):
+        found = by_second.get(second, [])
+        took = Percentiles.of([request.took_ms for request in found])
+        failed = sum(bool(request.failure) for request in found)
+        lines.append(
+            f"{second:>6} {cycles[second]:>6} {len(found):>8}"
+            f" {took.p50:>8.1f} {took.p99:>8.1f} {took.max:>8.1f}     {failed:>6}"
+            f"  {', '.join(events.get(second, []))}".rstrip()
+        )
+    return lines
+
+
+def _summary(name: str, requests: Sequence[Request], from_s: float, to_s: float) -> str:
+    found = [each for each in requests if from_s <= each.ended_s < to_s]
+    took = Percentiles.of([each.took_ms for each in found])
+    by_operation = ", ".join(
+        f"{operation} {each.p50:.1f}/{each.p99:.1f}"
+        for operation in ("create", "claim", "result")
+        for each in [Percentiles.of([r.took_ms for r in found if r.operation == operation])]
+    )
+    return (
+        f"{name:<8} {took.count} requests: p50 {took.p50:.1f}, p99 {took.p99:.1f},"
+        f" max {took.max:.1f} ms; p50/p99 of {by_operation}"
+    )
+
+
+def _shown(spread: Mapping[str, int]) -> str:
+    return ", ".join(f"{node} {count}" for node, count in spread.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

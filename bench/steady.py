@@ -1,0 +1,238 @@
+"""Steady: cycles or creates at a fixed rate until standard input closes; prints every request.
+
+A client that knows all nodes and nothing else: it asks them in turn, and the next one when a
+connection is refused, since nothing was sent then. Nothing else is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import uvloop
+
+_ROOT = Path(__file__).parent.parent
+_LEASE_S = 120
+_WAIT_S = 5
+_TIMEOUT_S = 30.0
+_CLAIMS_MAX = 20  # Of one cycle: a claim may find that others have taken what there was.
+
+
+class Steady(msgspec.Struct, frozen=True, kw_only=True):
+    """What to offer.
+
+    Attributes:
+        kind: `cycle` (create, claim, result) or `create`.
+        urls: Base URLs, asked in turn.
+        per_s: Begun a second, at even distances.
+        in_flight_max: Begun and not ended; beyond it one is left out and counted.
+        payload_bytes: About how large a payload is.
+    """
+
+    kind: str
+    urls: list[str]
+    producer_token: str
+    worker_token: str
+    command: str
+    per_s: float
+    in_flight_max: int = 1000
+    payload_bytes: int = 100
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """One request.
+
+    Attributes:
+        ended_s: When its answer was complete, monotonic seconds of the machine.
+        took_ms: Since it was due (a create), or since the answer before it.
+        failure: Empty when it was answered with success.
+    """
+
+    operation: str
+    ended_s: float
+    took_ms: float
+    failure: str = ""
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What happened.
+
+    Attributes:
+        cycles: When each that was begun has ended, monotonic seconds.
+        held_back: Left out because too many had not ended.
+        refused: Connections refused by a node; the request went to the next one.
+    """
+
+    requests: list[Request] = []
+    cycles: list[float] = []
+    held_back: int = 0
+    refused: int = 0
+
+
+class Running:
+    """A generator that runs; `seen` is there when it has been stopped."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._reading = asyncio.create_task(_read(process))
+
+    async def stop(self) -> Seen:
+        """Stop offering, let what has begun end, and return what was seen.
+
+        Raises:
+            RuntimeError: The generator failed.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return await self._reading
+
+    async def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process.returncode is None:
+            self._process.kill()
+        self._reading.cancel()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def running(steady: Steady) -> AsyncIterator[Running]:
+    """Run a generator in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.steady", msgspec.json.encode(steady).decode()),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=_ROOT,
+    )
+    generator = Running(process)
+    try:
+        yield generator
+    finally:
+        await generator.end()
+
+
+async def _read(process: asyncio.subprocess.Process) -> Seen:
+    assert process.stdout is not None
+    out = await process.stdout.read()
+    if await process.wait():
+        raise RuntimeError(f"the generator ended with {process.returncode}")
+    return msgspec.json.decode(out, type=Seen)
+
+
+class _Load:
+    def __init__(self, steady: Steady, session: aiohttp.ClientSession) -> None:
+        self.seen = Seen()
+        self._steady = steady
+        self._session = session
+        self._turn = itertools.count()
+        self._in_flight = 0
+        payload = {"text": "x" * steady.payload_bytes}
+        self._create = msgspec.json.encode({"command": steady.command, "payload": payload})
+        self._claim = msgspec.json.encode(
+            {"commands": [steady.command], "leaseSeconds": _LEASE_S, "waitSeconds": _WAIT_S}
+        )
+
+    async def run(self, enough: asyncio.Event) -> Seen:
+        """Offer until it is enough, and let what has begun end."""
+        steady = self._steady
+        step: Callable[[float], Awaitable[bool]] = (
+            self._cycle if steady.kind == "cycle" else self._one
+        )
+        begun_s = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in itertools.count():
+                due_s = begun_s + number / steady.per_s
+                await asyncio.sleep(due_s - time.monotonic())
+                if enough.is_set():
+                    break
+                if self._in_flight >= steady.in_flight_max:
+                    self.seen.held_back += 1
+                    continue
+                self._in_flight += 1
+                group.create_task(self._counted(step(due_s)))
+        return self.seen
+
+    async def _counted(self, step: Awaitable[bool]) -> None:
+        try:
+            if await step:
+                self.seen.cycles.append(time.monotonic())
+        finally:
+            self._in_flight -= 1
+
+    async def _one(self, due_s: float) -> bool:
+        token = self._steady.producer_token
+        return await self._post("create", "/tasks", token, self._create, due_s) is not None
+
+    async def _cycle(self, due_s: float) -> bool:
+        if not await self._one(due_s):
+            return False
+        token = self._steady.worker_token
+        for _ in range(_CLAIMS_MAX):
+            raw = await self._post("claim", "/tasks/claim", token, self._claim, time.monotonic())
+            if raw is None:
+                return False
+            if raw:
+                break
+        else:
+            return False
+        task = msgspec.json.decode(raw)
+        path = f"/tasks/{task['id']}/result"
+        body = {"status": "COMPLETED", "result": {"ok": 1}, "leaseToken": task["leaseToken"]}
+        encoded = msgspec.json.encode(body)
+        return await self._post("result", path, token, encoded, time.monotonic()) is not None
+
+    async def _post(
+        self, operation: str, path: str, token: str, body: bytes, due_s: float
+    ) -> bytes | None:
+        """Return the answer's bytes, empty for 204, None for a failure."""
+        urls = self._steady.urls
+        first = next(self._turn)
+        failure = "no node takes a connection"
+        raw: bytes | None = None
+        for number in range(first, first + len(urls)):
+            url = urls[number % len(urls)]
+            try:
+                async with self._session.post(
+                    f"{url}/v1/codeq{path}", data=body, headers={"Authorization": f"Bearer {token}"}
+                ) as response:
+                    raw = await response.read()
+                failure = "" if response.status < 300 else f"{response.status} {raw[:80]!r}"
+            except aiohttp.ClientConnectorError:
+                self.seen.refused += 1
+                continue
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failure = f"{type(error).__name__} {error} at {url}"
+            break
+        now_s = time.monotonic()
+        took_ms = round((now_s - due_s) * 1000, 2)
+        self.seen.requests.append(Request(operation, round(now_s, 4), took_ms, failure))
+        return None if failure else raw
+
+
+async def _main(steady: Steady) -> Seen:
+    enough = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+        ) as session,
+        asyncio.TaskGroup() as group,
+    ):
+        offering = group.create_task(_Load(steady, session).run(enough))
+        await reader.read()
+        enough.set()
+        return await offering
+
+
+if __name__ == "__main__":
+    asked = msgspec.json.decode(sys.argv[1], type=Steady)
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_main(asked))))

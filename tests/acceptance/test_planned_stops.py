@@ -1,0 +1,83 @@
+"""Planned stops: nodes are restarted in turn, and nobody who knows another node notices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# A pace that leaves the machine room for a node that starts; bench/rolling_restart.py is faster.
+CYCLES_PER_S = 50.0
+DRAINED_WITHIN_S = 30.0
+SPREAD_WITHIN_S = 60.0
+# The only way a node turns a client away: nobody listens, so nothing was sent.
+REFUSED = "ClientConnectorError("
+
+
+async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalCluster) -> None:
+    """Of clients that are told nothing: one whose connection is refused asks the next node.
+
+    Leaderships are handed over before a node ends, and are evenly spread in the end.
+    """
+    await _evenly_led(cluster)
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 8),
+        command="rolling",
+        cycles_per_s=CYCLES_PER_S,
+    ) as load:
+        for node in cluster.nodes:
+            assert await cluster.stop(node) == 0
+            others = [name for name in cluster.nodes if name != node]
+            status = await cluster.status(others[0])
+            handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships handed over")
+            cluster.start(node)
+            await cluster.wait_ready([node])
+
+            # Before it ended, so nobody had to find out that it is gone.
+            assert handed["kept"] == 0
+            assert status is not None
+            assert {group.leader for group in status.values()} <= set(others)
+        await _evenly_led(cluster)
+        drained = await load.drain(within_s=DRAINED_WITHIN_S)
+        verdict = audit(load.calls, await load.final_tasks())
+    failed = [
+        call
+        for call in load.calls
+        if call.outcome is not Outcome.OK and not call.detail.startswith(REFUSED)
+    ]
+
+    assert not failed
+    assert drained
+    assert replace(verdict, failed=()).clean, str(verdict)
+    assert load.shed <= 0.7 * load.planned
+
+
+async def _evenly_led(cluster: LocalCluster) -> None:
+    """Wait until the shards are led by the nodes in turn."""
+    nodes = list(cluster.nodes)
+    wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
+
+    async def led() -> bool:
+        status = await cluster.status(nodes[0])
+        return (
+            status is not None
+            and {shard: group.leader for shard, group in status.items()} == wanted
+        )
+
+    await until(led, within_s=SPREAD_WITHIN_S, what="leaders evenly spread")
+
+
+def _last(text: str, event: str) -> dict[str, object]:
+    found = [line for line in map(json.loads, text.splitlines()) if line.get("event") == event]
+    assert found, f"no line of the log says {event!r}"
+    last: dict[str, object] = found[-1]
+    return last
