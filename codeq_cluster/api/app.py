@@ -12,6 +12,7 @@ from codeq_cluster.api import (
     dead_letters,
     deliveries,
     downloads,
+    imports,
     openapi,
     openapi_document,
     ops,
@@ -29,6 +30,7 @@ from codeq_cluster.api import backups as backup_routes
 from codeq_cluster.api import cluster as cluster_routes
 from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.call import Services
+from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
 from codeq_cluster.api.middleware import Handler, Route, wrapped
 from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
@@ -122,6 +124,7 @@ ROUTES = (
     _administer("/admin/backup", backup_routes.create, "POST"),
     _administer("/admin/backup", backup_routes.backups),
     _administer("/admin/backup/{id}", backup_routes.backup),
+    _administer("/admin/import", imports.take, "POST"),
     _operate("/healthz", ops.healthz),
     _operate("/readyz", ops.readyz),
     _operate("/metrics", ops.metrics),
@@ -172,6 +175,7 @@ def make_app(
         targets=targets,
         cluster=cluster,
         large_bodies=LargeBodies(settings),
+        import_room=ImportRoom(),
         artifacts=artifacts,
         backups=backups,
     )

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.errors import ApiError, bad_request
+from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
 from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
 from codeq_cluster.api.waits import Waits
@@ -50,6 +51,7 @@ class Services:
     targets: Targets
     cluster: Cluster
     large_bodies: LargeBodies
+    import_room: ImportRoom
     artifacts: ArtifactStore | None = None
     backups: Backups | None = None
     tracing: Tracing | None = None

@@ -135,7 +135,7 @@ async def _act(call: Call, act: _Acts, word: str, wanted: tuple[Selection, bool]
 
 def _one(call: Call) -> tuple[Selection, bool]:
     task_id = call.task_id(not_found=_TASK_NOT_FOUND)
-    return Selection(queue=call.command().lower(), ids=(task_id,)), _flag(call, "dryRun")
+    return Selection(queue=call.command().lower(), ids=(task_id,)), flag(call, "dryRun")
 
 
 def _selected(call: Call) -> tuple[Selection, bool]:
@@ -148,7 +148,7 @@ def _selected(call: Call) -> tuple[Selection, bool]:
     if limit is None and call.query_text("limit"):
         limit = call.query_integer("limit")
     if dry_run is None:
-        dry_run = _flag(call, "dryRun")
+        dry_run = flag(call, "dryRun")
     error = body.error
     if error is None and "error" in call.request.query:
         error = call.query_text("error")
@@ -186,7 +186,7 @@ def _bounded(limit: int) -> int:
     return limit
 
 
-def _flag(call: Call, name: str) -> bool:
+def flag(call: Call, name: str) -> bool:
     """Return a flag of the query; one without a value is not taken for false: it may guard much."""
     if name not in call.request.query:
         return False

@@ -12,6 +12,7 @@ from codeq_cluster.api import (
     cluster,
     dead_letters,
     deliveries,
+    imports,
     openapi_answers,
     paging,
     queues,
@@ -34,6 +35,7 @@ from codeq_cluster.api.item_views import (
 from codeq_cluster.api.middleware import Handler
 from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Answer, Operation, Parameter
 from codeq_cluster.api.rendering import ExplanationView, TaskPage
+from codeq_cluster.backup.manifest import ID
 from codeq_cluster.broker.operators import BULK_MAX
 from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
 from codeq_cluster.core.rate import Scope
@@ -137,6 +139,22 @@ _KEPT_BACKUP = {
     "tasks": 120000,
     "bytes": 195035136,
 }
+_IMPORTED = {
+    "imported": 120,
+    "present": 7,
+    "ended": 0,
+    "forgottenKeys": 0,
+    "keysTaken": [_ID],
+    "keysApart": [],
+    "idsTaken": [],
+    "tooLarge": [],
+    "left": 0,
+    "limit": "",
+    "itemsImported": 2,
+    "itemsPresent": 0,
+    "itemsRefused": [],
+    "dryRun": False,
+}
 _LIFE = {
     "subscriptionId": _SUBSCRIPTION["subscriptionId"],
     "expiresAt": "2026-01-31T12:05:00.000Z",
@@ -232,6 +250,7 @@ def operations(settings: NodeSettings) -> dict[Handler, Operation]:
         **_on_deliveries(),
         **_on_the_cluster(settings),
         **_on_backups(),
+        **_on_imports(settings),
         **_on_subscriptions(),
     }
 
@@ -494,6 +513,46 @@ def _on_backups() -> dict[Handler, Operation]:
             ),
             errors=(backups.NO_PLACE, backups.UNREACHABLE),
             replicated=False,
+        ),
+    }
+
+
+def _on_imports(settings: NodeSettings) -> dict[Handler, Operation]:
+    most = imports.bytes_max(settings.raft.entry_bytes_max)
+    return {
+        imports.take: Operation(
+            binary=True,
+            parameters=(
+                replace(
+                    _query(
+                        "backup",
+                        "The backup it comes from, for the record.",
+                        pattern=f"^{ID.pattern}$",
+                    ),
+                    required=True,
+                ),
+                replace(
+                    _query("tenant", "The token's tenant once more, `_` for the default tenant."),
+                    required=True,
+                ),
+                _query(
+                    "forgetKeys",
+                    "Take tasks over without an idempotency key that cannot be kept.",
+                    type="boolean",
+                ),
+                _query("dryRun", "Only say what would become of it.", type="boolean"),
+            ),
+            answers=(
+                Answer(text="What became of it.", body=imports.ImportView, example=_IMPORTED),
+            ),
+            errors=(
+                imports.INVALID_BACKUP,
+                imports.OTHER_TENANT,
+                imports.MALFORMED,
+                imports.TOO_MANY,
+                ApiError(413, f"request body exceeds {most} bytes", "body-too-large"),
+                ApiError(408, "request timeout", "request-timeout", retryable=True),
+            ),
         ),
     }
 

@@ -18,6 +18,7 @@ from codeq_cluster.broker.requests import (
     Uploaded,
 )
 from codeq_cluster.cluster.transfers import Handover
+from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item, Kind, Mode, Subscription, Topic
@@ -26,6 +27,7 @@ from codeq_cluster.core.outcomes import (
     Claimed,
     Created,
     Extended,
+    Imported,
     Rejected,
     Returned,
     Submitted,
@@ -43,6 +45,7 @@ __all__ = [
     "Found",
     "Governors",
     "Handover",
+    "Importer",
     "NewResult",
     "NewTask",
     "Operators",
@@ -214,6 +217,23 @@ class Governors(Protocol):
         """Put on record what an operator did that no log entry of its own tells."""
 
 
+class Importer(Protocol):
+    """What other clusters had."""
+
+    async def take(
+        self,
+        tenant: str,
+        arrivals: Arrivals,
+        *,
+        by: str,
+        source: str,
+        forget_keys: bool,
+        dry_run: bool,
+        timeout_s: float,
+    ) -> Imported:
+        """Take over what is not here; raises OutcomeUnknown when of some it may be done."""
+
+
 class Broker(Protocol):
     """The broker behind the routes: every shard, wherever it is led.
 
@@ -229,6 +249,10 @@ class Broker(Protocol):
     @property
     def governors(self) -> Governors:
         """Return who keeps topics, pauses and subscriptions."""
+
+    @property
+    def importer(self) -> Importer:
+        """Return who takes over what other clusters had."""
 
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float

@@ -18,7 +18,7 @@ from codeq_cluster.errors import BackupDamaged
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
-_ID = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
+ID = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 _DIGEST_BYTES = 32
 
 
@@ -96,7 +96,7 @@ class _Version(Struct, rename="camel"):
 
 def is_id(name: str) -> bool:
     """Tell whether a backup can be called that."""
-    return _ID.fullmatch(name) is not None
+    return ID.fullmatch(name) is not None
 
 
 def part_file(shard: int) -> str:

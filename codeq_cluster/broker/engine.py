@@ -58,7 +58,7 @@ from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.operations import Advance, Claim, Create, Operation
+from codeq_cluster.core.operations import Advance, Claim, Create, Import, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.sharding import shard_of
@@ -454,6 +454,9 @@ class Engine:
             key = operation.idempotency_key
             place = f"{operation.tenant}/{key}" if key else operation.id
             assert shard_of(place, self._shards) == self.shard, "a task sent to a foreign shard"
+        if isinstance(operation, Import):
+            homes = {shard_of(arrival.task.id, self._shards) for arrival in operation.tasks}
+            assert homes <= {self.shard}, "a task sent to a foreign shard"
         view = reign.view
         view.now_ms = max(view.now_ms, reign.clock_base_ms + self._clock.monotonic_ms())
         while True:

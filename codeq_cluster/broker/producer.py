@@ -25,6 +25,11 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def fingerprint_of(command: str, payload: str) -> str:
+    """Return what tells a replay of an idempotency key from another task with it."""
+    return blake2b(f"{command}\0{payload}".encode(), digest_size=16).hexdigest()
+
+
 class Producer:
     """Creates tasks."""
 
@@ -47,9 +52,7 @@ class Producer:
             shard = shard_of(f"{tenant}/{item.idempotency_key}", self._shards.count)
             while shard_of(task_id, self._shards.count) != shard:
                 task_id = new_id()
-            fingerprint = blake2b(
-                f"{item.command}\0{item.payload}".encode(), digest_size=16
-            ).hexdigest()
+            fingerprint = fingerprint_of(item.command, item.payload)
         else:
             shard = shard_of(task_id, self._shards.count)
         return shard, Create(

@@ -8,6 +8,7 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
 from codeq_cluster.broker.files import Files
 from codeq_cluster.broker.governors import Governors
+from codeq_cluster.broker.importer import Importer
 from codeq_cluster.broker.operators import Operators
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.producer import Producer
@@ -23,6 +24,7 @@ class Broker:
     Attributes:
         operators: Lists, and what is done to many tasks at once.
         governors: Topics, pauses, subscriptions.
+        importer: What other clusters had.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Broker:
         queries = Queries(shards, waiters)
         self.operators = Operators(shards)
         self.governors = Governors(shards)
+        self.importer = Importer(shards)
         self.create = producer.create
         self.claim = consumer.claim
         self.heartbeat = consumer.heartbeat

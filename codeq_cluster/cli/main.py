@@ -15,6 +15,7 @@ from codeq_cluster.cli import (
     config,
     delivery,
     dlq,
+    importing,
     inspect,
     node,
     queue,
@@ -31,7 +32,7 @@ from codeq_cluster.cli.outcome import report
 
 _COMMANDS = (
     *(dev, node, status, task, worker, queue, dlq, topic, delivery, audit),
-    *(cluster, backup, restore, inspect, config, token, doctor),
+    *(cluster, backup, restore, importing, inspect, config, token, doctor),
 )
 
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from codeq_cluster.backup.bucket import BackupBucket
 from codeq_cluster.backup.directory import BackupDirectory
@@ -31,6 +39,11 @@ def add_place(
         metavar="PLACE",
         help=f"{words}: a directory, or s3://BUCKET/PREFIX",
     )
+    add_place_options(parser)
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a bucket needs beside its name."""
     parser.add_argument(
         "--s3-endpoint",
         default="",
@@ -72,30 +85,32 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Pl
 
 
 class Bar:
-    """How many bytes of a piece of work are done, on a terminal's standard error."""
+    """How much of a piece of work is done, on a terminal's standard error."""
 
     def __init__(self, progress: Progress, words: str, total: int) -> None:
         self._progress = progress
         self._task = progress.add_task(words, total=total)
 
     def passed(self, size: int) -> None:
-        """Note so many bytes more."""
+        """Note so much more."""
         self._progress.advance(self._task, size)
 
 
 @contextmanager
-def bar(words: str, total: int) -> Iterator[Bar]:
+def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:
     """Show a bar until the end of the block; nothing where standard error is no terminal.
 
     Args:
         words: What is done.
-        total: Bytes, in all.
+        total: In all.
+        what: Is counted; bytes if nothing is said.
     """
     console = notes()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    counted = (MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
     with Progress(
-        *columns,
-        TransferSpeedColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *(counted if what else (DownloadColumn(), TransferSpeedColumn())),
         console=console,
         transient=True,
         disable=not console.is_terminal,

@@ -175,6 +175,23 @@ class Operator(Session):
         """Return how far a backup is; only the node that takes it knows."""
         return await self._call("GET", f"{_ADMIN}/backup/{part(backup)}")
 
+    async def import_part(
+        self, part: bytes, *, backup: str, tenant: str, forget_keys: bool, dry_run: bool
+    ) -> Mapping[str, object]:
+        """Have tasks and items of another cluster taken over; the same again does no harm.
+
+        Args:
+            part: As `codec.arrivals` makes it.
+            backup: It comes from.
+            tenant: That of the token, `_` for the default tenant.
+            forget_keys: Take tasks over without idempotency keys that cannot be kept.
+            dry_run: Only say what would become of it.
+        """
+        flags = {"forgetKeys": forget_keys, "dryRun": dry_run}
+        set_ = {name: "true" for name, value in flags.items() if value}
+        asked = query(backup=backup, tenant=tenant, **set_)
+        return await self._call("POST", f"{_ADMIN}/import{asked}", body=part)
+
     async def _page(self, path: str, name: str) -> Page:
         answer = await self._call("GET", path)
         rows = answer.get(name)

@@ -76,9 +76,11 @@ class Session:
         await self._session.close()
 
     async def _call(
-        self, method: str, path: str, *, body: str | None = None, wait_s: int = 0
+        self, method: str, path: str, *, body: str | bytes | None = None, wait_s: int = 0
     ) -> Mapping[str, object]:
         """Send one request whose answer is an object, an empty one for an empty answer.
+
+        A body of bytes is sent as such, any other as JSON.
 
         Raises:
             Unreachable: No node took the connection.
@@ -97,19 +99,20 @@ class Session:
         return answer
 
     async def _ask(
-        self, method: str, path: str, *, body: str | None = None, wait_s: int = 0
+        self, method: str, path: str, *, body: str | bytes | None = None, wait_s: int = 0
     ) -> object:
         content, _ = await self._exchange(method, path, body=body, wait_s=wait_s)
         return content
 
     async def _exchange(
-        self, method: str, path: str, *, body: str | None = None, wait_s: int = 0
+        self, method: str, path: str, *, body: str | bytes | None = None, wait_s: int = 0
     ) -> tuple[object, Mapping[str, str]]:
         """Send one request and return its answer and the headers that came with it."""
         assert self._session
         timeout = aiohttp.ClientTimeout(
             total=self._timeout_s + wait_s, sock_connect=min(_CONNECT_S_MAX, self._timeout_s)
         )
+        media = {"Content-Type": "application/octet-stream"} if isinstance(body, bytes) else None
         last: Exception | None = None
         for url in self._urls:
             try:
@@ -117,6 +120,7 @@ class Session:
                     method,
                     url + path,
                     data=body,
+                    headers=media,
                     timeout=timeout,
                     allow_redirects=False,
                     ssl=self._trust,

@@ -13,6 +13,7 @@ from codeq_cluster.core.items import Audit, Kind, Pause, Topic, audit_id
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
+    Import,
     PauseQueue,
     PutTopic,
     Record,
@@ -20,7 +21,7 @@ from codeq_cluster.core.operations import (
     Requeue,
     ResumeQueue,
 )
-from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Rejection, TopicStands
+from codeq_cluster.core.outcomes import Changed, Imported, Outcome, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
@@ -186,13 +187,34 @@ def on_record(view: View, operation: _Action, decision: Decision, rules: Rules) 
     return Decision(decision.outcome, (*decision.changes, change))
 
 
+def import_on_record(view: View, operation: Import, decision: Decision, rules: Rules) -> Decision:
+    """Return an import's decision with the record of it, when it changes something."""
+    if not decision.changes:
+        return decision
+    assert isinstance(decision.outcome, Imported)
+    numbers = {
+        "tasks": 0 if operation.callbacks_only else decision.outcome.imported,
+        "topics, pauses or subscriptions": decision.outcome.items_imported,
+    }
+    brought = [f"{number} {what}" for what, number in numbers.items() if number]
+    change = _record(
+        view,
+        operation,
+        rules,
+        action="task.import",
+        target=operation.source,
+        detail=f"{' and '.join(brought) or 'callbacks of a task that follows'} on one shard",
+    )
+    return Decision(decision.outcome, (*decision.changes, change))
+
+
 def _named(ids: tuple[str, ...]) -> tuple[str, str]:
     """Return the target and the detail of an action on several things."""
     return ids[0], f"{len(ids)} on one shard" if len(ids) > 1 else ""
 
 
 def _record(
-    view: View, operation: _Action, rules: Rules, *, action: str, target: str, detail: str
+    view: View, operation: _Action | Import, rules: Rules, *, action: str, target: str, detail: str
 ) -> ItemChange:
     now_ms = view.now_ms
     item = Audit(

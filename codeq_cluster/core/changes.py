@@ -15,7 +15,8 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     Attributes:
         payload: With a created task only: its JSON text.
         fingerprint: With a created task that has an idempotency key only.
-        result: With a task that has just become terminal only.
+        result: With a task that has just become terminal, or was imported as one.
+        imported: Another cluster had it; it is no new one.
     """
 
     before: Task | None
@@ -23,6 +24,7 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     payload: str | None = None
     fingerprint: str = ""
     result: Result | None = None
+    imported: bool = False
 
 
 class ItemChange(Struct, frozen=True, kw_only=True):

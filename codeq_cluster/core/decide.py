@@ -25,7 +25,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import administering, delivering, subscribing
+from codeq_cluster.core import administering, delivering, importing, subscribing
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
@@ -41,6 +41,7 @@ from codeq_cluster.core.operations import (
     DeleteTopic,
     Delivered,
     Heartbeat,
+    Import,
     Nack,
     Operation,
     PauseQueue,
@@ -100,8 +101,8 @@ def decide(view: View, operation: Operation, rules: Rules) -> Decision:
     The only effects on the view are the draws of `next_seq`, `fraction` and `turns`.
     """
     decision = _decided(view, operation, rules)
-    if not decision.changes or isinstance(operation, Claim | Create | Heartbeat):
-        return decision  # None of them ends or deletes a task, and they are the most.
+    if not decision.changes or isinstance(operation, Claim | Create | Heartbeat | Import):
+        return decision  # None of them ends or deletes a task, and the first three are the most.
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
 
@@ -142,6 +143,9 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
             return subscribing.unsubscribe(view, operation)
         case Record():
             return administering.record(view, operation, rules)
+        case Import():
+            decision = importing.take_over(view, operation, rules)
+            return administering.import_on_record(view, operation, decision, rules)
         case (
             PutTopic()
             | DeleteTopic()

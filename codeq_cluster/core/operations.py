@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.core.items import Mode
-from codeq_cluster.core.task import Artifact
+from codeq_cluster.core.items import Delivery, Mode, Pause, Subscription, Topic
+from codeq_cluster.core.task import Artifact, Result, Task
 
 
 class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
@@ -301,6 +301,51 @@ class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
     detail: str = ""
 
 
+class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
+    """A task of another cluster with all that belongs to it.
+
+    Attributes:
+        payload: JSON text.
+        result: Of a terminal task, and of no other.
+        deliveries: Its callbacks that are pending or dead, each with what it tells of.
+        fingerprint: Of command and payload, for the idempotency key; see `Create`.
+    """
+
+    task: Task
+    payload: str
+    result: Result | None = None
+    deliveries: tuple[tuple[Delivery, Result], ...] = ()
+    fingerprint: str = ""
+
+
+class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
+    """Take over what another cluster had; whose it was there does not matter.
+
+    Attributes:
+        tenant: Whose it becomes.
+        source: The backup it comes from.
+        shards: How many there are, to tell which keys are decided where their tasks are.
+        tasks: All of this shard; `importing.fault` finds none with them.
+        items: If this is the tenant's home shard.
+        forget_keys: A task whose idempotency key is taken, or belongs on another shard, comes
+            without it, instead of not at all.
+        callbacks_only: Of tasks that are not here, for those too large for one entry: the task
+            follows.
+        dry_run: Answer only.
+    """
+
+    request: str
+    tenant: str
+    by: str
+    source: str
+    shards: int
+    tasks: tuple[Arrival, ...] = ()
+    items: tuple[Topic | Pause | Subscription, ...] = ()
+    forget_keys: bool = False
+    callbacks_only: bool = False
+    dry_run: bool = False
+
+
 Operation = (
     Create
     | Claim
@@ -325,4 +370,5 @@ Operation = (
     | Replay
     | Swept
     | Record
+    | Import
 )

@@ -108,6 +108,38 @@ class Subscribed(Struct, frozen=True, array_like=True, tag="subscribed"):
     subscription: Subscription
 
 
+class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=True):
+    """What became of tasks and items of another cluster.
+
+    Attributes:
+        imported: Tasks that were not here and are now.
+        present: That were here.
+        ended: Whose retention is over.
+        forgotten_keys: Of the imported, those that came without their idempotency key.
+        keys_taken: Ids of those left out because another task has their idempotency key.
+        keys_apart: Of those left out because their idempotency key belongs on another shard.
+        ids_taken: Of those left out because another tenant's task has their id.
+        too_large: Of those left out because they do not fit an entry of the log.
+        left: Not looked at because the tenant has no room.
+        limit: The budget that is used up; empty unless some are left.
+        items_refused: `kind/id` of those beyond the bound of their kind.
+    """
+
+    imported: int = 0
+    present: int = 0
+    ended: int = 0
+    forgotten_keys: int = 0
+    keys_taken: tuple[str, ...] = ()
+    keys_apart: tuple[str, ...] = ()
+    ids_taken: tuple[str, ...] = ()
+    too_large: tuple[str, ...] = ()
+    left: int = 0
+    limit: str = ""
+    items_imported: int = 0
+    items_present: int = 0
+    items_refused: tuple[str, ...] = ()
+
+
 Outcome = (
     Rejected
     | Created
@@ -120,4 +152,5 @@ Outcome = (
     | Changed
     | TopicStands
     | Subscribed
+    | Imported
 )

@@ -43,6 +43,9 @@ class Metrics:
         self._children: dict[tuple[object, ...], object] = {}
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
+        self._imported = self._counter(
+            "codeq_task_imported", "Tasks taken over from another cluster.", "command"
+        )
         self._claimed = self._counter("codeq_task_claimed", "Tasks claimed.", "command")
         self._completed = self._counter(
             "codeq_task_completed", "Tasks that ended.", "command", "status"
@@ -92,6 +95,10 @@ class Metrics:
     def task_created(self, command: str, count: int = 1) -> None:
         """Count new tasks; a replayed idempotency key is none."""
         self._child(self._created, self._command(command)).inc(count)
+
+    def task_imported(self, command: str) -> None:
+        """Count a task that another cluster had."""
+        self._child(self._imported, self._command(command)).inc()
 
     def task_claimed(self, command: str, count: int = 1) -> None:
         """Count deliveries."""

@@ -23,7 +23,10 @@ class TaskObserver:
         if after is None:
             return
         if before is None:
-            self._metrics.task_created(after.command)
+            if change.imported:
+                self._metrics.task_imported(after.command)
+            else:
+                self._metrics.task_created(after.command)
             return
         if after.state is State.LEASED and before.state is State.READY:
             self._metrics.task_claimed(after.command)

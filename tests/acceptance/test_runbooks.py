@@ -184,6 +184,7 @@ async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
             after = await client.create("n2", PRODUCER_TOKEN, "orders")
             await book.run("Look into a stopped node")
             await book.run("Restore")
+            await book.run("Import one tenant")
         kept = await client.task("n3", PRODUCER_TOKEN, before.body["id"])
         gone = await client.task("n3", PRODUCER_TOKEN, after.body["id"])
         later = await client.create("n3", PRODUCER_TOKEN, "orders")

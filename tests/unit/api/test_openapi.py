@@ -21,6 +21,7 @@ from codeq_cluster.api import (
     dead_letters,
     deliveries,
     downloads,
+    imports,
     openapi,
     paging,
     queues,
@@ -56,7 +57,7 @@ HANDLERS = (
     *(allowed, call, paging),
     *(tasks, workers, reads, raft, queues),
     *(attachments, downloads, uploads),
-    *(audit, backups, cluster),
+    *(audit, backups, cluster, imports),
     *(dead_letters, deliveries, subscriptions, task_lists, topics),
 )
 REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.

@@ -1,0 +1,208 @@
+"""Importer: what another cluster had of a tenant, taken over by the shards it belongs on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import asdict, replace
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.producer import fingerprint_of
+from codeq_cluster.broker.requests import new_request
+from codeq_cluster.codec.arrivals import Arrivals
+from codeq_cluster.core.importing import ARRIVALS_MAX
+from codeq_cluster.core.items import KIND_OF
+from codeq_cluster.core.operations import Arrival, Import
+from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
+
+# Of one operation: an entry that makes others wait for the disk no longer than a full batch does.
+OPERATION_BYTES_MAX = 2**19
+
+_Placed = Sequence[tuple[int, Import]]
+
+
+class Importer:
+    """Takes over tasks, topics, pauses and subscriptions; every change is on record."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def take(
+        self,
+        tenant: str,
+        arrivals: Arrivals,
+        *,
+        by: str,
+        source: str,
+        forget_keys: bool,
+        dry_run: bool,
+        timeout_s: float,
+    ) -> Imported:
+        """Take over what is not here, each shard its part, all shards at once.
+
+        Args:
+            tenant: Whose it becomes.
+            arrivals: `importing.fault` and `item_fault` find none with them.
+            by: Subject of the operator.
+            source: The backup it comes from.
+            forget_keys: Bring tasks whose idempotency keys cannot be kept without them.
+            dry_run: Only tell what would become of it.
+            timeout_s: For all of it.
+
+        Raises:
+            OutcomeUnknown: Of some it may be done; the same again does the rest.
+            CodeqError: Nothing was done.
+        """
+        deadline = deadline_in(timeout_s)
+        count = self._shards.count
+        asked = Import(
+            request=new_request(),
+            tenant=tenant,
+            by=by,
+            source=source,
+            shards=count,
+            forget_keys=forget_keys,
+            dry_run=dry_run,
+        )
+        by_shard: dict[int, list[Arrival]] = {}
+        for each in arrivals.tasks:
+            by_shard.setdefault(shard_of(each.task.id, count), []).append(_complete(each))
+        items = [
+            (
+                home_shard(tenant, count),
+                replace(asked, items=arrivals.items[start : start + ARRIVALS_MAX]),
+            )
+            for start in range(0, len(arrivals.items), ARRIVALS_MAX)
+        ]
+        tasks = [
+            (shard, replace(asked, tasks=part))
+            for shard, own in by_shard.items()
+            for part in _parts(own)
+        ]
+        done: list[Imported] = []
+        # Policies first, so that no task is claimed that a pause would have kept.
+        for placed in (items, tasks):
+            failure = await self._run(placed, done, deadline=deadline)
+            if failure is not None and done and not isinstance(failure, OutcomeUnknown):
+                raise OutcomeUnknown(f"some of it is done: {failure}") from failure
+            if failure is not None:
+                raise failure
+        return _together(done)
+
+    async def _run(
+        self, placed: _Placed, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run operations, add to `done` what came of them, and return what went wrong.
+
+        Each shard has one under way, so that others get their turn, and stops where one fails.
+        """
+        by_shard: dict[int, list[Import]] = {}
+        for shard, operation in placed:
+            by_shard.setdefault(shard, []).append(operation)
+
+        async def on_one(shard: int, operations: Sequence[Import]) -> CodeqError | None:
+            for operation in operations:
+                failure = await self._one(shard, operation, done, deadline=deadline)
+                if failure is not None:
+                    return failure
+            return None
+
+        found = await asyncio.gather(*(on_one(*each) for each in by_shard.items()))
+        failures = [failure for failure in found if failure is not None]
+        # One that may have acted says more than one that has not.
+        failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
+        return failures[0] if failures else None
+
+    async def _one(
+        self, shard: int, operation: Import, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run one operation, in smaller ones if it is too large; as `_run`."""
+        try:
+            [outcome] = await self._shards.operate(shard, (operation,), deadline=deadline)
+        except OperationTooLarge:
+            return await self._in_pieces(shard, operation, done, deadline=deadline)
+        except CodeqError as error:
+            return error
+        assert isinstance(outcome, Imported), "an import is answered with something else"
+        done.append(outcome)
+        return None
+
+    async def _in_pieces(
+        self, shard: int, operation: Import, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run an operation that is too large for one entry in smaller ones; as `_run`."""
+        if len(operation.tasks) + len(operation.items) > 1:
+            return await self._run(_halves(shard, operation), done, deadline=deadline)
+        if operation.items:
+            [item] = operation.items
+            done.append(Imported(items_refused=(f"{KIND_OF[type(item)].value}/{item.id}",)))
+            return None
+        [arrival] = operation.tasks
+        if not arrival.deliveries:
+            done.append(Imported(too_large=(arrival.task.id,)))
+            return None
+        # The callbacks first: were they to follow, a stop between the two would lose them, since
+        # the task would be there. As it is, they are put again with the same task.
+        ahead = replace(arrival, payload="", result=None)
+        callbacks = replace(operation, tasks=(ahead,), callbacks_only=True)
+        try:
+            await self._shards.operate(shard, (callbacks,), deadline=deadline)
+        except OperationTooLarge:
+            done.append(Imported(too_large=(arrival.task.id,)))
+            return None
+        except CodeqError as error:
+            return error
+        bare = replace(operation, tasks=(replace(arrival, deliveries=()),))
+        return await self._one(shard, bare, done, deadline=deadline)
+
+
+def _complete(arrival: Arrival) -> Arrival:
+    """Return an arrival with what follows from its texts, whatever is written beside them."""
+    result = arrival.result
+    size = 0 if result is None else len(result.body.encode()) + len(result.error.encode())
+    task = replace(arrival.task, payload_bytes=len(arrival.payload.encode()), result_bytes=size)
+    fingerprint = fingerprint_of(task.command, arrival.payload) if task.idempotency_key else ""
+    return replace(arrival, task=task, fingerprint=fingerprint)
+
+
+def _parts(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, ...]]:
+    """Yield them in parts that make one operation each."""
+    part: list[Arrival] = []
+    size = 0
+    for arrival in arrivals:
+        weight = arrival_bytes(arrival)
+        if part and (len(part) == ARRIVALS_MAX or size + weight > OPERATION_BYTES_MAX):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(arrival)
+        size += weight
+    if part:
+        yield tuple(part)
+
+
+def arrival_bytes(arrival: Arrival) -> int:
+    """Return about how many bytes it weighs, by its texts."""
+    results = [body for _, body in arrival.deliveries]
+    if arrival.result is not None:
+        results.append(arrival.result)
+    return len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results) + 512
+
+
+def _halves(shard: int, operation: Import) -> _Placed:
+    tasks, items = operation.tasks, operation.items
+    at, of = len(tasks) // 2, len(items) // 2
+    halves = ((tasks[:at], items[:of]), (tasks[at:], items[of:]))
+    return [(shard, replace(operation, tasks=own, items=beside)) for own, beside in halves]
+
+
+def _together(done: Sequence[Imported]) -> Imported:
+    """Return several outcomes as one."""
+    sums = asdict(Imported())
+    for outcome in done:
+        for name, value in asdict(outcome).items():
+            sums[name] = value or sums[name] if name == "limit" else sums[name] + value
+    return Imported(**sums)

@@ -1,0 +1,254 @@
+"""Imports over HTTP: tasks of another cluster, taken over by a node that serves."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace as with_settings
+from itertools import islice
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.api.imports import TASKS_MAX, bytes_max
+from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.core.items import Delivery, Pause, Topic
+from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Result, State, Task
+from codeq_cluster.settings import BudgetSettings, LimitSettings, RaftSettings
+from tests.integration.http.client import Answer, Client, serving, single
+from tests.integration.http.operating import walked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BACKUP = "20260131T123000000Z-5f0c4a2e"
+DAY_MS = 24 * 3600 * 1000
+MIB = 2**20
+
+
+def arrived(command: str, *, key: str = "", payload: str = '{"n": 1}', **fields: object) -> Arrival:
+    """Make a task as another cluster has it: ready, for an hour already."""
+    since_ms = time.time_ns() // 1_000_000 - 3_600_000
+    task_id = str(uuid4())
+    while key and shard_of(task_id, 2) != shard_of(f"acme/{key}", 2):
+        task_id = str(uuid4())
+    task = Task(
+        id=task_id,
+        tenant="elsewhere",
+        command=command,
+        priority=5,
+        max_attempts=3,
+        created_ms=since_ms,
+        updated_ms=since_ms,
+        state=State.READY,
+        seq=since_ms << 20,
+        ready_ms=since_ms,
+        idempotency_key=key,
+    )
+    return Arrival(task=replace(task, **fields), payload=payload)
+
+
+def completed(command: str, *, payload: str = '{"n":1}', body: str = '{"ok":true}') -> Arrival:
+    """Make one that has ended, whose callback is dead: nothing is sent anywhere."""
+    ready = arrived(command, payload=payload)
+    now_ms = ready.task.updated_ms
+    task = replace(
+        ready.task,
+        state=State.DONE,
+        seq=0,
+        attempts=1,
+        endings=1,
+        has_result=True,
+        retain_until_ms=now_ms + DAY_MS,
+        webhook="https://example.com/done",
+    )
+    result = Result(task_id=task.id, status="COMPLETED", body=body, completed_ms=now_ms)
+    delivery = Delivery(
+        tenant=task.tenant,
+        id=f"{task.id}.1",
+        task_id=task.id,
+        command=command,
+        url=task.webhook,
+        created_ms=now_ms,
+        died_ms=now_ms,
+        expires_ms=now_ms + DAY_MS,
+        error="HTTP 500",
+    )
+    return replace(ready, task=task, result=result, deliveries=((delivery, result),))
+
+
+async def post(
+    node: Client, *tasks: Arrival, items: tuple[Topic | Pause, ...] = (), query: str = "", **to: str
+) -> Answer:
+    """Send tasks and items as `codeq-cluster import` does."""
+    body = encode_arrivals(Arrivals(tasks, items))
+    tenant = to.get("tenant", "acme")
+    return await node.post(f"admin/import?backup={BACKUP}&tenant={tenant}{query}", body)
+
+
+async def test_what_came_is_served(node: Client) -> None:
+    """Read, claimed, counted, replayed and on record as if it had been made here."""
+    first, keyed, done = arrived("moved"), arrived("moved", key="moved/1"), completed("moved")
+    made = await node.create("moved", priority=5)
+    before = len(await imports_on_record(node))
+    answer = await post(node, first, keyed, done)
+    noted = (await imports_on_record(node))[: -before or None]
+    again = await post(node, first, keyed, done)
+    silent = len(await imports_on_record(node)) == before + len(noted)
+    [queue] = [q for q in await queues(node) if q["command"] == "moved"]
+    read = await node.get(f"tasks/{done.task.id}/result")
+    replayed = await node.post(
+        "tasks", {"command": "moved", "payload": {"n": 1}, "idempotencyKey": "moved/1"}
+    )
+    dead = await walked(node, "admin/deliveries?status=dead&limit=500", "deliveries")
+    claimed = [(await node.claim("moved"))["id"] for _ in range(3)]
+
+    assert (answer.status, answer.json["imported"], answer.json["present"]) == (200, 3, 0)
+    assert (again.json["imported"], again.json["present"]) == (0, 3)
+    assert (queue["ready"], queue["inProgress"]) == (3, 0)
+    assert read.json["result"]["result"] == {"ok": True}  # type: ignore[index]
+    assert replayed.headers["x-codeq-idempotent-replay"] == "true"
+    assert replayed.json["id"] == keyed.task.id
+    assert f"{done.task.id}.1" in {each["id"] for each in dead}
+    assert silent
+    assert sum(int(each["detail"].split(" tasks on ")[0]) for each in noted) == 3
+    assert {(each["actor"], each["target"]) for each in noted} == {("w", BACKUP)}
+    assert set(claimed[:2]) == {first.task.id, keyed.task.id}
+    assert claimed[2] == made
+    for task_id in claimed:
+        ended = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
+        assert ended.status == 200, ended
+
+
+async def imports_on_record(node: Client) -> list[dict[str, str]]:
+    """Return what the audit has of imports, the newest first."""
+    records = await walked(node, "admin/audit?limit=500", "records")
+    return [each for each in records if each["action"] == "task.import"]
+
+
+async def queues(node: Client) -> list[dict[str, object]]:
+    """Return how full the queues are."""
+    answer = await node.get("admin/queues")
+    found: list[dict[str, object]] = json.loads(answer.body)
+    return found
+
+
+async def test_policies_come_before_tasks(node: Client) -> None:
+    """A queue that was paused there is paused here when its tasks come."""
+    pause = Pause(tenant="elsewhere", id="halted", by="op", since_ms=1)
+    answer = await post(node, arrived("halted"), items=(pause,))
+    shown = await node.get("admin/queues/halted")
+    resumed = await node.post("admin/queues/halted/resume")
+
+    assert (answer.json["imported"], answer.json["itemsImported"]) == (1, 1)
+    assert shown.json["paused"] is True
+    assert resumed.json["changed"] is True
+
+
+async def test_a_dry_run_says_what_would_be(node: Client) -> None:
+    """And leaves nothing behind."""
+    task = arrived("dry")
+    answer = await post(node, task, query="&dryRun=true")
+    read = await node.get(f"tasks/{task.task.id}")
+
+    assert (answer.json["imported"], answer.json["dryRun"], read.status) == (1, True, 404)
+
+
+async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
+    """One bad task keeps all of its request out, and says why."""
+    good = arrived("refused")
+    task = good.task
+    bad = [
+        replace(good, task=replace(task, id="a.b")),
+        replace(good, task=replace(task, id="a/b")),
+        replace(good, task=replace(task, command="no spaces")),
+        replace(good, task=replace(task, state=State.LEASED)),
+        replace(good, payload="{"),
+        replace(good, task=replace(task, priority=11)),
+        replace(good, task=replace(task, uploads=("a/b",))),
+    ]
+    answers = [await post(node, good, each) for each in bad]
+    answers.append(await post(node, items=(Topic(tenant="", id="a/b", name="a/b"),)))
+    answers.append(await post(node, items=(Topic(tenant="", id="a", name="a", weight=0),)))
+    where = f"admin/import?backup={BACKUP}&tenant=acme"
+    answers += [await node.post(where, body) for body in (b"", b"{}", b"\x01", b"\x02\x92\x90\x90")]
+
+    assert [each.status for each in answers] == [400] * len(answers)
+    assert {each.json["code"] for each in answers} == {"invalid-body"}
+    assert (await node.get(f"tasks/{task.id}")).status == 404
+
+
+async def test_what_is_asked_must_be_meant(node: Client) -> None:
+    """The backup, the tenant and the flags are said, and no more is sent than is taken at once."""
+    task = arrived("meant")
+    other = await post(node, task, tenant="zeta")
+    default = await post(node, task, tenant="_")
+    silent = await node.post(f"admin/import?backup={BACKUP}", b"")
+    nameless = await node.post("admin/import?backup=latest&tenant=acme", b"")
+    flagged = await post(node, task, query="&dryRun=perhaps")
+    many = await post(node, *(arrived("meant") for _ in range(TASKS_MAX + 1)))
+    most = bytes_max(RaftSettings().entry_bytes_max)
+    large = await node.post(f"admin/import?backup={BACKUP}&tenant=acme", bytes(most + 1))
+    worker = await node.send(
+        "POST", f"admin/import?backup={BACKUP}&tenant=acme", b"", token="narrow"
+    )
+
+    assert [(each.status, each.json["code"]) for each in (other, default, silent)] == [
+        (403, "other-tenant")
+    ] * 3
+    assert [each.json["code"] for each in (nameless, flagged)] == ["invalid-query"] * 2
+    assert (many.status, many.json["code"]) == (400, "out-of-range")
+    assert (large.status, large.json["code"]) == (413, "body-too-large")
+    assert worker.status == 401
+
+
+async def test_a_task_of_several_entries_comes_in_two(node: Client) -> None:
+    """Its callbacks before it; one that no entry can carry is named and left out."""
+    text = '"' + "x" * int(1.2 * MIB) + '"'
+    large = completed("heavy", payload=text, body=text)
+    too_large = completed("heavy", payload=text, body='"' + "x" * int(2.5 * MIB) + '"')
+    small = [arrived("light") for _ in range(20)]
+    answer = await post(node, *small[:10], large, too_large, *small[10:])
+    dead = await walked(node, "admin/deliveries?status=dead&limit=500", "deliveries")
+    again = await post(node, *small, large)
+
+    assert (answer.status, answer.json["imported"]) == (200, 21), answer.body
+    assert answer.json["tooLarge"] == [too_large.task.id]
+    assert f"{large.task.id}.1" in {each["id"] for each in dead}
+    assert (again.json["present"], again.json["imported"]) == (21, 0)
+
+
+async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path) -> None:
+    """What an operation would write is halved until it fits."""
+    settings = single(tmp_path, LimitSettings(max_body_bytes=8192))
+    settings = with_settings(settings, raft=with_settings(settings.raft, entry_bytes_max=16_384))
+    items = tuple(Topic(tenant="x", id=f"t{n}", name=f"T{n}" * 20) for n in range(60))
+    async with serving(settings) as node:
+        tasks = [arrived("many", payload='"' + "x" * 3000 + '"') for _ in range(40)]
+        answer = await post(node, *tasks, items=items)
+        found = await queues(node)
+
+    assert (answer.status, answer.json["imported"]) == (200, 40), answer.body
+    assert answer.json["itemsImported"] == 60
+    assert [each["ready"] for each in found] == [40]
+
+
+async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
+    """What has no room is left, and comes when there is some."""
+    settings = with_settings(
+        single(tmp_path, LimitSettings()), budgets=BudgetSettings(ready_tasks=3)
+    )
+    async with serving(settings) as node:
+        # On one shard, which knows what it has; of another's it hears a little later.
+        some = (arrived("few") for _ in range(100))
+        tasks = list(islice((each for each in some if not shard_of(each.task.id, 2)), 5))
+        first = (await post(node, *tasks)).json
+        for _ in range(2):
+            await node.claim("few")
+        second = (await post(node, *tasks)).json
+
+    assert (first["imported"], first["left"], first["limit"]) == (3, 2, "readyTasks")
+    assert (second["imported"], second["present"], second["left"]) == (2, 3, 0)

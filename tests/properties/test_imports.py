@@ -1,0 +1,210 @@
+"""Imports: what comes is what was there, counted exactly, and nothing comes twice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
+
+from codeq_cluster.backup.carrying import Luggage
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.broker.producer import fingerprint_of
+from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals, encode_arrivals
+from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.changes import Decision
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.importing import ARRIVALS_MAX, fault, item_fault
+from codeq_cluster.core.items import Delivery, Kind
+from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
+from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.testing.dict_view import DictView
+
+from .backup_worlds import RULES, TENANTS, World, back_up
+from .rows import Rows, counters_in, recomputed, write
+
+seeds = st.integers(0, 2**32)
+examples = settings(max_examples=40, deadline=None)
+
+
+class Target(World):
+    """A cluster with a life of its own, whose rows are kept as its shards' leaders write them."""
+
+    def __init__(self, shards: int, seed: int) -> None:
+        super().__init__(shards, seed)
+        self.kept: list[Rows] = []
+
+    def settle(self) -> None:
+        """Begin to keep the rows."""
+        self.kept = [recomputed(view) for view in self.views]
+
+    def decide(self, shard: int, operation: Operation) -> Decision:
+        """Have a shard decide, and keep what that writes."""
+        decision = decide(self.views[shard], operation, RULES)
+        rows = self.kept[shard]
+        write(rows, mutations(decision.changes, counters_in(rows)))
+        self.views[shard].advance(decision.changes)
+        return decision
+
+    def take(self, arrivals: Arrivals, tenant: str, **flags: bool) -> list[Decision]:
+        """Import as one request does."""
+        asked = Import(
+            request="import", tenant=tenant, by="op", source="b", shards=self.shards, **flags
+        )
+        home = home_shard(tenant, self.shards)
+        decisions = [self.decide(home, replace(asked, items=arrivals.items))]
+        for shard in range(self.shards):
+            own = [each for each in arrivals.tasks if shard_of(each.task.id, self.shards) == shard]
+            for start in range(0, len(own), ARRIVALS_MAX):
+                part = tuple(map(_keyed, own[start : start + ARRIVALS_MAX]))
+                decisions.append(self.decide(shard, replace(asked, tasks=part)))
+        return decisions
+
+    def assert_exact(self) -> None:
+        """Assert that the rows are those of the tasks and items, recounted, and no others."""
+        for view, rows in zip(self.views, self.kept, strict=True):
+            assert rows == recomputed(view)
+
+
+def _keyed(arrival: Arrival) -> Arrival:
+    task = arrival.task
+    return replace(arrival, fingerprint=fingerprint_of(task.command, arrival.payload))
+
+
+def carried(world: World, home: Path, tenant: str) -> Arrivals:
+    """Take a tenant out of a backup of the world, over the wire."""
+    place = BackupDirectory(home / "backups")
+    luggage = Luggage(place=place, manifest=back_up(world, place, home), tenant=tenant)
+    parts = luggage.manifest.parts
+    arrivals = Arrivals(
+        tuple(task for part in parts for task in luggage.tasks(part)),
+        tuple(item for part in parts for item in luggage.governing(part)),
+    )
+    assert [fault(each) for each in arrivals.tasks if fault(each)] == []
+    assert [item_fault(each) for each in arrivals.items if item_fault(each)] == []
+    assert decode_arrivals(encode_arrivals(arrivals)) == arrivals
+    return arrivals
+
+
+def outcome_of(decisions: list[Decision]) -> Counter[str]:
+    """Add up what came of it."""
+    sums: Counter[str] = Counter()
+    for decision in decisions:
+        assert isinstance(decision.outcome, Imported)
+        for name, value in asdict(decision.outcome).items():
+            sums[name] += value if isinstance(value, int) else len(value)
+    return sums
+
+
+def own_tasks(view: DictView, tenant: str) -> dict[str, Task]:
+    """Return a tenant's tasks by id."""
+    return {task.id: task for task in view.tasks.values() if task.tenant == tenant}
+
+
+def callbacks(world: World, tenant: str) -> dict[str, Delivery]:
+    """Return a tenant's callbacks whose tasks are there."""
+    return {
+        item.id: item
+        for view in world.views
+        for (kind, owner, _), item in view.items.items()
+        if kind is Kind.DELIVERY and owner == tenant and isinstance(item, Delivery)
+        if item.task_id in view.tasks
+    }
+
+
+def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) -> None:
+    """Into a cluster that has lived, of any number of shards, whatever it had before."""
+
+    @examples
+    @given(seeds, st.integers(0, 80), st.sampled_from([(1, 1), (4, 2), (2, 1), (2, 3), (1, 4)]))
+    def check(seed: int, length: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        tenant = TENANTS[seed % 3]
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            source, target = World(before, seed), Target(after, seed + 1)
+            source.live(length)
+            target.live(length // 2)
+            target.settle()
+            arrivals = carried(source, Path(home), tenant)
+            had = {t.id: t for view in target.views for t in own_tasks(view, tenant).values()}
+            done = outcome_of(target.take(arrivals, tenant, forget_keys=True))
+            target.assert_exact()
+            again = target.take(arrivals, tenant, forget_keys=True)
+            target.assert_exact()
+
+            came = {each.task.id: each.task for each in arrivals.tasks}
+            assert set(came) == {t for view in source.views for t in own_tasks(view, tenant)}
+            found = {t.id: t for view in target.views for t in own_tasks(view, tenant).values()}
+            assert done["imported"] + done["ended"] == len(came)
+            assert len(found) == len(had) + done["imported"]
+            assert {task_id: found[task_id] for task_id in had} == had
+            for task_id in set(found) - set(had):
+                expected = came[task_id]
+                if not found[task_id].idempotency_key:
+                    expected = replace(expected, idempotency_key="")
+                assert replace(found[task_id], seq=0) == replace(expected, seq=0)
+                assert found[task_id].seq <= expected.seq or not expected.seq
+            assert sum(bool(task.idempotency_key) for task in came.values()) == (
+                done["forgotten_keys"]
+                + sum(bool(found[each].idempotency_key) for each in set(found) & set(came))
+                + sum(bool(came[each].idempotency_key) for each in set(came) - set(found))
+            )
+            there, here = callbacks(source, tenant), callbacks(target, tenant)
+            assert {name: there[name] for name in there if there[name].task_id in found} == {
+                name: here[name] for name in here if here[name].task_id in came
+            }
+            assert all(decision.changes == () for decision in again)
+            assert outcome_of(again)["present"] == done["imported"]
+
+    check()
+
+
+def test_what_came_lives_on_as_if_it_had_been_made_here(tmp_path: Path) -> None:
+    """Delays end, leases are taken back, what has ended is deleted: by the times it came with."""
+
+    @examples
+    @given(seeds, st.integers(1, 80), st.sampled_from([(1, 1), (4, 2)]))
+    def check(seed: int, length: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        tenant = TENANTS[seed % 3]
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            source, target = World(before, seed), Target(after, seed)
+            source.live(length)
+            target.settle()
+            arrivals = carried(source, Path(home), tenant)
+            now_ms = source.views[0].now_ms
+            for view in target.views:
+                view.now_ms = now_ms
+            target.take(arrivals, tenant)
+            for span_ms in (1, 1_000, 60_000, 3_600_000, RULES.dlq_retention_ms):
+                now_ms += span_ms
+                for shard, view in enumerate(target.views):
+                    view.now_ms = now_ms
+                    while target.decide(shard, Advance(count=50)).changes:
+                        pass
+                target.assert_exact()
+            left = [task for view in target.views for task in view.tasks.values()]
+
+            assert {task.state for task in left} <= {State.READY, State.DEAD, State.DELAYED}
+
+    check()
+
+
+def test_a_dry_run_tells_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
+    """Its answer is that of the import that follows."""
+    source, target = World(4, seed=3), Target(2, seed=4)
+    source.live(120)
+    target.live(40)
+    target.settle()
+    arrivals = carried(source, tmp_path, "acme")
+    told = target.take(arrivals, "acme", dry_run=True)
+    assert all(decision.changes == () for decision in told)
+    target.assert_exact()
+
+    assert outcome_of(told) == outcome_of(target.take(arrivals, "acme"))
+    assert outcome_of(told)["imported"] > 0

@@ -1,0 +1,310 @@
+"""What another cluster had: taken over whole or not at all, never over what is here."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.core.administering import PAUSES_MAX
+from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.importing import fault, item_fault
+from codeq_cluster.core.items import Audit, Delivery, Kind, Pause, Topic
+from codeq_cluster.core.operations import Arrival, Import, Undelivered
+from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import State
+
+from .shard import LEASE_MS, NOW_MS, Shard, create, submit
+
+IMPORT = Import(request="import-1", tenant="acme", by="ops", source="b", shards=1)
+WEBHOOK = "https://example.com/hook"
+
+
+def arrival(shard: Shard, task_id: str = "t") -> Arrival:
+    """Return a task of a shard with all that belongs to it."""
+    view = shard.view
+    task = shard.task(task_id)
+    return Arrival(
+        task=task,
+        payload=view.payload(task_id),
+        result=view.result(task_id),
+        deliveries=tuple(
+            (item, view.bodies[item.tenant, item.id])
+            for item in shard.items(Kind.DELIVERY)
+            if isinstance(item, Delivery) and item.task_id == task_id
+        ),
+        fingerprint="f" if task.idempotency_key else "",
+    )
+
+
+def made(**fields: object) -> Arrival:
+    """Return a task that another cluster has just made."""
+    shard = Shard()
+    shard.create(**fields)
+    return arrival(shard)
+
+
+def ended(**fields: object) -> Arrival:
+    """Return a task that has ended, whose callback is pending."""
+    shard = Shard()
+    shard.create(webhook=WEBHOOK, **fields)
+    shard.claim()
+    shard.ask(submit(body='{"ok":true}'))
+    return arrival(shard)
+
+
+def took(shard: Shard, *arrivals: Arrival, **flags: object) -> Imported:
+    """Have a shard take tasks over."""
+    outcome = shard.ask(replace(IMPORT, tasks=arrivals, **flags))
+    assert isinstance(outcome, Imported)
+    return outcome
+
+
+def recorded(shard: Shard) -> list[tuple[str, str, str]]:
+    """Return action, target and detail of what is on record."""
+    return [
+        (item.action, item.target, item.detail)
+        for item in shard.items(Kind.AUDIT)
+        if isinstance(item, Audit)
+    ]
+
+
+def test_a_task_comes_as_it_was_and_once() -> None:
+    """With result and callback; the second time it is there, and nothing is on record again."""
+    shard = Shard()
+    came = ended()
+    first = took(shard, came)
+    shard.view.now_ms += 1
+    second = took(shard, came, request="import-2")
+
+    assert first == Imported(imported=1)
+    assert second == Imported(present=1)
+    assert arrival(shard) == came
+    assert shard.delivery().url == WEBHOOK
+    assert recorded(shard) == [("task.import", "b", "1 tasks on one shard")]
+
+
+def test_a_callback_that_was_made_is_not_made_again() -> None:
+    """Its task is there, so a second import brings neither."""
+    shard = Shard()
+    came = ended()
+    took(shard, came)
+    shard.view.items.pop((Kind.DELIVERY, "acme", "t.1"))
+    took(shard, came, request="import-2")
+
+    assert shard.items(Kind.DELIVERY) == []
+
+
+def test_whose_it_was_does_not_matter() -> None:
+    """All of it becomes the tenant's that imports."""
+    shard = Shard()
+    came = ended()
+    took(shard, came, tenant="zeta")
+
+    assert shard.task().tenant == "zeta"
+    assert {item.tenant for item in shard.view.items.values()} == {"zeta"}
+
+
+def test_a_lease_goes_on_with_its_token() -> None:
+    """And ends when it was to end."""
+    there, here = Shard(), Shard()
+    there.create()
+    there.claim()
+    took(here, arrival(there))
+    assert here.task() == there.task()
+    here.wait(LEASE_MS - 1)
+    assert here.task().state is State.LEASED
+    here.wait(1)
+
+    assert here.task().state is State.READY
+
+
+def test_who_waited_longer_goes_first() -> None:
+    """A task keeps its place in the order, and gets none that is still to come."""
+    there, here = Shard(), Shard()
+    for task_id in ("a", "b"):
+        there.create(task_id)
+    for _ in range(10):
+        here.view.next_seq()
+    here.create("c")
+    late = replace(arrival(there, "a"), task=replace(there.task("a"), id="d", seq=2**60))
+    took(here, arrival(there, "b"), arrival(there, "a"), late)
+    here.create("e")
+
+    assert here.claim(count=5) == ["a", "b", "c", "d", "e"]
+
+
+def test_what_was_to_be_deleted_does_not_come() -> None:
+    """Nor is it told apart from what never was."""
+    shard = Shard()
+    came = ended()
+    shard.view.now_ms = came.task.retain_until_ms
+    outcome = took(shard, came)
+
+    assert outcome == Imported(ended=1)
+    assert shard.view.tasks == {}
+
+
+def test_an_id_of_another_tenant_is_left_to_it() -> None:
+    """The task that is here is not touched."""
+    shard = Shard()
+    shard.create(tenant="zeta", payload='"zeta"')
+    before = shard.task()
+    outcome = took(shard, made())
+
+    assert outcome == Imported(ids_taken=("t",))
+    assert shard.task() == before
+
+
+def test_a_key_that_is_taken_keeps_its_task_out_or_is_forgotten() -> None:
+    """By a task that is here, or by one that came with it."""
+    shard = Shard()
+    shard.create("here", idempotency_key="k", fingerprint="f")
+    came = [
+        replace(made(idempotency_key=key), task=replace(made(idempotency_key=key).task, id=task_id))
+        for task_id, key in (("t1", "k"), ("t2", "new"), ("t3", "new"))
+    ]
+    kept_out = took(shard, *came)
+    forgetful = took(shard, *came, forget_keys=True)
+
+    assert kept_out == Imported(imported=1, keys_taken=("t1", "t3"))
+    assert forgetful == Imported(imported=2, present=1, forgotten_keys=2)
+    assert [shard.task(each).idempotency_key for each in ("t1", "t2", "t3")] == ["", "new", ""]
+    row = shard.view.keyed("acme", "k")
+    assert row is not None
+    assert row.task_id == "here"
+
+
+def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
+    """Two logs would have to agree on every create with it."""
+    shard = Shard()
+    came = made(idempotency_key="k")
+    shards = next(
+        count for count in range(2, 50) if shard_of("acme/k", count) != shard_of("t", count)
+    )
+
+    assert took(shard, came, shards=shards) == Imported(keys_apart=("t",))
+    assert took(shard, came, shards=shards, forget_keys=True) == Imported(
+        imported=1, forgotten_keys=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [(Budget(waiting_max=2), "readyTasks"), (Budget(bytes_max=5), "storedBytes")],
+)
+def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
+    """What does not fit is left for the next time; what is here costs nothing."""
+    shard = Shard(Rules(budgets={"acme": budget}))
+    came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(4)]
+    first = took(shard, *came)
+    second = took(shard, *came)
+
+    assert first == Imported(imported=2, left=2, limit=limit)
+    assert second == Imported(present=2, left=2, limit=limit)
+
+
+def test_policies_come_unless_there_is_one() -> None:
+    """What an operator has set here stays; beyond the bound of a kind they are refused by name."""
+    shard = Shard()
+    topic = Topic(tenant="zeta", id="render", name="Render", max_attempts=3)
+    pause = Pause(tenant="zeta", id="scan", by="op", since_ms=NOW_MS)
+    first = took(shard, items=(topic, pause))
+    second = took(shard, items=(replace(topic, max_attempts=9), pause), request="import-2")
+
+    assert first == Imported(items_imported=2)
+    assert second == Imported(items_present=2)
+    assert shard.view.item(Kind.TOPIC, "acme", "render") == replace(topic, tenant="acme")
+    assert recorded(shard) == [
+        ("task.import", "b", "2 topics, pauses or subscriptions on one shard")
+    ]
+    full = [replace(pause, id=f"q{n}") for n in range(PAUSES_MAX)]
+    for start in range(0, len(full), 50):
+        last = took(shard, items=tuple(full[start : start + 50]), request=f"import-{start}")
+    assert last == Imported(items_imported=49, items_refused=("pause/q999",))
+
+
+def test_callbacks_that_go_ahead_bring_no_task() -> None:
+    """Their task follows; until then the same callbacks may come again."""
+    shard = Shard()
+    came = ended()
+    ahead = replace(came, payload="", result=None)
+    took(shard, ahead, callbacks_only=True)
+    shard.ask(Undelivered(tenant="acme", id="t.1", attempt=1))
+    took(shard, ahead, callbacks_only=True, request="import-2")
+    assert (shard.delivery().attempts, shard.view.tasks) == (0, {})
+    took(shard, replace(came, deliveries=()), request="import-3")
+    took(shard, replace(ahead, deliveries=()), callbacks_only=True, request="import-4")
+
+    assert arrival(shard) == came
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    """It leaves no record either."""
+    shard = Shard()
+    outcome = took(shard, ended(), dry_run=True)
+
+    assert outcome == Imported(imported=1)
+    assert (shard.view.tasks, shard.view.items) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"created_ms": -1},
+        {"updated_ms": 10**15},
+        {"priority": 10},
+        {"max_attempts": -1},
+        {"seq": 2**63},
+        {"seq": 0},
+        {"state": State.DELAYED},
+        {"state": State.LEASED},
+        {"state": State.DONE},
+        {"has_result": True},
+    ],
+)
+def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> None:
+    """A hand-made task would stand where no timer and no claim ever finds it."""
+    came = made()
+
+    assert fault(came) == ""
+    assert fault(replace(came, task=replace(came.task, **fields))) != ""
+
+
+def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
+    """And a dead letter the queue that keeps it."""
+    came = ended()
+    [(delivery, body)] = came.deliveries
+    faults = [
+        replace(came, result=None),
+        replace(came, task=replace(came.task, retain_until_ms=0)),
+        replace(came, task=replace(came.task, state=State.DEAD)),
+        replace(came, task=replace(came.task, state=State.DEAD, dead_queue="Render")),
+        replace(came, task=replace(came.task, state=State.READY, seq=1)),
+        replace(came, deliveries=((replace(delivery, id="u.1"), body),)),
+        replace(came, deliveries=((replace(delivery, task_id="u"), body),)),
+        replace(came, deliveries=((replace(delivery, due_ms=-1), body),)),
+    ]
+
+    assert fault(came) == ""
+    assert "" not in [fault(each) for each in faults]
+    assert item_fault(Topic(tenant="", id="x", name="x", weight=101)) != ""
+    assert item_fault(Topic(tenant="", id="x", name="x", retention_s=-1)) != ""
+    assert item_fault(Topic(tenant="", id="x", name="x")) == ""
+
+
+def test_more_than_one_decision_can_bear_is_a_bug() -> None:
+    """The importer makes parts of it."""
+    came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(65)]
+    with pytest.raises(AssertionError):
+        took(Shard(), *came)
+
+
+def test_the_create_that_made_it_is_answered_by_it() -> None:
+    """A producer that tries again meets the task that came."""
+    shard = Shard()
+    took(shard, made(idempotency_key="k", fingerprint="f"))
+    again = shard.ask(create("other", idempotency_key="k", fingerprint="f"))
+
+    assert getattr(again, "replay", None) is True
