@@ -50,29 +50,34 @@ class _Deaf:
         del shard, mutations, commit_s
 
 
+def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
+    """Return an engine of a shard, which nobody leads yet."""
+    return Engine(
+        node_id="n1",
+        shard=shard,
+        shards=shards,
+        store=store.state,
+        rules=Rules(),
+        limits=EngineLimits(
+            operations_max=20_000,
+            bytes_max=64 * 2**20,
+            lease_grace_ms=0,
+            entry_bytes_max=3 * 2**20,
+        ),
+        clock=_SystemClock(),
+        fraction=random.random,
+        observer=_Deaf(),
+        catalogue=Catalogue(),
+    )
+
+
 class _Shard:
     """An engine that leads its shard on a directory."""
 
     def __init__(self, path: Path) -> None:
         settings = StoreSettings(block_cache_bytes=64 * 2**20)
         self.store = RocksShard(path, settings=settings, cache=new_cache(settings))
-        self.engine = Engine(
-            node_id="n1",
-            shard=0,
-            shards=1,
-            store=self.store.state,
-            rules=Rules(),
-            limits=EngineLimits(
-                operations_max=20_000,
-                bytes_max=64 * 2**20,
-                lease_grace_ms=0,
-                entry_bytes_max=3 * 2**20,
-            ),
-            clock=_SystemClock(),
-            fraction=random.random,
-            observer=_Deaf(),
-            catalogue=Catalogue(),
-        )
+        self.engine = engine_on(self.store)
         log = OneNodeLog(self.engine, self.engine)
         self.engine.attach(log)
         log.lead()

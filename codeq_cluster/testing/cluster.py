@@ -180,6 +180,7 @@ class LocalCluster:
         settings: Added to every configuration file: what a section lacks, or in place of a key.
         authority: Signs a certificate a node, for https and for the link; None leaves both plain.
         names: Ids of the nodes; None for n1, n2 and so on.
+        ready_within_s: Of the nodes' start.
     """
 
     def __init__(
@@ -192,11 +193,13 @@ class LocalCluster:
         settings: Mapping[str, object] | None = None,
         authority: Authority | None = None,
         names: Sequence[str] | None = None,
+        ready_within_s: float = START_WITHIN_S,
     ) -> None:
         self.shards = shards
         self.authority = authority
         self._settings = dict(settings or {})
         self._cuttable = cuttable
+        self._ready_within_s = ready_within_s
         ports = free_ports(2 * nodes)
         self.nodes: dict[str, NodeProcess] = {}
         for n in range(nodes):
@@ -224,7 +227,7 @@ class LocalCluster:
             for node in self.nodes.values():
                 self._write_config(node)
                 self._launch(node)
-            await self.wait_ready()
+            await self.wait_ready(within_s=self._ready_within_s)
         except BaseException:
             await self.close()
             raise
