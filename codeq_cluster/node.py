@@ -629,8 +629,8 @@ class Node:
                 reasons.append(f"shard {status.shard}: {out[status.shard].text}")
             elif status.leader is None or (status.is_leader and not status.ready):
                 reasons.append(f"shard {status.shard} has no leader")
-            elif status.applied_index < status.commit_index:
-                behind = status.commit_index - status.applied_index
+            elif status.applied_index < status.known_commit:
+                behind = status.known_commit - status.applied_index
                 reasons.append(f"shard {status.shard} is {behind} entries behind")
         return reasons
 

@@ -372,6 +372,7 @@ class RaftGroup:
             leader=engine.leader() if self._running else None,
             term=engine.term(),
             commit_index=engine.commit_index(),
+            known_commit=max(engine.commit_index(), self._memory.leader_commit),
             applied_index=self._applied,
             digest=self._machine.digest.hex(),
             log_bytes=journal.log_bytes,

@@ -122,6 +122,7 @@ class Guard:
             # The pre-votes this turn brought were given before this leader was heard.
             self.memory.stand = False
         self._compare_with_leader(peer, message)
+        self.memory.leader_commit = max(self.memory.leader_commit, message.commit)
         self.memory.floor = message.floor
         self.memory.answering = message
         self._follow(peer, message)
@@ -344,6 +345,7 @@ class Memory:
     Attributes:
         answering: The message being handled.
         floor: Up to where the leader lets the log be forgotten.
+        leader_commit: Up to where a leader has said that entries are committed.
         rewound: Per peer, the last message sent before the log was sent again.
         stand: Start an election with this turn's tick.
         transfer: The leader asked for that election.
@@ -354,6 +356,7 @@ class Memory:
     def __init__(self) -> None:
         self.answering: Append | None = None
         self.floor = 0
+        self.leader_commit = 0
         self.rewound: Counter[str] = Counter()
         self.stand = False
         self.transfer = False

@@ -25,6 +25,8 @@ class GroupStatus:
 
     Attributes:
         ready: This node leads and its state holds every entry committed before its term.
+        known_commit: The highest index this node has heard is committed, though it may lack entries
+            up to there, and so must not count them as committed itself.
         digest: Hex, of the state at `applied_index`.
         log_bytes: Of the entries kept, payloads only.
         leader_changes: Times the known leader changed since the start, to "none" included.
@@ -37,6 +39,7 @@ class GroupStatus:
     leader: str | None
     term: int
     commit_index: int
+    known_commit: int
     applied_index: int
     digest: str
     log_bytes: int

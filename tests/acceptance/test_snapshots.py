@@ -52,9 +52,10 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
 
     cluster.start(away)
     await cluster.wait_ready()
+    # Ready is who has caught up, and that took a snapshot.
+    assert "snapshot installed" in cluster.nodes[away].log_path.read_text()
     await cluster.wait_converged()
 
-    assert "snapshot installed" in cluster.nodes[away].log_path.read_text()
     await cluster.kill(leader)
     new_leader = await cluster.leader_of(0)
     assert new_leader != leader
