@@ -12,41 +12,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import json
-import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
 
+from bench.filled import COMMAND, data_bytes, fill, installed
 from bench.machine import describe, rss_mib
-from bench.queue_length import engine_on
-from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.operations import Create
-from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.raft.journal import rows_after_snapshot
-from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.directory import new_directory
-from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import WORKER_TOKENS, LocalCluster
-from codeq_cluster.testing.one_node_log import OneNodeLog
 
-_CLUSTER = "acceptance"  # As `LocalCluster` calls its own.
-_TENANT = ""  # The default one, of the static tokens.
-_COMMAND = "work"
-_RANDOM_BYTES = 216  # 288 in base64; 300 with what is around them. Nothing compresses them.
-_BATCH = 500
+_PAYLOAD_BYTES = 300
 _CLAIMS = 200
 _READY_WITHIN_S = 1800.0
-_RETRY_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,17 +58,9 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     )
     first, second, third = cluster.nodes.values()
     begun_s = time.monotonic()
-    with new_directory(
-        first.data_path, cluster_id=_CLUSTER, node_id=first.id, shards=options.shards
-    ) as path_of:
-        _fill([path_of(shard) for shard in range(options.shards)], options.tasks)
-        with new_directory(
-            second.data_path, cluster_id=_CLUSTER, node_id=second.id, shards=options.shards
-        ) as copy_of:
-            for shard in range(options.shards):
-                _link(path_of(shard), copy_of(shard))
+    fill(first, second, shards=options.shards, tasks=options.tasks, payload_bytes=_PAYLOAD_BYTES)
     filled_s = time.monotonic() - begun_s
-    size = _size(first.data_path)
+    size = data_bytes(first)
     _say(f"filled in {filled_s:.0f} s, {size / 2**20:.0f} MiB a node")
 
     begun_s = time.monotonic()
@@ -94,7 +69,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
         _say(f"all ready {installed_s:.1f} s after the start, one of them from nothing")
         await cluster.wait_converged()
         snapshots = {node: await _snapshot_seconds(cluster, node) for node in cluster.nodes}
-        sizes, seconds = _installed(third.log_path)
+        sizes, seconds = installed(third)
         rss_installed = {node: round(rss_mib(cluster.pid(node))) for node in cluster.nodes}
         restarted, first_claim = await _restart(cluster)
         rss_ready = {node: round(rss_mib(cluster.pid(node))) for node in cluster.nodes}
@@ -118,94 +93,6 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
         "claim_ms": claims,
         "rss_mib_after_claims": rss_claimed,
     }
-
-
-# Filling.
-
-
-def _fill(paths: Sequence[Path], tasks: int) -> None:
-    """Create the tasks, each in the shard its id belongs to, and count them again."""
-    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        done = [
-            pool.submit(_fill_shard, path, shard, len(paths), tasks)
-            for shard, path in enumerate(paths)
-        ]
-        counted = sum(each.result() for each in done)
-    if counted != tasks:
-        raise RuntimeError(f"{counted} tasks are there, not {tasks}")
-
-
-def _fill_shard(path: Path, shard: int, shards: int, tasks: int) -> int:
-    os.nice(5)
-    store = _opened(path)
-    asyncio.run(_create(store, shard, shards, tasks))
-    store.close()
-    return _counted(path)
-
-
-def _opened(path: Path) -> RocksShard:
-    settings = StoreSettings()
-    return RocksShard(path, settings=settings, cache=new_cache(settings))
-
-
-async def _create(store: RocksShard, shard: int, shards: int, tasks: int) -> None:
-    engine = engine_on(store, shard=shard, shards=shards)
-    log = OneNodeLog(engine, engine)
-    engine.attach(log)
-    log.lead()
-    batch: list[Create] = []
-    for task_id in _ids(tasks):
-        if shard_of(task_id, shards) == shard:
-            batch.append(Create(id=task_id, tenant=_TENANT, command=_COMMAND, payload=_payload()))
-            if len(batch) == _BATCH:
-                await engine.operate(batch)
-                batch.clear()
-    if batch:
-        await engine.operate(batch)
-    engine.stop()
-    # The log goes on after the last entry, as beside a snapshot of it.
-    puts, _ = rows_after_snapshot(
-        engine.applied_index, log.term, vote_term=log.term, voted_for=None
-    )
-    store.log.write(puts, sync=True)
-
-
-def _payload() -> str:
-    text = base64.b64encode(os.urandom(_RANDOM_BYTES)).decode()
-    return f'{{"text":"{text}"}}'
-
-
-def _ids(count: int) -> Iterator[str]:
-    return (f"{number:08x}-0000-4000-8000-000000000000" for number in range(count))
-
-
-def _counted(path: Path) -> int:
-    """Return how many tasks a shard has; its counters must say the same of each queue."""
-    recount, tasks = Recount(), 0
-    with StoredShard(path) as stored:
-        start, end = keyspace.prefix_range(keyspace.TASK_PREFIX)
-        for _, value in stored.rows(start, end):
-            recount.add(records.decode_task(value))
-            tasks += 1
-        for key, value in recount.rows().items():
-            if stored.get(key) != value:
-                raise RuntimeError(f"{path}: the counters of {key!r} are not its tasks'")
-    return tasks
-
-
-def _link(source: Path, target: Path) -> None:
-    """Copy a shard that nobody has open; files that never change are linked."""
-
-    def copy(one: str, other: str) -> None:
-        if one.endswith(".sst"):
-            os.link(one, other)
-        else:
-            shutil.copyfile(one, other)
-
-    shutil.copytree(source, target, copy_function=copy, dirs_exist_ok=True)
-
-
-# Measuring.
 
 
 async def _restart(cluster: LocalCluster) -> tuple[dict[str, float], float]:
@@ -240,7 +127,7 @@ async def _claims(cluster: LocalCluster) -> dict[str, float]:
 
 async def _claim_ms(client: Client, node: str) -> float:
     begun_s = time.perf_counter()
-    answer = await client.claim(node, WORKER_TOKENS["worker-0"], [_COMMAND], leaseSeconds=3600)
+    answer = await client.claim(node, WORKER_TOKENS["worker-0"], [COMMAND], leaseSeconds=3600)
     took_ms = (time.perf_counter() - begun_s) * 1000
     if answer.status != 200:
         raise RuntimeError(f"no claim: {answer}")
@@ -258,17 +145,6 @@ async def _snapshot_seconds(cluster: LocalCluster, node: str) -> float:
     return round(
         sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)), 3
     )
-
-
-def _installed(log_path: Path) -> tuple[list[int], list[float]]:
-    """Return bytes and seconds of each snapshot a node says it has installed."""
-    lines = [json.loads(line) for line in log_path.read_text().splitlines() if line[:1] == "{"]
-    found = [line for line in lines if line["event"] == "snapshot installed"]
-    return [line["bytes"] for line in found], [line["seconds"] for line in found]
-
-
-def _size(path: Path) -> int:
-    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
 def _say(what: str) -> None:

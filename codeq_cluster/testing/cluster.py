@@ -181,6 +181,7 @@ class LocalCluster:
         authority: Signs a certificate a node, for https and for the link; None leaves both plain.
         names: Ids of the nodes; None for n1, n2 and so on.
         ready_within_s: Of the nodes' start.
+        absent: Nodes that are not started, until `start` is.
     """
 
     def __init__(
@@ -194,12 +195,14 @@ class LocalCluster:
         authority: Authority | None = None,
         names: Sequence[str] | None = None,
         ready_within_s: float = START_WITHIN_S,
+        absent: Sequence[str] = (),
     ) -> None:
         self.shards = shards
         self.authority = authority
         self._settings = dict(settings or {})
         self._cuttable = cuttable
         self._ready_within_s = ready_within_s
+        self._absent = tuple(absent)
         ports = free_ports(2 * nodes)
         self.nodes: dict[str, NodeProcess] = {}
         for n in range(nodes):
@@ -215,7 +218,7 @@ class LocalCluster:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Start every node and wait until all are ready."""
+        """Start every node that is not absent, and wait until they are ready."""
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
@@ -226,8 +229,10 @@ class LocalCluster:
                 await self._proxies.start()
             for node in self.nodes.values():
                 self._write_config(node)
-                self._launch(node)
-            await self.wait_ready(within_s=self._ready_within_s)
+            present = [node for node in self.nodes if node not in self._absent]
+            for node_id in present:
+                self._launch(self.nodes[node_id])
+            await self.wait_ready(present, within_s=self._ready_within_s)
         except BaseException:
             await self.close()
             raise
@@ -344,6 +349,10 @@ class LocalCluster:
             for target in self.nodes:
                 if source != target and node_id in (None, source, target):
                     self._proxies.unblock(source, target)
+
+    def link_port(self, source: str, target: str) -> int:
+        """Return the port a node dials to reach another, for what slows that way down."""
+        return self._link_port(self.nodes[source], self.nodes[target])
 
     async def restore(self) -> None:
         """Undo every fault: all nodes run, connected and ready."""

@@ -1,0 +1,162 @@
+"""Filled: the data of stopped nodes, full of tasks that the broker's own engines have made.
+
+Each shard's engine creates them as the requests would have had it do, without the requests; then
+its counters are counted again, and its log begins after its last entry, as beside a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.queue_length import engine_on
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.mutations import Recount
+from codeq_cluster.core.operations import Create
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.raft.journal import rows_after_snapshot
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import new_directory
+from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
+from codeq_cluster.testing.cluster import NodeProcess
+from codeq_cluster.testing.one_node_log import OneNodeLog
+
+COMMAND = "work"
+_CLUSTER = "acceptance"  # As `LocalCluster` calls its own.
+_TENANT = ""  # The default one, of the static tokens.
+_BATCH_BYTES = 512 * 1024
+_BATCH_MAX = 500
+
+
+def fill(
+    first: NodeProcess, second: NodeProcess, *, shards: int, tasks: int, payload_bytes: int
+) -> None:
+    """Make the data of two nodes that have never run; both hold the same.
+
+    Args:
+        first: Of a cluster that is not entered yet.
+        second: Likewise.
+        shards: Of the cluster.
+        tasks: In all shards together.
+        payload_bytes: Of each task, about; random, so that nothing compresses it.
+
+    Raises:
+        RuntimeError: The counters are not what the tasks make them.
+    """
+    with new_directory(
+        first.data_path, cluster_id=_CLUSTER, node_id=first.id, shards=shards
+    ) as path_of:
+        paths = [path_of(shard) for shard in range(shards)]
+        with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+            filling = [
+                pool.submit(_fill_shard, path, shard, shards, tasks, payload_bytes)
+                for shard, path in enumerate(paths)
+            ]
+            counted = sum(each.result() for each in filling)
+        if counted != tasks:
+            raise RuntimeError(f"{counted} tasks are there, not {tasks}")
+        with new_directory(
+            second.data_path, cluster_id=_CLUSTER, node_id=second.id, shards=shards
+        ) as copy_of:
+            for shard, path in enumerate(paths):
+                _link(path, copy_of(shard))
+
+
+def data_bytes(node: NodeProcess) -> int:
+    """Return how much a node has on disk."""
+    return sum(each.stat().st_size for each in node.data_path.rglob("*") if each.is_file())
+
+
+def installed(node: NodeProcess) -> tuple[list[int], list[float]]:
+    """Return bytes and seconds of each snapshot a node says it has installed."""
+    found = told(node, "snapshot installed")
+    return [int(line["bytes"]) for line in found], [float(line["seconds"]) for line in found]
+
+
+def told(node: NodeProcess, event: str) -> list[dict[str, Any]]:
+    """Return the lines of a node's log that tell of an event."""
+    lines = [json.loads(line) for line in node.log_path.read_text().splitlines() if line[:1] == "{"]
+    return [line for line in lines if line["event"] == event]
+
+
+def _fill_shard(path: Path, shard: int, shards: int, tasks: int, payload_bytes: int) -> int:
+    os.nice(5)
+    store = _opened(path)
+    asyncio.run(_create(store, shard, shards, tasks, payload_bytes))
+    store.close()
+    return _counted(path)
+
+
+def _opened(path: Path) -> RocksShard:
+    settings = StoreSettings()
+    return RocksShard(path, settings=settings, cache=new_cache(settings))
+
+
+async def _create(
+    store: RocksShard, shard: int, shards: int, tasks: int, payload_bytes: int
+) -> None:
+    engine = engine_on(store, shard=shard, shards=shards)
+    log = OneNodeLog(engine, engine)
+    engine.attach(log)
+    log.lead()
+    batch: list[Create] = []
+    batch_max = max(1, min(_BATCH_MAX, _BATCH_BYTES // payload_bytes))
+    for task_id in _ids(tasks):
+        if shard_of(task_id, shards) == shard:
+            batch.append(
+                Create(id=task_id, tenant=_TENANT, command=COMMAND, payload=_payload(payload_bytes))
+            )
+            if len(batch) == batch_max:
+                await engine.operate(batch)
+                batch.clear()
+    if batch:
+        await engine.operate(batch)
+    engine.stop()
+    # The log goes on after the last entry, as beside a snapshot of it.
+    puts, _ = rows_after_snapshot(
+        engine.applied_index, log.term, vote_term=log.term, voted_for=None
+    )
+    store.log.write(puts, sync=True)
+
+
+def _payload(size: int) -> str:
+    # Three bytes are four characters.
+    text = base64.b64encode(os.urandom(size * 3 // 4 - 9)).decode()
+    return f'{{"text":"{text}"}}'
+
+
+def _ids(count: int) -> Iterator[str]:
+    return (f"{number:08x}-0000-4000-8000-000000000000" for number in range(count))
+
+
+def _counted(path: Path) -> int:
+    """Return how many tasks a shard has; its counters must say the same of each queue."""
+    recount, tasks = Recount(), 0
+    with StoredShard(path) as stored:
+        start, end = keyspace.prefix_range(keyspace.TASK_PREFIX)
+        for _, value in stored.rows(start, end):
+            recount.add(records.decode_task(value))
+            tasks += 1
+        for key, value in recount.rows().items():
+            if stored.get(key) != value:
+                raise RuntimeError(f"{path}: the counters of {key!r} are not its tasks'")
+    return tasks
+
+
+def _link(source: Path, target: Path) -> None:
+    """Copy a shard that nobody has open; files that never change are linked."""
+
+    def copy(one: str, other: str) -> None:
+        if one.endswith(".sst"):
+            os.link(one, other)
+        else:
+            shutil.copyfile(one, other)
+
+    shutil.copytree(source, target, copy_function=copy, dirs_exist_ok=True)

@@ -1,0 +1,174 @@
+"""Slow install: what writers notice while a node fetches gigabytes of state over a slow link.
+
+    unshare --net python -m bench.slow_install --gib 5 --mbit 200
+
+Three real nodes. Two hold the state and serve creates at a steady rate; the third comes with an
+empty disk and has to take a snapshot of every shard. Its link is slow in both directions: the
+kernel shapes what passes through the proxies between it and the others, in a network namespace that
+has nothing else in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.filled import data_bytes, fill, installed, told
+from bench.machine import describe, rss_mib
+from bench.steady import Request, Steady, running
+from codeq_cluster.testing.accounting import Percentiles
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+
+_PAYLOAD_BYTES = 900_000  # Near the limit, so that few tasks make much state.
+_READY_WITHIN_S = 3600.0
+_BURST = "64k"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill, measure and print one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m bench.slow_install", description=__doc__)
+    parser.add_argument("--gib", type=float, default=5.0, help="of state")
+    parser.add_argument("--mbit", type=int, default=200, help="a second, each way of the slow link")
+    parser.add_argument("--creates", type=float, default=50.0, help="offered a second")
+    parser.add_argument("--quiet", type=float, default=60.0, help="seconds before and after")
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--snapshot-bytes-per-s", type=int, default=32 * 2**20)
+    parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
+    options = parser.parse_args(arguments)
+    _own_network()
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
+    try:
+        machine = describe(directory)
+        figures = asyncio.run(_measure(options, directory))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    command = " ".join(["unshare --net python -m bench.slow_install", *sys.argv[1:]])
+    print(json.dumps({"command": command, **figures, "machine": machine}, indent=2))
+    return 0
+
+
+async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, object]:
+    cluster = LocalCluster(
+        directory,
+        shards=options.shards,
+        cuttable=True,
+        settings={"raft": {"snapshotBytesPerSecond": options.snapshot_bytes_per_s}},
+        absent=["n3"],
+    )
+    first, second, third = cluster.nodes.values()
+    tasks = round(options.gib * 2**30 / _PAYLOAD_BYTES)
+    fill(first, second, shards=options.shards, tasks=tasks, payload_bytes=_PAYLOAD_BYTES)
+    size = data_bytes(first)
+    _say(f"filled, {size / 2**30:.2f} GiB a node")
+    async with cluster:
+        _slow_down(cluster, third.id, mbit=options.mbit)
+        load = Steady(
+            kind="create",
+            urls=[first.url, second.url],
+            producer_token=PRODUCER_TOKEN,
+            worker_token=WORKER_TOKENS["worker-0"],
+            command="steady",
+            per_s=options.creates,
+            payload_bytes=300,
+        )
+        async with running(load) as generator:
+            await asyncio.sleep(options.quiet)
+            begun_s = time.monotonic()
+            cluster.start(third.id)
+            await cluster.wait_ready([third.id], within_s=_READY_WITHIN_S)
+            ended_s = time.monotonic()
+            _say(f"ready after {ended_s - begun_s:.0f} s")
+            await asyncio.sleep(options.quiet)
+            seen = await generator.stop()
+        rss = {node: round(rss_mib(cluster.pid(node))) for node in cluster.nodes}
+        await cluster.wait_converged()
+    sizes, seconds = installed(third)
+    return {
+        "state_gib": round(size / 2**30, 2),
+        "tasks": tasks,
+        "link_mbit_s": options.mbit,
+        "creates_per_s": options.creates,
+        "ready_after_s": round(ended_s - begun_s, 1),
+        "snapshots_installed_s": seconds,
+        "snapshots_mib": [round(each / 2**20) for each in sizes],
+        "fetched_mib_per_s": round(sum(sizes) / 2**20 / max(seconds, default=1), 1),
+        "fetches_begun": len(told(third, "fetching a snapshot")),
+        "leaders_changed_by_n1": len(told(first, "leader changed")),
+        "create_ms": {
+            "before": _took(seen.requests, begun_s - options.quiet, begun_s),
+            "during": _took(seen.requests, begun_s, ended_s),
+            "after": _took(seen.requests, ended_s, float("inf")),
+            "during_by_ten_seconds_p99": _by_ten_seconds(seen.requests, begun_s, ended_s),
+        },
+        "failed": sum(bool(each.failure) for each in seen.requests),
+        "held_back": seen.held_back,
+        "rss_mib": rss,
+    }
+
+
+def _own_network() -> None:
+    """Refuse to shape the traffic of anybody else; bring the loopback of the namespace up."""
+    links = json.loads(_run("ip", "-json", "link", "show"))
+    others = [link["ifname"] for link in links if link["ifname"] != "lo" and "UP" in link["flags"]]
+    if others:
+        raise SystemExit(f"run it within `unshare --net`: this network has {', '.join(others)}")
+    _run("ip", "link", "set", "lo", "up")
+
+
+def _slow_down(cluster: LocalCluster, node: str, *, mbit: int) -> None:
+    """Shape what goes to and from a node over its link, each direction by itself."""
+    _run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1")
+    _class("1:1", "10gbit", "10m")
+    for number in ("1:2", "1:3"):
+        _class(number, f"{mbit}mbit", _BURST)
+    for peer in cluster.nodes:
+        if peer == node:
+            continue
+        # Towards the proxy or from it, as the one or the other has dialled.
+        _filter("dport", cluster.link_port(peer, node), "1:2")
+        _filter("sport", cluster.link_port(node, peer), "1:2")
+        _filter("dport", cluster.link_port(node, peer), "1:3")
+        _filter("sport", cluster.link_port(peer, node), "1:3")
+
+
+def _class(number: str, rate: str, burst: str) -> None:
+    way = ("dev", "lo", "parent", "1:", "classid", number)
+    _run("tc", "class", "add", *way, "htb", "rate", rate, "burst", burst, "quantum", "60000")
+
+
+def _filter(field: str, port: int, number: str) -> None:
+    way = ("dev", "lo", "parent", "1:", "protocol", "ip", "u32")
+    _run("tc", "filter", "add", *way, "match", "ip", field, str(port), "0xffff", "flowid", number)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _took(requests: Sequence[Request], from_s: float, to_s: float) -> dict[str, float]:
+    took = Percentiles.of([each.took_ms for each in requests if from_s <= each.ended_s < to_s])
+    return {"count": took.count, "p50": took.p50, "p99": took.p99, "max": took.max}
+
+
+def _by_ten_seconds(requests: Sequence[Request], from_s: float, to_s: float) -> list[float]:
+    starts = range(int(from_s), int(to_s), 10)
+    return [_took(requests, start, min(start + 10, to_s))["p99"] for start in starts]
+
+
+def _say(what: str) -> None:
+    print(f"  {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
