@@ -157,7 +157,7 @@ class HttpServer:
         until = idle_until + self._limits.request_timeout_ms / 1000
         while any(each.served for each in self._open) and (now := loop.time()) < until:
             if now >= idle_until:
-                self._close_idle()
+                self.close_idle()
             self._closed.clear()
             wait_s = max(idle_until - now, _LOOK_S)
             with contextlib.suppress(TimeoutError):
@@ -173,11 +173,8 @@ class HttpServer:
         for connection in tuple(self._open):
             connection.cut_off()
 
-    async def _shut(self) -> None:
-        if self._doorway is not None:
-            await self._doorway.close()
-
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
+        """Close every connection that carries no request."""
         idle = {each.descriptor: each for each in self._open if each.idle}
         # What the kernel holds of a request is a request: its connection is not idle.
         poll = select.poll()
@@ -196,6 +193,10 @@ class HttpServer:
         """Forget one."""
         self._open.discard(connection)
         self._closed.set()
+
+    async def _shut(self) -> None:
+        if self._doorway is not None:
+            await self._doorway.close()
 
 
 class Connection(web.RequestHandler):

@@ -1,0 +1,89 @@
+"""A server that lets nobody in any more: who has asked something is answered, the idle go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from codeq_cluster.api.access_log import AccessLog
+from codeq_cluster.api.app import ACCESS_LOG, WAITS
+from codeq_cluster.api.server import HttpServer
+from codeq_cluster.api.waits import Waits
+from codeq_cluster.settings import LimitSettings
+from codeq_cluster.telemetry import Metrics
+from tests.integration.http.client import DEADLINE_S, read_answer
+
+_REQUEST = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n"
+
+
+async def _answer(_: web.Request) -> web.Response:
+    return web.Response(text="here")
+
+
+@contextlib.asynccontextmanager
+async def _serving() -> AsyncIterator[HttpServer]:
+    app = web.Application()
+    app[ACCESS_LOG], app[WAITS] = AccessLog("never"), Waits()
+    app.router.add_get("/", _answer)
+    server = HttpServer(
+        app,
+        host="127.0.0.1",
+        port=0,
+        limits=LimitSettings(),
+        metrics=Metrics(commands_max=1),
+    )
+    await server.start()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield server
+    finally:
+        await server.stop()
+
+
+async def _connected(
+    server: HttpServer,
+) -> tuple[socket.socket, asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection that has had an answer, and is idle."""
+    raw = socket.create_connection(("127.0.0.1", server.port))
+    sending = raw.dup()
+    reader, writer = await asyncio.open_connection(sock=raw)
+    writer.write(_REQUEST)
+    assert (await read_answer(reader)).status == 200
+    return sending, reader, writer
+
+
+async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
+    """Its client has asked already, so it is answered; the connection beside it is closed."""
+    async with _serving() as server:
+        asking, answers, asker = await _connected(server)
+        resting, nothing, rester = await _connected(server)
+        # The loop has no turn between these two, so the server cannot have read the request.
+        asking.send(_REQUEST)
+        server.close_idle()
+        answer = await read_answer(answers)
+        rest = await nothing.read()
+        for each in (asking, resting, asker, rester):
+            each.close()
+
+    assert answer.status == 200
+    assert rest == b""
+
+
+async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
+    """The kernel has accepted it, and its client may have sent its request."""
+    async with _serving() as server:
+        # The loop has no turn between these, so the server cannot have seen the connection.
+        raw = socket.create_connection(("127.0.0.1", server.port))
+        raw.send(_REQUEST)
+        leaving = asyncio.create_task(server.leave())
+        reader, writer = await asyncio.open_connection(sock=raw)
+        answer = await read_answer(reader)
+        await leaving
+        writer.close()
+
+    assert answer.status == 200
+    assert answer.headers["connection"] == "close"
