@@ -71,6 +71,11 @@ healthy n1 n2 n3
 python3 deploy/probe.py caught-up "$url1" "$url2" "$url3"
 step "a task through each node"
 python3 deploy/probe.py cycle "$url1" "$url2" "$url3"
+step "a backup by n1, seen by n3, and what it has of the tenant into the cluster again"
+inside() { run exec -T -e CODEQ_TOKEN="$ADMIN_TOKEN" "$1" codeq-cluster "${@:2}"; }
+inside n1 backup create --url http://127.0.0.1:8080
+inside n3 backup verify --in /backup
+inside n3 import /backup --tenant "$TENANT" --url http://127.0.0.1:8080
 step "kill n2, a task through each of the others"
 docker kill "$(run ps -q n2)" >/dev/null
 python3 deploy/probe.py cycle "$url1" "$url3"

@@ -127,6 +127,8 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert [peer.http for peer in settings.peers] == [f"{scheme}://{n}:8080" for n in services]
         assert secure == (settings.tls.cert_file is not None)
         assert secure == (settings.link_tls.ca_file is not None)
+        # What is no volume of a node's cannot be written, and is gone with its container.
+        assert f"backups:{settings.backup.directory}" in service["volumes"]
     assert len(services) == _NODES[name]
 
 
@@ -136,6 +138,7 @@ def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
     services = _services(_SHIPPED / f"{name}.yml")
     ports = {port.split(":")[0] for each in services.values() for port in each["ports"]}
     sources = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
+    sources.remove("backups")
 
     assert len(ports) == _NODES[name]
     assert len(sources) == _NODES[name] * (2 if name.endswith("-tls") else 1)

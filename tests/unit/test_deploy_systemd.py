@@ -106,7 +106,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
     text = (_SHIPPED / "codeq-cluster.tmpfiles.conf").read_text()
     rules = tmp_path / "rules.conf"
     owner = f" {os.getuid()} {os.getgid()} "
-    rules.write_text(text.replace(f" root {user} ", owner))
+    rules.write_text(re.sub(f" (root|{user}) {user} ", owner, text))
     made = _ran("systemd-tmpfiles", "--create", f"--root={tmp_path}", rules)
     modes = {
         name: (tmp_path / name).stat().st_mode & 0o777
@@ -115,6 +115,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
 
     assert (0, "") == (made.returncode, made.stderr)
     assert set(modes.values()) == {0o750}, modes
+    assert (tmp_path / "var/backups/codeq-cluster").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
@@ -130,6 +131,8 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     settings = load(file=file, environment=variables, flags={}).settings
 
     assert settings.data_dir == Path("/var/lib") / _directives("StateDirectory")[0]
+    # All else is read-only for it; where no backups are kept the directory need not be there.
+    assert _directives("ReadWritePaths") == [f"-{settings.backup.directory}"]
     assert {peer.id for peer in settings.peers} == {"n1", "n2", "n3"}
     assert len(settings.auth.producer) == len(settings.auth.worker) == 1
 
