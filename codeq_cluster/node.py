@@ -224,6 +224,7 @@ class Node:
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),
                 on_behind=partial(self._on_behind, shard),
+                on_diverged=partial(self._on_diverged, shard),
                 on_storage_failed=partial(self._on_storage_failed, shard),
             )
             engine.attach(group)
@@ -496,13 +497,15 @@ class Node:
             took=self.metrics.snapshot_taken,
         )
         fetching.spawn(server.watch())
+        for shard, engine in enumerate(self._engines):
+            engine.on_reload(partial(server.forget, shard))
         self._served |= {TAKE: server.serve, READ: server.serve}
         fetcher = SnapshotFetcher(
             stores=stores,
             replicas=replicas,
             calls=mesh,
             bytes_per_s=self.settings.raft.snapshot_bytes_per_s,
-            took=self.metrics.snapshot_taken,
+            took=self._on_installed,
             failed=self._on_storage_failed,
         )
 
@@ -513,6 +516,14 @@ class Node:
 
     def _on_behind(self, shard: int) -> None:
         self._fetch(shard)
+
+    def _on_diverged(self, shard: int, index: int) -> None:
+        if self._outages.diverged(shard, index):
+            self._fetch(shard)
+
+    def _on_installed(self, shard: int, seconds: float) -> None:
+        self.metrics.snapshot_taken(shard, seconds)
+        self._outages.installed(shard)
 
     def _on_storage_failed(self, shard: int, error: BaseException) -> None:
         self._outages.failed(shard, error)
@@ -627,6 +638,12 @@ class Node:
             status = group.status()
             if status.shard in out:
                 reasons.append(f"shard {status.shard}: {out[status.shard].text}")
+            elif status.in_doubt:
+                others = ", ".join(status.in_doubt)
+                reasons.append(
+                    f"shard {status.shard}: its state is not that of {others}, "
+                    "and no majority has been heard"
+                )
             elif status.leader is None or (status.is_leader and not status.ready):
                 reasons.append(f"shard {status.shard} has no leader")
             elif status.applied_index < status.known_commit:

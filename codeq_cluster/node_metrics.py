@@ -54,6 +54,13 @@ def register_outages(metrics: Metrics, outages: Outages) -> None:
         ("shard", "reason"),
         lambda: [((str(shard), out.reason.value), 1.0) for shard, out in outages.out.items()],
     )
+    metrics.read_at_scrape(
+        "codeq_replica_reseeded_total",
+        "States that were not the majority's and have been fetched anew.",
+        ("shard",),
+        lambda: [((str(shard),), float(count)) for shard, count in outages.reseeded.items()],
+        counter=True,
+    )
 
 
 def register_tls(

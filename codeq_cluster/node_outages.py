@@ -26,6 +26,9 @@ _PAUSE_S_MAX = 30.0
 _STEADY_S = 60.0  # A replica that has worked for so long has got over its last failure.
 # Failures in a row, for another reason than want of room, before an operator has to look.
 _FAILURES_MAX = 5
+# A state that has to be made anew again and again is not made right by another time.
+_RESEEDS_MAX = 3
+_RESEEDS_S = 600.0
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -34,6 +37,7 @@ class Reason(StrEnum):
 
     DISK_FULL = "disk-full"
     STORAGE_FAILED = "storage-failed"
+    STATE_DIFFERS = "state-differs"
     GIVEN_UP = "given-up"
 
 
@@ -61,6 +65,10 @@ class Replica(Protocol):
 
 class Outages:
     """Takes the replicas of a node out and back in.
+
+    Attributes:
+        free_bytes: On the data directory's disk, as of the last look.
+        reseeded: States that differed and have been made anew, by shard.
 
     Args:
         replicas: By shard.
@@ -91,10 +99,13 @@ class Outages:
         self._ask_free = free_bytes or free_bytes_of
         self._rest = rest
         self._low = False
-        self._alarm = False
+        self._alarm: int | None = None
         self._out: dict[int, Outage] = {}
         self._failures: Counter[int] = Counter()
         self._back_since: dict[int, float] = {}
+        self._differed_at: dict[int, list[float]] = {}
+        self._withdrawn_soon: list[int] = []
+        self.reseeded: Counter[int] = Counter()
         self._retry_at = float("-inf")
         self._pause_s = _PAUSE_S
         self.free_bytes = 0
@@ -115,7 +126,45 @@ class Outages:
             self._pause_s = _PAUSE_S
         self._note(shard, error)
         # The others share the disk.
-        self._alarm = True
+        self._alarm = shard
+
+    def diverged(self, shard: int, index: int) -> bool:
+        """Note that a replica's state is not the majority's; tell whether to make it anew.
+
+        Args:
+            shard: Its shard.
+            index: The entry it was seen at.
+        """
+        known = self._out.get(shard)
+        if known is not None:
+            return known.reason is Reason.STATE_DIFFERS
+        now = asyncio.get_running_loop().time()
+        before = [at for at in self._differed_at.get(shard, ()) if now - at < _RESEEDS_S]
+        self._differed_at[shard] = [*before, now]
+        text = f"its state at entry {index} is not the majority's"
+        if len(before) >= _RESEEDS_MAX:
+            text += (
+                f", after it has been fetched anew {_RESEEDS_MAX} times; given up: stop the node, "
+                f"keep its log for whoever looks into it, and run {self._repair}"
+            )
+            self._take_out(shard, Outage(Reason.GIVEN_UP, text))
+            self._withdrawn_soon.append(shard)
+            return False
+        text += "; it is fetched anew from the leader"
+        self._take_out(shard, Outage(Reason.STATE_DIFFERS, text))
+        return True
+
+    def installed(self, shard: int) -> None:
+        """Note that a snapshot has taken the place of a replica's state."""
+        known = self._out.get(shard)
+        if known is not None and known.reason is Reason.STATE_DIFFERS:
+            self.reseeded[shard] += 1
+            del self._out[shard]
+            log.warning("replica is back", extra={"shard": shard})
+
+    @property
+    def _repair(self) -> str:
+        return f"codeq-cluster repair --data-dir {self._path}"
 
     async def watch(self) -> None:
         """Look after the disk, for ever."""
@@ -129,14 +178,15 @@ class Outages:
     async def look(self) -> None:
         """Look once: take the replicas out when they must not go on, back when they may."""
         await self._measure()
-        if self._alarm:
-            self._alarm = False
-            failed = min(self._out)
+        while self._withdrawn_soon:
+            await self._replicas[self._withdrawn_soon.pop()].withdraw()
+        if self._alarm is not None:
+            failed, self._alarm = self._alarm, None
             full = self._out[failed].reason is Reason.DISK_FULL
             reason = Reason.DISK_FULL if full else Reason.STORAGE_FAILED
             await self._withdraw(Outage(reason, f"the disk failed under shard {failed}"))
         elif self._low:
-            if len(self._out) < len(self._replicas):
+            if len(self._resting) < len(self._replicas):
                 await self._hand_over()
             text = (
                 f"{_mib(self.free_bytes)} MiB are free below {self._path}, "
@@ -165,14 +215,19 @@ class Outages:
 
     async def _withdraw(self, outage: Outage) -> None:
         for shard, replica in enumerate(self._replicas):
-            if shard in self._out:
+            if shard in self._resting:
                 continue
             self._take_out(shard, outage)
             await replica.withdraw()
 
+    @property
+    def _resting(self) -> list[int]:
+        """Return the shards that take no turns; one whose state is wrong still writes its log."""
+        return [shard for shard, out in self._out.items() if out.reason is not Reason.STATE_DIFFERS]
+
     async def _bring_back(self) -> None:
         """Open every store anew that is closed to writes; one after another, others work on."""
-        for shard in sorted(self._out):
+        for shard in sorted(self._resting):
             if self._out[shard].reason is Reason.GIVEN_UP:
                 continue
             try:
@@ -195,7 +250,7 @@ class Outages:
             # Trying on could go on for ever, and the cause may be damage.
             text += (
                 "; given up: stop the node, and when the disk is good again start it, or run "
-                f"codeq-cluster repair --data-dir {self._path}"
+                + self._repair
             )
             self._take_out(shard, Outage(Reason.GIVEN_UP, text))
         else:

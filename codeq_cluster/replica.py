@@ -31,6 +31,16 @@ class ShardReplica:
         """Return who leads the shard."""
         return self._engine.leader
 
+    @property
+    def lends(self) -> bool:
+        """Tell whether peers may have this replica's state."""
+        return self._group.lends
+
+    @property
+    def wanted_from(self) -> int:
+        """Return the first entry whose state is of use to this replica."""
+        return self._group.wanted_from
+
     def hold(self) -> None:
         """Keep what follows a snapshot that is being read."""
         self._group.hold()

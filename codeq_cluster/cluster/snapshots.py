@@ -74,6 +74,14 @@ class Replica(Protocol):
     def leader(self) -> str | None:
         """Return who leads the shard."""
 
+    @property
+    def lends(self) -> bool:
+        """Tell whether peers may have this replica's state: nobody doubts it."""
+
+    @property
+    def wanted_from(self) -> int:
+        """Return the first entry whose state is of use to this replica; 0 for any."""
+
     def hold(self) -> None:
         """Keep what follows a snapshot that is being read."""
 
@@ -130,6 +138,7 @@ class SnapshotServer:
         self._replicas = replicas
         self._took = took
         self._lent: dict[int, _Lent] = {}
+        self._void: list[tuple[int, Manifest]] = []
         self._taking = [asyncio.Lock() for _ in stores]
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
@@ -142,7 +151,9 @@ class SnapshotServer:
         """
         del timeout_s
         if method == TAKE:
-            return manifests.encode(await self._take(peer, msgspec.convert(body, int)))
+            wanted = body if isinstance(body, list) else [body, 0]
+            shard, at_least = msgspec.convert(wanted, tuple[int, int])
+            return manifests.encode(await self._take(peer, shard, at_least=at_least))
         shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
         lent = self._lent.get(self._shard(shard))
         if lent is None or lent.manifest.id != name:
@@ -151,25 +162,35 @@ class SnapshotServer:
         self._replicas[shard].hold()
         return await asyncio.to_thread(self._stores[shard].read, lent.manifest, file, offset)
 
+    def forget(self, shard: int) -> None:
+        """Lend no more what was made of a state that is another now."""
+        lent = self._lent.pop(shard, None)
+        if lent is not None:
+            self._void.append((shard, lent.manifest))
+
     async def watch(self) -> None:
         """Delete what nobody reads any more, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_UNREAD_S_MAX / 4)
+            while self._void:
+                shard, void = self._void.pop()
+                await asyncio.to_thread(self._stores[shard].drop, void)
             for shard, lent in list(self._lent.items()):
                 if loop.time() - lent.read_at > _UNREAD_S_MAX:
                     del self._lent[shard]
                     await asyncio.to_thread(self._stores[shard].drop, lent.manifest)
 
-    async def _take(self, peer: str, shard: int) -> Manifest:
+    async def _take(self, peer: str, shard: int, *, at_least: int) -> Manifest:
         replica = self._replicas[self._shard(shard)]
-        if replica.leader != self._node_id:
+        if replica.leader != self._node_id or not replica.lends:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()
         async with self._taking[shard]:
             lent = self._lent.get(shard)
             replica.hold()
-            if lent is not None and replica.reaches(lent.manifest.index):
+            index = 0 if lent is None else lent.manifest.index
+            if lent is not None and index >= at_least and replica.reaches(index):
                 lent.read_at = loop.time()
                 return lent.manifest
             manifest = await self._make(shard)
@@ -269,7 +290,9 @@ class SnapshotFetcher:
             return
         loop = asyncio.get_running_loop()
         started = loop.time()
-        said = await self._calls.call(leader, TAKE, shard, timeout_s=_TAKE_TIMEOUT_S)
+        at_least = replica.wanted_from
+        asked = [shard, at_least] if at_least else shard
+        said = await self._calls.call(leader, TAKE, asked, timeout_s=_TAKE_TIMEOUT_S)
         manifest = manifests.decode(said)
         if not replica.wants(manifest.index, manifest.term):
             return

@@ -16,11 +16,12 @@ from codeq_cluster.errors import SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
+from codeq_cluster.raft.doubts import Doubts
 from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.guard import Guard, Memory
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
-from codeq_cluster.raft.journal import NO_OP, Entry, Journal, Rows, rows_after_snapshot
+from codeq_cluster.raft.journal import NO_OP, Entry, Journal, Rows, rows_after_snapshot, rows_from
 from codeq_cluster.raft.messages import Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
@@ -48,6 +49,8 @@ _INBOX_BATCHES = 8
 # While a snapshot is on its way, what follows it is kept, but not at any price.
 _HELD_LOGS_MAX = 16
 _HOLD_S = 60.0
+# A leader that finds no majority for its state lets another try, who may reach other voters.
+_DOUBTED_ELECTIONS = 3
 
 
 class RaftGroup:
@@ -74,6 +77,7 @@ class RaftGroup:
         settings: RaftSettings,
         on_fatal: Callable[[BaseException], None],
         on_behind: Callable[[], None] = lambda: None,
+        on_diverged: Callable[[int], None] = lambda _index: None,
         on_storage_failed: Callable[[BaseException], None] | None = None,
         rules: Rules = ALL_RULES,
     ) -> None:
@@ -95,6 +99,8 @@ class RaftGroup:
             settings: Times and sizes.
             on_fatal: Called once when the replica must stop; no turn follows.
             on_behind: Called, again and again, while the leader lacks what this node needs.
+            on_diverged: Called, again and again, with the entry at which this replica's state is
+                not the majority's, until a snapshot has taken its place.
             on_storage_failed: Called when the disk refused and the group has paused itself;
                 `resume` may follow, on a store that was opened anew. Without it, that is fatal.
             rules: Production keeps the default; tests show what a rule prevents.
@@ -112,6 +118,7 @@ class RaftGroup:
         self._settings = settings
         self._on_fatal = on_fatal
         self._on_behind = on_behind
+        self._on_diverged = on_diverged
         self._on_storage_failed = on_storage_failed
         self._rules = rules
         self._sync = settings.durability is Durability.FSYNC
@@ -140,6 +147,8 @@ class RaftGroup:
         self._held_until = float("-inf")
         self._barriers = Barriers(voters=len(nodes))
         self._digests = Digests()
+        self._doubts = Doubts(voters=len(nodes))
+        self._doubts_until: float | None = None
         self._handover = Handover()
         self._memory = Memory()
         self._refused: set[str] = set()
@@ -195,6 +204,7 @@ class RaftGroup:
             elections=self._elections,
             barriers=self._barriers,
             digests=self._digests,
+            doubts=self._doubts,
             outbox=self._outbox,
             counters=self._counters,
             now=self._timers.now,
@@ -249,12 +259,18 @@ class RaftGroup:
         self._outbox.forget()
         self._source.follow(None)
 
-    def _successor(self) -> str | None:
-        """Return who holds most of the log among the connected peers that answer."""
+    def _successor(self, peers: Sequence[str] | None = None) -> str | None:
+        """Return who of these holds most of the log, of those that are connected and answer.
+
+        Args:
+            peers: None for all whose state is this one's, as far as is known.
+        """
+        if peers is None:
+            peers = [peer for peer in self._peers if peer not in self._doubts.differing]
         engine = self._engine
         lately = self._timers.now() - self._settings.election_ms / 1000
         return max(
-            sorted(self._connected),
+            sorted(self._connected & set(peers)),
             key=lambda peer: (engine.answered_since(peer, lately), engine.match_index(peer)),
             default=None,
         )
@@ -267,7 +283,14 @@ class RaftGroup:
         if term > journal.term or not self._rules.keep_the_vote:
             # Its leader has been elected again since; in that term this node has no vote yet.
             vote = (term, None)
-        return rows_after_snapshot(index, term, vote_term=vote[0], voted_for=vote[1])
+        keep = self._rules.keep_the_suffix and journal.term_at(index) == term
+        return rows_after_snapshot(
+            index,
+            term,
+            vote_term=vote[0],
+            voted_for=vote[1],
+            kept=rows_from(self._store, index) if keep else (),
+        )
 
     def resume(self) -> None:
         """Go on with what the store holds now, as after a start.
@@ -277,6 +300,8 @@ class RaftGroup:
         """
         self._journal = self._new_journal()
         self._digests = Digests()
+        self._doubts = Doubts(voters=len(self._peers) + 1)
+        self._doubts_until = None
         self._handover = Handover()
         self._memory = Memory()
         self._led_term = self._told_commit = 0
@@ -284,10 +309,25 @@ class RaftGroup:
         self.start()
 
     def wants_snapshot(self, index: int, term: int) -> bool:
-        """Tell whether a snapshot of that entry takes this replica forward."""
+        """Tell whether a snapshot of that entry takes this replica forward.
+
+        One whose state is not the majority's takes any that its log goes on from.
+        """
+        if self._memory.diverged:
+            return index >= self._journal.first
         if self._rules.newer_snapshots_only and index <= self._journal.commit:
             return False
         return self._journal.term_at(index) != term
+
+    @property
+    def lends(self) -> bool:
+        """Tell whether a snapshot of this replica may be given to others."""
+        return self._running and self._engine.leads() and not self._doubts.open
+
+    @property
+    def wanted_from(self) -> int:
+        """Return the entry a snapshot must hold to be of use: this log has what follows it."""
+        return self._journal.first if self._memory.diverged else 0
 
     def hold(self) -> None:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
@@ -386,6 +426,7 @@ class RaftGroup:
                 for peer in self._peers
             ),
             counters=dict(self._counters),
+            in_doubt=self._doubts.differing if self._doubts.open else (),
         )
 
     # The turn.
@@ -424,7 +465,10 @@ class RaftGroup:
         if self._memory.behind:
             self._memory.behind = False
             self._on_behind()
+        if self._memory.diverged:
+            self._on_diverged(self._memory.diverged)
         self._give_up_without_peers()
+        self._give_up_in_doubt()
         self._note_role()
         self._tick()
         self._note_role()
@@ -454,6 +498,10 @@ class RaftGroup:
 
     def _ask_for_votes(self, now: float) -> None:
         self._forget_leader()
+        if self._memory.diverged:
+            # A majority is known to do without it, and what it would lead with is wrong.
+            self._elections.unseated(now)
+            return
         term = self._engine.term() + 1
         if self._elections.ask(term, now) or not self._rules.pre_vote:
             self._memory.stand = True
@@ -479,6 +527,31 @@ class RaftGroup:
         voters = len(self._peers) + 1
         if self._engine.leads() and voters - len(self._refused) <= voters // 2:
             self._engine.step_down()
+
+    def _give_up_in_doubt(self) -> None:
+        """Step down when a majority has another state, or has not been heard for too long.
+
+        Until then nothing is taken nor answered from this state, and heartbeats ask the others.
+        Whoever shall lead gets the rest of the log first: without it, it could not be elected.
+        """
+        engine, now = self._engine, self._timers.now()
+        if not (engine.leads() and self._doubts.open):
+            self._doubts_until = None
+            return
+        if self._doubts_until is None:
+            self._doubts_until = now + _DOUBTED_ELECTIONS * self._settings.election_ms / 1000
+            engine.heartbeat_now()
+        peer = self._successor(self._doubts.differing)
+        able = peer is not None and engine.match_index(peer) == self._journal.last
+        if (self._doubts.lost and able) or now >= self._doubts_until:
+            _log.error(
+                "giving up leadership: no majority has my state",
+                extra={"shard": self._shard, "peers": list(self._doubts.differing)},
+            )
+            if peer is not None:
+                self._outbox.send(peer, TimeoutNow(term=engine.term()))
+            engine.step_down()
+            self._doubts_until = None
 
     def _note_role(self) -> None:
         """Tell the source what changed since the last look."""
@@ -507,7 +580,8 @@ class RaftGroup:
     def _lead(self) -> None:
         engine, term = self._engine, self._engine.term()
         ready = engine.ready_index()
-        if self._led_term != term and ready is not None and self._applied >= ready:
+        settled = not self._doubts.open
+        if self._led_term != term and ready is not None and self._applied >= ready and settled:
             self._led_term = term
             self._source.lead(term)
             # The first question to the source is due.
@@ -516,7 +590,8 @@ class RaftGroup:
         if engine.commit_index() > self._told_commit:
             # Followers wake their own waiters when they apply; they need not wait for a heartbeat.
             engine.announce()
-        self._barriers.release(self._applied)
+        if settled:
+            self._barriers.release(self._applied)
         if self._barriers.wanted and self._led_term == term:
             self._schedule_after_this()
         self._hand_over()
@@ -534,6 +609,7 @@ class RaftGroup:
             tolerated = 2 * self._settings.entries_in_flight_max
             caught_up = (
                 preferred in self._connected
+                and preferred not in self._doubts.differing
                 # One that is paused, for want of disk space say, is connected and says nothing.
                 and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
                 and engine.match_index(preferred) + tolerated >= engine.commit_index()
@@ -628,10 +704,10 @@ class RaftGroup:
             if machine.applied_index != index:
                 raise SafetyViolated(f"shard {self._shard}: the state did not take entry {index}")
             self._applied = index
-            if not self._digests.applied(index, machine.digest):
-                raise SafetyViolated(
-                    f"shard {self._shard}: my state at entry {index} is not the leader's"
-                )
+            compared = self._digests.applied(index, machine.digest)
+            if compared is not None:
+                peer, same = compared
+                self._guard.compared(peer, index, same=same)
         return self._applied
 
     def take(self) -> bytes | None:
@@ -639,6 +715,7 @@ class RaftGroup:
         if (
             self._led_term != self._engine.term()
             or self._handover.peer is not None
+            or self._doubts.open
             or self._journal.last - self._applied >= self._settings.entries_in_flight_max
         ):
             return None
@@ -710,7 +787,8 @@ class RaftGroup:
 
     def _due(self) -> float:
         if self._engine.leads():
-            return min(self._engine.heartbeat_due(), self._handover.deadline)
+            until = float("inf") if self._doubts_until is None else self._doubts_until
+            return min(self._engine.heartbeat_due(), self._handover.deadline, until)
         return self._elections.deadline
 
     def _fail(self, error: BaseException) -> None:

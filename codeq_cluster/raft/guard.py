@@ -15,12 +15,14 @@ from typing import assert_never
 from codeq_cluster.errors import SafetyViolated
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
+from codeq_cluster.raft.doubts import Doubts
 from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import (
     Answer,
     Append,
     Behind,
+    Diverged,
     Message,
     PreVote,
     PreVoteRequest,
@@ -57,6 +59,7 @@ class Guard:
     elections: Elections
     barriers: Barriers
     digests: Digests
+    doubts: Doubts
     outbox: Outbox
     counters: Counter[str]
     now: Callable[[], float]
@@ -85,8 +88,8 @@ class Guard:
                 self._timeout_now(peer, message)
             case TermHint():
                 self._learn_term(message.term)
-            case Behind():
-                self._behind(peer, message)
+            case Behind() | Diverged():
+                self._judged(peer, message)
             case _:
                 assert_never(message)
 
@@ -210,12 +213,20 @@ class Guard:
         )
 
     def _compare_with_leader(self, peer: str, message: Append) -> None:
-        if not self.digests.matches(message.applied, message.digest):
-            raise SafetyViolated(
-                f"shard {self.shard}: my state at entry {message.applied} is not {peer}'s"
+        same = self.digests.same(message.applied, message.digest)
+        if same is not None:
+            self.compared(peer, message.applied, same=same)
+        elif message.applied > self.machine.applied_index:
+            self.digests.expect(peer, message.applied, message.digest)
+
+    def compared(self, peer: str, index: int, *, same: bool) -> None:
+        """Note whether a voter's state at an index is this replica's; who is right is not known."""
+        if self.doubts.heard(peer, index, same=same):
+            _log.log(
+                logging.WARNING if same else logging.ERROR,
+                "states are equal again" if same else "states differ",
+                extra={"shard": self.shard, "peer": peer, "index": index},
             )
-        if message.applied > self.machine.applied_index:
-            self.digests.expect(message.applied, message.digest)
 
     # Leaders.
 
@@ -248,12 +259,16 @@ class Guard:
         self.barriers.answered(peer, message.round)
 
     def _compare_with_follower(self, peer: str, message: Answer) -> None:
-        if not self.digests.matches(message.applied, message.digest):
-            self.counters["digest_mismatch"] += 1
-            _log.error(
-                "a follower's state differs",
-                extra={"shard": self.shard, "peer": peer, "index": message.applied},
-            )
+        same = self.digests.same(message.applied, message.digest)
+        if same is None:
+            return
+        self.compared(peer, message.applied, same=same)
+        if same:
+            return
+        self.counters["digest_mismatch"] += 1
+        if self.doubts.condemns(peer) or not self.rules.majority_decides:
+            told = Diverged(term=self.engine.term(), index=message.applied, digest=message.digest)
+            self.outbox.send(peer, told)
 
     # Elections.
 
@@ -311,14 +326,22 @@ class Guard:
         if message.term != self.engine.term() or self.engine.leader() != peer:
             self.counters["stale_transfer"] += 1
             return
+        if self.memory.diverged:
+            return  # What it would lead with is wrong.
         self.memory.stand = True
         self.memory.transfer = True
 
-    def _behind(self, peer: str, message: Behind) -> None:
-        if message.term != self.engine.term() or self.engine.leader() != peer:
-            self.counters["stale_behind"] += 1
-            return
-        self.memory.behind = True
+    def _judged(self, peer: str, message: Behind | Diverged) -> None:
+        """Note what the leader says this replica lacks."""
+        leads = message.term == self.engine.term() and self.engine.leader() == peer
+        match message:
+            case Behind() if leads:
+                self.memory.behind = True
+            # Not when it has been made anew while the message was on its way.
+            case Diverged() if leads and self.digests.same(message.index, message.digest):
+                self.memory.diverged = message.index
+            case _:
+                self.counters[f"stale_{type(message).__name__.lower()}"] += 1
 
     def _learn_term(self, term: int) -> None:
         if term > self.engine.term():
@@ -351,6 +374,7 @@ class Memory:
         transfer: The leader asked for that election.
         votes: (term, voter) counted in this term.
         behind: The leader no longer has what this node needs.
+        diverged: Entry at which this node's state is not the majority's; 0 when that is not known.
     """
 
     def __init__(self) -> None:
@@ -362,3 +386,4 @@ class Memory:
         self.transfer = False
         self.votes: set[tuple[int, str]] = set()
         self.behind = False
+        self.diverged = 0

@@ -426,7 +426,14 @@ class Journal:
             self._cache_first += 1
 
 
-def rows_after_snapshot(index: int, term: int, *, vote_term: int, voted_for: str | None) -> Rows:
+def rows_after_snapshot(
+    index: int,
+    term: int,
+    *,
+    vote_term: int,
+    voted_for: str | None,
+    kept: Sequence[tuple[bytes, bytes]] = (),
+) -> Rows:
     """Return the rows of a log that begins at a snapshot.
 
     Args:
@@ -434,12 +441,24 @@ def rows_after_snapshot(index: int, term: int, *, vote_term: int, voted_for: str
         term: Of that entry.
         vote_term: This node's current term.
         voted_for: Who has its vote in it: a snapshot changes the log, never what was promised.
+        kept: The rows from entry `index` on, when the log holds it: they have been acknowledged.
     """
-    puts = [
-        (_key(index), _encode_row(NO_OP, index, term)),
-        (_VOTE, _encode_vote(vote_term, voted_for)),
-    ]
-    return puts, [(_LOG, _LOG_END)]
+    log = kept or [(_key(index), _encode_row(NO_OP, index, term))]
+    return [*log, (_VOTE, _encode_vote(vote_term, voted_for))], [(_LOG, _LOG_END)]
+
+
+def rows_from(store: LogStore, index: int) -> list[tuple[bytes, bytes]]:
+    """Return the stored rows of the log from an entry on, unread.
+
+    Raises:
+        StorageFailed: The disk refused.
+    """
+    found: list[tuple[bytes, bytes]] = []
+    start = _key(index)
+    while rows := store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
+        found += rows
+        start = rows[-1][0] + b"\x00"
+    return found
 
 
 def stored_term(get: Callable[[bytes], bytes | None], index: int) -> int | None:

@@ -147,8 +147,29 @@ class Behind(_Message, frozen=True, kw_only=True, tag=9):
     first: _Number = msgspec.field(name="f")
 
 
+class Diverged(_Message, frozen=True, kw_only=True, tag=10):
+    """Your state is not the majority's: it has to be made anew.
+
+    Attributes:
+        index: Where you had another one than the majority has.
+        digest: The one you had there; whoever has it no more has been made anew since.
+    """
+
+    index: _Number = msgspec.field(name="a")
+    digest: _Digest = msgspec.field(name="d")
+
+
 Message = (
-    Append | Answer | VoteRequest | Vote | PreVoteRequest | PreVote | TimeoutNow | TermHint | Behind
+    Append
+    | Answer
+    | VoteRequest
+    | Vote
+    | PreVoteRequest
+    | PreVote
+    | TimeoutNow
+    | TermHint
+    | Behind
+    | Diverged
 )
 
 # By tag: a union as the target costs ten times the conversion itself.
@@ -162,6 +183,7 @@ _KINDS: Mapping[object, type[Message]] = {
     7: TimeoutNow,
     8: TermHint,
     9: Behind,
+    10: Diverged,
 }
 _NATIVE = (bytes,)
 

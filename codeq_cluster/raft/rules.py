@@ -26,6 +26,8 @@ class Rules:
         term_hints: T11, tell a leader of an older term.
         newer_snapshots_only: T5, never install what is not beyond the commit index.
         keep_the_vote: A snapshot exchanges the log, never the term and the vote.
+        keep_the_suffix: A snapshot drops nothing of a log that holds its last entry.
+        majority_decides: A state is made anew only when a majority is known to have another.
         hold_for_snapshots: T5, keep what follows a snapshot while it travels.
     """
 
@@ -45,6 +47,8 @@ class Rules:
     term_hints: bool = True
     newer_snapshots_only: bool = True
     keep_the_vote: bool = True
+    keep_the_suffix: bool = True
+    majority_decides: bool = True
     hold_for_snapshots: bool = True
 
 

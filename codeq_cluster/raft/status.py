@@ -31,6 +31,7 @@ class GroupStatus:
         log_bytes: Of the entries kept, payloads only.
         leader_changes: Times the known leader changed since the start, to "none" included.
         counters: What was dropped or refused, by reason.
+        in_doubt: Voters whose state differs, while no majority is known to be on this one's side.
     """
 
     shard: int
@@ -48,3 +49,4 @@ class GroupStatus:
     leader_changes: int
     peers: tuple[PeerStatus, ...]
     counters: Mapping[str, int]
+    in_doubt: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ newer than the log that led to it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,14 @@ _FRESH_INDEX = 1  # The log begins with an entry of its own at index 1.
 _FRESH_DIGEST = bytes(16)
 _PLACE = b"codeq/meta/applied"  # -> applied index (8 bytes), digest (16 bytes)
 _PLACE_BYTES = 8 + 16
+# Of a log that is written at once; entries are up to a megabyte, mostly far below.
+_ROWS_A_WRITE = 64
+
+# What RocksDB says of a write that would wait for its background work.
+_STALLED = "Write stall"
+_STALLED_S = 0.002
+_STALLED_S_STEP_MAX = 0.25
+_STALLED_S_MAX = 60.0
 
 # Half of so many rows in a row deleted marks a file; a claim's head scan reads fewer than that.
 _TOMBSTONE_WINDOW = 512
@@ -135,7 +144,10 @@ class RocksShard:
                 incoming_path(self._path), settings=self._settings, cache=self._cache
             )
             try:
-                prepared.log.write(log_rows, delete_ranges=[(b"", b"\xff")], sync=True)
+                prepared.log.write((), delete_ranges=[(b"", b"\xff")], sync=False)
+                for start in range(0, len(log_rows), _ROWS_A_WRITE):
+                    some = log_rows[start : start + _ROWS_A_WRITE]
+                    prepared.log.write(some, sync=start + len(some) == len(log_rows))
             finally:
                 prepared.close()
             self.close()
@@ -154,7 +166,9 @@ class RocksShard:
         Raises:
             DataDirectoryRefused: It cannot be opened, or is damaged; may be tried again.
         """
-        # It has failed already: what it says at the end is no news.
+        # It has failed already: what it says at the end is no news, and its work is not waited for.
+        if self._is_open:
+            self._db.cancel_all_background(wait=False)
         with suppress(StorageFailed):
             self.close()
         try:
@@ -274,13 +288,38 @@ class _Rows:
             raise StorageFailed(f"reading rows: {error}") from error
         return rows
 
-    def _write(self, batch: WriteBatch, *, sync: bool) -> None:
+    def _write(self, fill: Callable[[WriteBatch], None], *, sync: bool) -> None:
+        """Write a batch, all or none.
+
+        A write that RocksDB lets wait for a flush which has failed would wait for ever, and the
+        process with it: so none is let wait, and those that should are tried again.
+        """
         options = WriteOptions()
         options.sync = sync
+        options.no_slowdown = True
+        give_up_at = time.monotonic() + _STALLED_S_MAX
+        pause_s = _STALLED_S
+        while not self._written(fill, options):
+            if self._number("background-errors") or time.monotonic() > give_up_at:
+                raise StorageFailed("writing: RocksDB waits for a flush or a compaction in vain")
+            time.sleep(pause_s)
+            # Asked too soon, RocksDB adds to the time it wants to have passed.
+            pause_s = min(2 * pause_s, _STALLED_S_STEP_MAX)
+
+    def _written(self, fill: Callable[[WriteBatch], None], options: WriteOptions) -> bool:
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handle)
+        fill(batch)
         try:
             self._db.write(batch, options)
         except Exception as error:
+            if _STALLED in str(error):
+                return False
             raise StorageFailed(f"writing: {error}") from error
+        return True
+
+    def _number(self, name: str) -> int:
+        return self._rows.property_int_value(f"rocksdb.{name}") or 0
 
 
 class RocksState(_Rows):
@@ -335,15 +374,16 @@ class RocksState(_Rows):
         """
         assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
         assert len(digest) == len(_FRESH_DIGEST), f"a digest of {len(digest)} bytes"
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
-        for key, value in mutations.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
-        batch.put(_PLACE, index.to_bytes(8, "big") + digest)
-        self._write(batch, sync=False)
+
+        def fill(batch: WriteBatch) -> None:
+            for key, value in mutations.items():
+                if value is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, value)
+            batch.put(_PLACE, index.to_bytes(8, "big") + digest)
+
+        self._write(fill, sync=False)
         self._applied, self._digest = index, digest
 
     def fill(self, rows: Mapping[bytes, bytes]) -> None:
@@ -352,11 +392,12 @@ class RocksState(_Rows):
         Raises:
             StorageFailed: Nothing was written.
         """
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
-        for key, value in rows.items():
-            batch.put(key, value)
-        self._write(batch, sync=False)
+
+        def fill(batch: WriteBatch) -> None:
+            for key, value in rows.items():
+                batch.put(key, value)
+
+        self._write(fill, sync=False)
 
     def settle(self, *, index: int, digest: bytes) -> None:
         """Say of which entry the state is that `fill` has made; durable with the next synced write.
@@ -406,15 +447,17 @@ class RocksLog(_Rows):
         Raises:
             StorageFailed: Nothing was written; the node must stop.
         """
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
+        # RocksDB logs an inverted range, fails on it, and then fails on every later open.
         for start, end in delete_ranges:
-            # RocksDB logs an inverted range, fails on it, and then fails on every later open.
             assert start <= end, f"range {start!r} to {end!r} is inverted"
-            batch.delete_range(start, end, self._handle)
-        for key, value in puts:
-            batch.put(key, value)
-        self._write(batch, sync=sync)
+
+        def fill(batch: WriteBatch) -> None:
+            for start, end in delete_ranges:
+                batch.delete_range(start, end, self._handle)
+            for key, value in puts:
+                batch.put(key, value)
+
+        self._write(fill, sync=sync)
 
 
 class StoredShard:

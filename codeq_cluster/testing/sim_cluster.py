@@ -66,6 +66,8 @@ class SimCluster:
         snapshot_s: Draws the seconds half of a snapshot's way takes.
         outage_s: Draws the seconds until a node whose disk refused a write tries again.
         outages: Writes refused so far.
+        snapshot_leaves: Asked for the leader whether it gives the snapshot it is asked for.
+        reseeded: Nodes whose corrupted state a snapshot has replaced, so far.
         snapshot_arrives: Draws whether a snapshot that was fetched is whole.
         at_exchange: Called with the node right before its disk is exchanged, and right after.
         snapshots: Installed so far.
@@ -98,6 +100,8 @@ class SimCluster:
         self.snapshot_s: Callable[[], float] = lambda: 0.01
         self.outage_s: Callable[[], float] = lambda: 1.0
         self.outages = 0
+        self.snapshot_leaves: Callable[[str], bool] = lambda _leader: True
+        self.reseeded = 0
         self.snapshot_arrives: Callable[[], bool] = lambda: True
         self.at_exchange: Callable[[str], None] = lambda _node_id: None
         self.snapshots = 0
@@ -137,6 +141,7 @@ class SimCluster:
             settings=self.settings,
             on_fatal=partial(self._fatal, node_id),
             on_behind=partial(self._behind, node_id),
+            on_diverged=partial(self._diverged, node_id),
             on_storage_failed=partial(self._storage_failed, node_id),
             rules=self.rules,
         )
@@ -217,6 +222,9 @@ class SimCluster:
 
     # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
 
+    def _diverged(self, node_id: str, _index: int) -> None:
+        self._behind(node_id)
+
     def _behind(self, node_id: str) -> None:
         node = self.nodes[node_id]
         if not node.reseeding:
@@ -225,7 +233,12 @@ class SimCluster:
 
     def _fetch(self, node: SimNode) -> None:
         leader = self.nodes.get(node.group.status().leader or "")
-        if leader is None or not leader.group.running or (leader.id, node.id) in self.network.cut:
+        if (
+            leader is None
+            or (leader.id, node.id) in self.network.cut
+            or not leader.group.lends
+            or not self.snapshot_leaves(leader.id)
+        ):
             node.reseeding = False
             return
         leader.group.hold()
@@ -257,20 +270,28 @@ class SimCluster:
         if error is not None:
             self._storage_failed(node.id, error)
             return
+        held = self._log(node.id).term_at(index) == term
+        reseeded = node.machine.corrupted
         puts, _ = node.group.rows_after_snapshot(index, term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
         self.disks[node.id].exchange([*rows, *puts])
-        # What it held beyond the snapshot was another history's, so nobody counts on it.
-        self._promises[node.id].entry = (index, term)
+        if not held:
+            # What it held beyond the snapshot was another history's, so nobody counts on it.
+            self._promises[node.id].entry = (index, term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
         node.machine.load()
         node.group.resume()
         self.snapshots += 1
+        if reseeded:
+            self.reseeded += 1
+            # As after a start, from a state that may be older than the one that was wrong.
+            node.commit = node.applied = 0
         self._check_state(node)
+        self._check_promises(node.id)
         self.check()
 
     # Time.

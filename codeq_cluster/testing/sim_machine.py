@@ -12,6 +12,7 @@ from codeq_cluster.testing.sim_disk import SimDisk
 _META = b"state"
 _ROW = b"value/"
 _ROW_END = b"value0"
+_WRONG = b"no entry's"
 _HEAD = struct.Struct(">Q16s")
 _INDEX = struct.Struct(">Q")
 
@@ -40,6 +41,18 @@ class SimMachine:
         """Return the state as it is stored."""
         head = (_META, _HEAD.pack(self._index, self._digest))
         return [head, *self._disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)]
+
+    def corrupt(self) -> None:
+        """Make the state another than the entries make, on disk and in memory."""
+        self._digest = blake2b(self._digest + _WRONG, digest_size=16).digest()
+        self.values.insert(0, _WRONG)
+        head = (_META, _HEAD.pack(self._index, self._digest))
+        self._disk.write([head, (_ROW + _INDEX.pack(0), _WRONG)], sync=False)
+
+    @property
+    def corrupted(self) -> bool:
+        """Tell whether the state is what `corrupt` made of it."""
+        return _WRONG in self.values[:1]
 
     @property
     def applied_index(self) -> int:

@@ -41,6 +41,7 @@ class Options:
         slow_disk: Flushes sometimes take up to half a second.
         small: Batches, caches and logs so small that their edges are met all the time.
         away: A node is cut off or down for so long that the others forget what it needs.
+        corrupt: A node's state becomes another than its log makes; a minority of one at a time.
         full: A node's disk refuses every write for a while.
         torn: Part of the snapshots that come damaged, and of the exchanges in which the node dies.
         in_flight: Entries a leader may propose ahead; many of them close the windows.
@@ -61,6 +62,7 @@ class Options:
     away: float
     torn: float
     full: float
+    corrupt: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class Report:
     counters: Counter[str]
 
 
-def draw_options(random: Random, *, full: float) -> Options:
+def draw_options(random: Random, *, full: float, corrupt: float) -> Options:
     """Draw a mix of faults: each is present in about half of the seeds."""
 
     def sometimes(value: float) -> float:
@@ -119,6 +121,7 @@ def draw_options(random: Random, *, full: float) -> Options:
         away=random.choice((0.0, 0.002, 0.004)),
         torn=sometimes(0.2),
         full=full,
+        corrupt=corrupt,
     )
 
 
@@ -147,7 +150,8 @@ class _Run:
         # Of their own: a seed's other faults stay what they are.
         self._disks = disks = Random(f"{seed}/disks")  # noqa: S311 - likewise
         full = 0.004 if disks.random() < 0.5 else 0.0
-        self._options = options = draw_options(random, full=full)
+        corrupt = 0.003 if disks.random() < 0.5 else 0.0
+        self._options = options = draw_options(random, full=full, corrupt=corrupt)
         self._cluster = SimCluster(
             options.nodes,
             random=random,
@@ -163,6 +167,7 @@ class _Run:
             self._cluster.flush_s = lambda: random.choice((0.0002, 0.001, 0.004))
         self._cluster.snapshot_s = lambda: random.choice((0.001, 0.02, 0.2, 1.5))
         self._cluster.outage_s = lambda: disks.choice((0.05, 0.5, 3.0))
+        self._cluster.snapshot_leaves = self._given
         self._cluster.snapshot_arrives = lambda: random.random() >= options.torn
         self._cluster.at_exchange = self._at_exchange
         self._values = count()
@@ -192,6 +197,7 @@ class _Run:
             self._send_away()
             self._crash_and_restart()
             self._fill_a_disk()
+            self._corrupt_a_state()
             self._step()
 
     def calm(self) -> None:
@@ -214,8 +220,12 @@ class _Run:
             if node_id not in cluster.nodes:
                 cluster.start(node_id)
         end = cluster.clock.now + _CALM_S
+        halfway = end - _CALM_S / 2
         while cluster.clock.now < end:
             self._step()
+            if cluster.clock.now >= halfway and cluster.propose(b"calm"):
+                # What differs shows with the next entry, and is made anew.
+                halfway = float("inf")
         if cluster.leader() is None:
             raise InvariantViolated("no leader though nothing is wrong")
         last = b"last"
@@ -235,6 +245,7 @@ class _Run:
         terms = max((node.group.status().term for node in cluster.nodes.values()), default=0)
         self._counters["snapshots"] = cluster.snapshots
         self._counters["outages"] = cluster.outages
+        self._counters["reseeded"] = cluster.reseeded
         return Report(
             seed=self._seed,
             options=self._options,
@@ -374,6 +385,28 @@ class _Run:
             self.note(f"full {node_id}")
             cluster.disks[node_id].full = True
 
+    def _corrupt_a_state(self) -> None:
+        random, cluster = self._disks, self._cluster
+        if random.random() >= self._options.corrupt or len(cluster.nodes) < len(cluster.ids):
+            return
+        # Of two that are wrong at once in three, nobody could say who is right; nor when the third
+        # needs a snapshot to be asked, which nobody gives who may be wrong.
+        logs = [node.group.status() for node in cluster.nodes.values()]
+        reach = max(log.log_first for log in logs) <= min(log.log_last for log in logs)
+        if not reach or any(node.machine.corrupted for node in cluster.nodes.values()):
+            return
+        node = cluster.nodes[random.choice(cluster.ids)]
+        if node.group.running and not cluster.disks[node.id].full:
+            self.note(f"corrupt {node.id}")
+            node.machine.corrupt()
+
+    def _given(self, leader: str) -> bool:
+        """Keep a corrupted state that nobody has compared yet from being given to others.
+
+        That is beyond what the cluster promises: two of three may have it then.
+        """
+        return not self._cluster.nodes[leader].machine.corrupted
+
     def _slow_flush(self) -> float:
         if self._random.random() < 0.02:
             return self._random.uniform(0.05, 0.5)
@@ -430,7 +463,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
             f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
             f"{report.counters['snapshots']} snapshots{' of a small log' * report.options.small}, "
-            f"{report.counters['outages']} outages, "
+            f"{report.counters['outages']} outages, {report.counters['reseeded']} made anew, "
             f"digest {report.digest}",
         )
     seconds = time.monotonic() - began

@@ -375,18 +375,6 @@ def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
     assert 3 == len(cluster.acknowledged)
 
 
-def test_a_replica_whose_state_differs_stops() -> None:
-    """Two states at one index are noticed by the follower, before it can serve them."""
-    cluster = settled()
-    cluster.expect_fatal = True
-    cluster.nodes["B"].machine._digest = b"another history!"
-
-    propose(cluster, 2)
-
-    assert "is not" in str(cluster.nodes["B"].fatal)
-    assert 2 == len(cluster.acknowledged)
-
-
 def test_only_the_leader_can_make_a_follower_stand() -> None:
     """A hand-over from anyone else is ignored."""
     cluster = settled()

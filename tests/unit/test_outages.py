@@ -177,6 +177,51 @@ async def test_pauses_grow_and_are_bounded() -> None:
     assert [1, 2, 4, 8, 16, 30, 30, 30] == pauses
 
 
+async def test_a_state_that_differs_is_fetched_anew() -> None:
+    """The replica still writes its log, so it is not withdrawn; what is installed ends it."""
+    stage = Stage()
+
+    assert stage.outages.diverged(1, 77)
+    assert stage.outages.diverged(1, 78)
+    assert {1: Reason.STATE_DIFFERS} == stage.reasons()
+    assert "its state at entry 77 is not the majority's" in stage.outages.out[1].text
+    assert [] == await stage.later()
+    stage.outages.installed(0)
+    stage.outages.installed(1)
+
+    assert {} == stage.reasons()
+    assert {1: 1} == dict(stage.outages.reseeded)
+    stage.outages.installed(1)
+    assert {1: 1} == dict(stage.outages.reseeded)
+
+
+async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
+    """It acknowledges entries of the log, and has no room for them."""
+    stage = Stage()
+    stage.outages.diverged(1, 77)
+    stage.free = 0
+
+    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert not stage.outages.diverged(1, 78)
+    stage.free = 1000 * MIB
+    assert ["0 back", "1 back"] == await stage.later()
+
+
+async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
+    """Three times in ten minutes it is made anew; the fourth time somebody has to look."""
+    stage = Stage()
+    for _ in range(3):
+        assert stage.outages.diverged(0, 77)
+        stage.outages.installed(0)
+
+    assert not stage.outages.diverged(0, 77)
+    assert not stage.outages.diverged(0, 78)
+    assert ["0 out"] == await stage.later()
+    assert {0: Reason.GIVEN_UP} == stage.reasons()
+    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[0].text
+    assert [] == await stage.later()
+
+
 async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
     """Nobody goes on from a broken invariant."""
     stage = Stage()

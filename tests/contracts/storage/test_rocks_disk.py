@@ -182,12 +182,16 @@ def filled_up(shard: RocksShard) -> int:
     raise AssertionError("a disk of any size")
 
 
-def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path) -> None:
-    """Every write that was answered is there; until then each is refused, though there is room."""
+@pytest.mark.parametrize("leave_bytes", [2**17, 2**18, 400_000, 700_000])
+def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path, leave_bytes: int) -> None:
+    """Every write that was answered is there; until then each is refused, though there is room.
+
+    Whether the log meets the end of the disk or a flush does: then RocksDB would let writes wait.
+    """
     with small_disk(tmp_path / "disk", size_mib=16, pid=os.getpid) as disk:
         path = disk.path / "s"
         shard = filled(path)
-        disk.fill(leave_bytes=2**18)
+        disk.fill(leave_bytes=leave_bytes)
         written = filled_up(shard)
         disk.free()
         with pytest.raises(StorageFailed):

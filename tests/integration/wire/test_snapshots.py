@@ -139,6 +139,8 @@ class Replica:
     held: int = 0
     installed: list[int] = field(default_factory=list)
     broken: bool = False
+    lends: bool = True
+    wanted_from: int = 0
 
     def hold(self) -> None:
         """Count how often the log was held."""
@@ -254,6 +256,57 @@ async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) 
     assert ([0], [0]) == (leader.took, follower.took)
     assert leader.replica.held >= CHUNKS
     assert not follower.shelf.received[0].dropped
+
+
+async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -> None:
+    """Whoever asks hears what it hears from a node that does not lead, and asks again."""
+    leader, follower = pair
+    leader.replica.lends = False
+
+    await follower.fetcher.fetch(0)
+    assert [] == follower.replica.installed
+    assert 0 == leader.shelf.taken
+    leader.replica.lends = True
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+
+
+async def test_a_snapshot_that_is_too_old_for_whoever_asks_is_made_anew(
+    pair: tuple[Member, Member],
+) -> None:
+    """A log that begins behind it could not go on from it."""
+    leader, follower = pair
+    await follower.fetcher.fetch(0)
+    follower.replica.at = 10
+
+    follower.replica.wanted_from = 100
+    await follower.fetcher.fetch(0)
+    assert 1 == leader.shelf.taken
+    follower.replica.at = 10
+    follower.replica.wanted_from = 101
+    await follower.fetcher.fetch(0)
+
+    assert 2 == leader.shelf.taken
+    assert [[0, 100], [0, 101]] == [
+        body for _, method, body, _ in follower.calls.asked if method == TAKE and body != 0
+    ]
+
+
+async def test_what_was_made_of_another_state_is_lent_no_more(
+    pair: tuple[Member, Member],
+) -> None:
+    """A leader whose own state has been exchanged makes a new one."""
+    leader, follower = pair
+    await follower.fetcher.fetch(0)
+    follower.replica.at = 10
+
+    leader.server.forget(0)
+    leader.server.forget(0)
+    await follower.fetcher.fetch(0)
+
+    assert 2 == leader.shelf.taken
+    assert 2 == len(follower.replica.installed)
 
 
 async def test_a_broken_link_costs_one_chunk(nodes: Nodes) -> None:

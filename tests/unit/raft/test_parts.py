@@ -171,15 +171,15 @@ def test_a_round_answers_only_those_who_asked_before_it() -> None:
 def test_digests_at_one_index_are_compared_both_ways_round() -> None:
     """Whether the leader's word comes before or after the own state gets there."""
     digests = Digests()
-    assert digests.applied(5, b"five")
-    assert digests.matches(5, b"five")
-    assert not digests.matches(5, b"FIVE")
-    assert digests.matches(4, b"unknown")
+    assert digests.applied(5, b"five") is None
+    assert digests.same(5, b"five") is True
+    assert digests.same(5, b"FIVE") is False
+    assert digests.same(4, b"unknown") is None
 
-    digests.expect(7, b"seven")
-    digests.expect(8, b"eight")
-    assert digests.applied(6, b"six")
-    assert not digests.applied(7, b"SEVEN")
+    digests.expect("B", 7, b"seven")
+    digests.expect("B", 8, b"eight")
+    assert digests.applied(6, b"six") is None
+    assert ("B", False) == digests.applied(7, b"SEVEN")
 
 
 def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:

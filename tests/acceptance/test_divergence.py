@@ -1,0 +1,104 @@
+"""Divergence: a replica with another state than its log makes is found, outvoted and made anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.testing.accounting import audit
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WITHIN_S = 60.0
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """Run three nodes of two shards; n1 leads the first of them when it can."""
+    async with LocalCluster(tmp_path, shards=2) as running:
+        yield running
+
+
+def falsify(path: Path) -> int:
+    """Change a stopped node's first shard behind its back; return the entry it is at."""
+    settings = StoreSettings()
+    shard = RocksShard(path / "shard-0", settings=settings, cache=new_cache(settings))
+    index = shard.state.applied_index
+    shard.state.fill({b"codeq/no-entry-wrote-this": b"!"})
+    shard.state.settle(index=index, digest=b"another history!")
+    shard.log.write([], sync=True)
+    shard.close()
+    return index
+
+
+async def metric(cluster: LocalCluster, node: str, name: str) -> str:
+    """Return the lines of one metric."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{cluster.urls[node]}/metrics") as answer,
+    ):
+        text = await answer.text()
+    return "\n".join(line for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("wrong", ["n2", "n1"], ids=["a follower", "the preferred leader"])
+async def test_a_replica_with_another_state_is_made_anew_under_load(
+    cluster: LocalCluster, wrong: str
+) -> None:
+    """The others go on, its log is kept, and what it held that no entry wrote is gone."""
+    async with Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 8),
+        command="diverges",
+        cycles_per_s=50.0,
+    ) as load:
+
+        async def passed(count: int) -> None:
+            upto = len(load.calls) + count
+
+            async def enough() -> bool:
+                return len(load.calls) >= upto
+
+            await until(enough, within_s=WITHIN_S, what=f"{count} calls")
+
+        await passed(200)
+        load.avoid(wrong)
+        assert 0 == await cluster.stop(wrong)
+        index = falsify(cluster.nodes[wrong].data_path)
+        cluster.start(wrong)
+
+        async def made_anew() -> bool:
+            return 'shard="0"} 1.0' in await metric(cluster, wrong, "codeq_replica_reseeded_total")
+
+        await until(lambda: cluster.status(wrong), within_s=WITHIN_S, what=f"{wrong} started")
+        await until(made_anew, within_s=WITHIN_S, what=f"{wrong} made anew")
+        await cluster.wait_ready([wrong], within_s=WITHIN_S)
+        load.allow(wrong)
+        await passed(100)
+        drained = await load.drain(within_s=WITHIN_S)
+        verdict = audit(load.calls, await load.final_tasks())
+    await cluster.wait_converged()
+    log = cluster.nodes[wrong].log_path.read_text()
+    assert 0 == await cluster.stop(wrong)
+    settings = StoreSettings()
+    shard = RocksShard(
+        cluster.nodes[wrong].data_path / "shard-0", settings=settings, cache=new_cache(settings)
+    )
+    left = shard.state.get(b"codeq/no-entry-wrote-this")
+    shard.close()
+
+    assert verdict.clean, str(verdict)
+    assert drained
+    assert index > 1
+    assert left is None
+    assert "is not the majority's" in log

@@ -1,0 +1,65 @@
+"""Doubts: who differs, and on whose side a majority is."""
+
+from __future__ import annotations
+
+from codeq_cluster.raft.doubts import Doubts
+
+
+def test_two_of_three_outvote_the_third() -> None:
+    """Who has this state where the third has another is asked for, not who has it elsewhere."""
+    doubts = Doubts(voters=3)
+    assert not doubts.open
+
+    assert doubts.heard("B", 9, same=False)
+    assert doubts.open
+    assert not doubts.condemns("B")
+    doubts.heard("C", 8, same=True)
+    assert doubts.open
+    doubts.heard("C", 9, same=True)
+
+    assert not doubts.open
+    assert doubts.condemns("B")
+    assert not doubts.condemns("C")
+    assert ("B",) == doubts.differing
+
+
+def test_what_differed_first_is_what_is_asked_about() -> None:
+    """A voter that goes on being wrong is not to be proved wrong anew with each entry."""
+    doubts = Doubts(voters=3)
+    doubts.heard("B", 9, same=False)
+    doubts.heard("C", 9, same=True)
+
+    assert not doubts.heard("B", 10, same=False)
+
+    assert doubts.condemns("B")
+
+
+def test_one_of_three_has_lost_against_two() -> None:
+    """It need not know whether they agree: without either it has no majority."""
+    doubts = Doubts(voters=3)
+    doubts.heard("B", 9, same=False)
+    assert not doubts.lost
+    doubts.heard("C", 11, same=False)
+
+    assert doubts.lost
+    assert doubts.open
+    assert not doubts.condemns("B")
+
+
+def test_a_state_made_anew_is_doubted_no_more() -> None:
+    """Being equal again is news, once."""
+    doubts = Doubts(voters=3)
+    doubts.heard("B", 9, same=False)
+
+    assert doubts.heard("B", 12, same=True)
+    assert not doubts.heard("B", 13, same=True)
+    assert not doubts.open
+    assert () == doubts.differing
+
+
+def test_a_single_voter_is_right() -> None:
+    """There is nobody to differ."""
+    doubts = Doubts(voters=1)
+
+    assert not doubts.open
+    assert not doubts.lost
