@@ -92,4 +92,6 @@ for id in $ids; do
   code=$(docker inspect --format '{{.State.ExitCode}}' "$id")
   [ "$code" = 0 ] || { echo "verify-compose: a node ended with exit code $code" >&2; exit 1; }
 done
+step "look into a stopped node"
+run run --rm --no-deps -T --entrypoint codeq-cluster n1 inspect /data
 step "all held"
