@@ -63,7 +63,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     """A fault from its beginning to its end, or to the history's.
 
     Attributes:
-        applied: Targets that were seen to be struck.
+        applied: Targets that were seen to be struck, at its beginning or looking back at its end.
         amount_ms: How far clocks were moved at most.
     """
 
@@ -232,20 +232,20 @@ def _faults(events: Sequence[Event], end_ns: int) -> Iterable[Fault]:
         if event.args.on:
             begun.setdefault(key, event)
         elif key in begun:
-            yield _fault(begun.pop(key), event.t_ns)
+            yield _fault(begun.pop(key), event.t_ns, seen=event.out.applied)
     for event in begun.values():
         # One past the end: a fault nobody ended leaves no calm behind it.
-        yield _fault(event, end_ns + 1)
+        yield _fault(event, end_ns + 1, seen=0)
 
 
-def _fault(event: Event, ended_ns: int) -> Fault:
+def _fault(event: Event, ended_ns: int, *, seen: int) -> Fault:
     return Fault(
         name=event.args.name,
         nodes=event.args.nodes,
         detail=event.args.detail,
         begun_ns=event.t_ns,
         ended_ns=ended_ns,
-        applied=event.out.applied,
+        applied=max(event.out.applied, seen),
         amount_ms=event.args.amount_ms,
         i=event.i,
     )

@@ -313,6 +313,17 @@ def a_task_overtakes(story: Story, broken: bool) -> None:
     story.claim("a", (6 if broken else 4.5, 7))
 
 
+@planted("G12")
+def two_tasks_are_overtaken_and_one_claim_was_lost(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.create("b", (0, 1))
+    story.create("c", (2, 3))
+    story.claim("", (3, 3.5), kind=Type.INFO)
+    story.claim("c", (4, 5))
+    story.claim("a", (6, 7))
+    story.claim("b", (6 if broken else 4.5, 7))
+
+
 @planted("G13")
 def a_low_priority_goes_first(story: Story, broken: bool) -> None:
     story.create("low", (0, 1), priority=1)

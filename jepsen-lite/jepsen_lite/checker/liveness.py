@@ -59,6 +59,17 @@ def abandoned_comes_back(history: History) -> Verdict:
             for task in history.tasks.values()
             if task.final and task.final.out.location == "PENDING_LIST"
         )
+    if "undrained" in history.phases:
+        undrained = history.phases["undrained"]
+        found.extend(
+            Violation(
+                text=f"{task.id} did not end, however long it was worked on in calm",
+                events=(undrained.i, *task.final.events),
+                task=task.id,
+            )
+            for task in history.tasks.values()
+            if task.final and task.final.out.status in {"PENDING", "IN_PROGRESS"}
+        )
     return judged("G9", found, checked=len(spans) if _empties(history) else 0)
 
 
@@ -73,30 +84,19 @@ def writes_again(history: History) -> Verdict:
     """G20: after the last fault every shard takes writes again, and soon."""
     took: list[int] = []
     found: list[Violation] = []
-    by_shard: dict[int, list[Op]] = defaultdict(list)
-    for op in history.by_f[F.CREATE]:
-        if op.args.shard >= 0:
-            by_shard[op.args.shard].append(op)
-    for since, until in history.calm:
-        if since == 0:
-            continue
-        for shard, ops in by_shard.items():
-            late = _recovery(ops, since=since, until=until)
-            if late is None:
-                continue
-            recovery_ns, tried = late
-            took.append(recovery_ns)
-            if recovery_ns > WRITES_WITHIN_NS:
-                found.append(
-                    Violation(
-                        text=f"shard {shard} took no write for {recovery_ns / SECOND:.1f} s"
-                        " after the last fault",
-                        events=tried.events,
-                    )
-                )
-    took.sort()
+    for shard, recovery_ns, tried in _recoveries(history):
+        took.append(recovery_ns)
+        if recovery_ns > WRITES_WITHIN_NS:
+            waited_s = recovery_ns / SECOND
+            text = f"shard {shard} took no write for {waited_s:.1f} s after the last fault"
+            found.append(Violation(text=text, events=tried.events))
+    if "died" in history.phases:
+        died = history.phases["died"]
+        text = f"a node ended by itself: {died.args.detail[:300]}"
+        found.append(Violation(text=text, events=(died.i,)))
     note = f"recoveries: {len(took)}"
     if took:
+        took.sort()
         worst = took[min(len(took) - 1, int(0.99 * len(took)))]
         note += f", p99 {worst / SECOND:.2f} s, longest {took[-1] / SECOND:.2f} s"
         if len(took) >= RECOVERIES_FOR_P99 and worst > WRITES_MOSTLY_WITHIN_NS:
@@ -139,6 +139,19 @@ def _by_node(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
             for node in fault.nodes:
                 found[node].append(fault)
     return found
+
+
+def _recoveries(history: History) -> Iterator[tuple[int, int, Op]]:
+    """Yield how long each shard took no write after each fault, and the first that was tried."""
+    by_shard: dict[int, list[Op]] = defaultdict(list)
+    for op in history.by_f[F.CREATE]:
+        if op.args.shard >= 0:
+            by_shard[op.args.shard].append(op)
+    for since, until in history.calm:
+        for shard, ops in by_shard.items() if since else ():
+            found = _recovery(ops, since=since, until=until)
+            if found is not None:
+                yield shard, *found
 
 
 def _recovery(ops: Sequence[Op], *, since: int, until: int) -> tuple[int, Op] | None:

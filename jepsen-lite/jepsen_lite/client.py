@@ -1,0 +1,308 @@
+"""Client: one operation of a logical process, from its line in the history to its answer's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.outcome import may_succeed_later, outcome
+
+# Beyond the deadline and what `answered_in_time` allows, so that it is the broker that is late.
+GIVE_UP_S = 4.0
+CONNECT_S = 3.0
+PAUSE_S = 0.2
+PAUSE_S_MAX = 2.0
+
+_encode = msgspec.json.encode
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """How an operation ended; `again` when the SDK would try once more."""
+
+    type: Type
+    out: Out
+    again: bool
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """Credentials: of producers and operators, and of workers by name."""
+
+    producer: str
+    admin: str
+    workers: Mapping[str, str]
+
+
+class Process:
+    """A logical process: it gets a new name when an operation of it ended nobody knows how."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self._lives = 0
+        # Its own, so that what one process draws does not depend on the pace of the others.
+        self.random = random.Random(f"{seed}/{name}")
+
+    @property
+    def p(self) -> str:
+        """The name in the history."""
+        return f"{self.name}.{self._lives}" if self._lives else self.name
+
+    def forgotten(self) -> None:
+        """Go on under a new name."""
+        self._lives += 1
+
+
+class Client:
+    """Asks real nodes over HTTP and records it; an async context manager."""
+
+    def __init__(
+        self,
+        urls: Mapping[str, str],
+        recorder: Recorder,
+        tokens: Tokens,
+        *,
+        deadline_ms: int,
+        webhook: str = "",
+    ) -> None:
+        self.nodes = tuple(urls)
+        self._urls = dict(urls)
+        self._recorder = recorder
+        self._tokens = tokens
+        self._deadline_ms = deadline_ms
+        self._webhook = webhook
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def invoke(
+        self, process: Process, f: F, args: Args, *, node: str = "", worker: str = ""
+    ) -> Answer:
+        """Carry out one operation, at a node of the process's choice unless one is named.
+
+        Args:
+            process: Who asks; it has no other operation under way.
+            f: What.
+            args: The rest; the deadline is filled in here.
+            node: Asked.
+            worker: On whose behalf, for what workers do.
+        """
+        node = node or process.random.choice(self.nodes)
+        args = msgspec.structs.replace(args, deadline_ms=self._deadline_ms)
+        p = process.p
+        self._recorder.record(p, f, Type.INVOKE, node=node, args=args)
+        try:
+            answer = await self._asked(f, args, node, worker)
+        except asyncio.CancelledError:
+            self._recorder.record(p, f, Type.INFO, node=node, out=Out(code="given up"))
+            process.forgotten()
+            raise
+        self._recorder.record(p, f, answer.type, node=node, out=answer.out)
+        if answer.type is Type.INFO:
+            process.forgotten()
+        return answer
+
+    async def retried(
+        self, process: Process, f: F, args: Args, *, tries: int, worker: str = ""
+    ) -> Answer:
+        """Ask again, ever less often, while the SDK would; only for what may happen twice."""
+        answer = await self.invoke(process, f, args, worker=worker)
+        for failures in range(tries - 1):
+            if answer.type is Type.OK or not answer.again:
+                break
+            longest = min(PAUSE_S_MAX, PAUSE_S * 2**failures)
+            await asyncio.sleep(process.random.uniform(longest / 2, longest))
+            answer = await self.invoke(process, f, args, worker=worker)
+        return answer
+
+    async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
+        token = self._tokens.workers[worker] if worker else self._tokens.producer
+        match f:
+            case F.CREATE:
+                answer, body = await self._send(node, "/tasks", token, self._new(args))
+                return _with(answer, _created, body)
+            case F.CLAIM:
+                wanted = {
+                    "commands": [args.command],
+                    "leaseSeconds": args.lease_ms // 1000,
+                    "waitSeconds": args.wait_ms // 1000,
+                }
+                sent = _encode(wanted)
+                path = "/tasks/claim"
+                answer, body = await self._send(node, path, token, sent, wait_ms=args.wait_ms)
+                return _with(answer, _claimed, body)
+            case F.READ:
+                return await self._read(node, token, args)
+            case F.REQUEUE:
+                path = f"/admin/queues/{args.command}/dlq/requeue"
+                sent = _encode({"ids": [args.task]})
+                answer, body = await self._send(node, path, self._tokens.admin, sent)
+                return _requeued(answer, body)
+            case _:
+                path = f"/tasks/{args.task}/{f.value}"
+                answer, body = await self._send(node, path, token, _change(f, args))
+                return _with(answer, _changed, body)
+
+    def _new(self, args: Args) -> bytes:
+        fields: dict[str, object] = {"command": args.command, "payload": msgspec.Raw(b"{}")}
+        fields["payload"] = msgspec.Raw(args.content.encode())
+        optional = {
+            "priority": args.priority,
+            "maxAttempts": args.attempts_max,
+            "idempotencyKey": args.idempotency_key,
+            "delaySeconds": args.delay_ms // 1000,
+            "ttlSeconds": args.ttl_ms // 1000,
+            "webhook": self._webhook if args.webhook else "",
+        }
+        return _encode(fields | {name: value for name, value in optional.items() if value})
+
+    async def _read(self, node: str, token: str, args: Args) -> Answer:
+        """Read a task with its result, or alone while it has none; both within one operation."""
+        path = f"/tasks/{args.task}"
+        answer, body = await self._send(node, f"{path}/result", token)
+        if answer.out.http == 404:
+            answer, body = await self._send(node, path, token)
+        if answer.out.http == 404:
+            return Answer(type=Type.OK, out=Out(http=404, absent=True), again=False)
+        return _with(answer, _seen, body)
+
+    async def _send(
+        self, node: str, path: str, token: str, body: bytes | None = None, *, wait_ms: int = 0
+    ) -> tuple[Answer, Any]:
+        assert self._session is not None
+        total_s = (self._deadline_ms + wait_ms) / 1000 + GIVE_UP_S
+        try:
+            async with self._session.request(
+                "GET" if body is None else "POST",
+                f"{self._urls[node]}/v1/codeq{path}",
+                data=body,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S),
+            ) as response:
+                raw = await response.read()
+                return _understood(response.status, response.headers, raw)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            # Without a connection nothing was sent.
+            return _broken(Type.FAIL, error), None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _broken(Type.INFO, error), None
+
+
+def _understood(status: int, headers: Mapping[str, str], raw: bytes) -> tuple[Answer, Any]:
+    try:
+        body = msgspec.json.decode(raw) if raw else None
+    except msgspec.DecodeError:
+        out = Out(http=status, code=f"no JSON: {raw[:60]!r}")
+        return Answer(type=Type.INFO, out=out, again=True), None
+    kind = outcome(status, headers)
+    told = body if isinstance(body, dict) and kind is not Type.OK else {}
+    again = may_succeed_later(status, retryable=told.get("retryable") is True)
+    out = Out(
+        http=status,
+        code=str(told.get("code", "")),
+        replayed=headers.get("X-CodeQ-Idempotent-Replay") == "true",
+    )
+    return Answer(type=kind, out=out, again=again), body
+
+
+def _broken(kind: Type, error: Exception) -> Answer:
+    code = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+    return Answer(type=kind, out=Out(code=code), again=True)
+
+
+def _with(answer: Answer, read: Callable[[Any], Out], body: Any) -> Answer:
+    """Return a successful answer with what its body told."""
+    if answer.type is not Type.OK:
+        return answer
+    told = answer.out
+    more = read(body)
+    out = msgspec.structs.replace(
+        more, http=told.http, code=told.code, replayed=told.replayed, absent=more.absent
+    )
+    return Answer(type=answer.type, out=out, again=False)
+
+
+def _requeued(answer: Answer, body: Any) -> Answer:
+    """Call it a refusal when the task was no dead letter: nothing was done."""
+    if answer.type is Type.OK and isinstance(body, dict) and not body.get("requeued"):
+        out = Out(http=answer.out.http, code="no dead letter")
+        return Answer(type=Type.FAIL, out=out, again=False)
+    return answer
+
+
+def _change(f: F, args: Args) -> bytes:
+    fields: dict[str, object] = {"leaseToken": args.token} if args.token else {}
+    match f:
+        case F.HEARTBEAT:
+            fields["extendSeconds"] = args.lease_ms // 1000
+        case F.NACK:
+            fields["delaySeconds"] = args.delay_ms // 1000
+        case F.RESULT if args.status == "COMPLETED":
+            fields |= {"status": args.status, "result": msgspec.Raw(args.content.encode())}
+        case F.RESULT:
+            fields |= {"status": args.status, "error": args.content}
+        case _:
+            pass
+    return _encode(fields)
+
+
+def _created(body: Any) -> Out:
+    if not isinstance(body, dict):
+        return Out()
+    return Out(task=str(body.get("id", "")), shard=int(body.get("shard", -1)))
+
+
+def _claimed(body: Any) -> Out:
+    if not isinstance(body, dict):
+        return Out()
+    return Out(
+        task=str(body["id"]),
+        token=int(body["leaseToken"]),
+        attempt=int(body["attempts"]),
+        content=str(body["payload"]),
+        shard=int(body.get("shard", -1)),
+        priority=int(body.get("priority", 0)),
+    )
+
+
+def _changed(body: Any) -> Out:
+    return Out(dead=isinstance(body, dict) and body.get("status") == "dlq")
+
+
+def _seen(body: Any) -> Out:
+    task, result = body.get("task", body), body.get("result")
+    content = ""
+    if isinstance(result, dict):
+        completed = result.get("status") == "COMPLETED"
+        content = content_of(result.get("result")) if completed else str(result.get("error", ""))
+    return Out(
+        status=str(task["status"]),
+        location=str(task["lastKnownLocation"]),
+        attempt=int(task["attempts"]),
+        content=content,
+        payload=str(task["payload"]),
+        error=str(task.get("error", "")),
+        shard=int(task.get("shard", -1)),
+    )
+
+
+def content_of(value: object) -> str:
+    """Return a JSON value as the one text that compares equal for equal values."""
+    return msgspec.json.encode(value, order="sorted").decode()

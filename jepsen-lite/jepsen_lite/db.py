@@ -1,0 +1,432 @@
+"""Db: the cluster under test, real node processes on addresses of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import yaml
+
+from jepsen_lite.client import Tokens
+from jepsen_lite.disk import Disk, DiskFault, shim
+from jepsen_lite.history import Group
+from jepsen_lite.network import Network
+
+HTTP_PORT = 8080
+LINK_PORT = 7000
+WORKERS_MAX = 24
+DEADLINE_MS = 5000
+SECRET = "jepsen-lite-secret"
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 20.0
+FREEZE_WITHIN_S = 1.0
+ASK_S = 1.0
+POLL_S = 0.05
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+TOKENS = Tokens(
+    producer="jepsen-producer",
+    admin="jepsen-admin",
+    workers={f"worker-{n}": f"jepsen-worker-{n}" for n in range(WORKERS_MAX)},
+)
+_SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+
+
+class DbFailed(RuntimeError):
+    """The cluster did not get where it must; the text says where and shows the nodes' logs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One node: its files, its disk, and its process while it has one."""
+
+    id: str
+    address: str
+    directory: Path
+    disk: Disk
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    paused: bool = False
+    starts: int = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def answering(self) -> bool:
+        """Whether it can be asked anything."""
+        return self.running and not self.paused
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self.directory / "data"
+
+    @property
+    def log(self) -> Path:
+        """Output of every run of the node, one after the other."""
+        return self.directory / "node.log"
+
+    @property
+    def clock(self) -> Path:
+        """What the node's clock is shifted by, for libfaketime."""
+        return self.directory / "clock"
+
+
+class Db:
+    """The nodes; an async context manager that stops them all.
+
+    Args:
+        directory: Of the run; every node's files are below it.
+        network: Open already.
+        shards: Raft groups.
+        source: Tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
+        clocks: Whether clocks are to be moved, which slows every look at one.
+        settings: Added to every node's configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        nodes: Sequence[str],
+        *,
+        shards: int,
+        source: Path,
+        clocks: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.shards = shards
+        self.network = network
+        self._source = source
+        self._clocks = clocks
+        self._settings = dict(settings or {})
+        self.nodes: dict[str, Node] = {}
+        for name in nodes:
+            home = directory / name
+            home.mkdir(parents=True)
+            self.nodes[name] = Node(
+                id=name,
+                address=network.address(name),
+                directory=home,
+                disk=Disk(home / "data", home / "disk"),
+            )
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {TOKENS.admin}"},
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        )
+        try:
+            for node in self.nodes.values():
+                self._configure(node)
+                self.start(node.id)
+            await self.wait_ready(within_s=START_WITHIN_S)
+            self._check_disks()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop whatever runs."""
+        for node in self.nodes.values():
+            if node.running and node.paused:
+                self.resume(node.id)
+            node.disk.fault(DiskFault.NONE)
+        await asyncio.gather(*(self.stop(n.id) for n in self.nodes.values() if n.running))
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Base URL of every node."""
+        return {node.id: f"http://{node.address}:{HTTP_PORT}" for node in self.nodes.values()}
+
+    # What is done to nodes.
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run; does not wait for it."""
+        node = self.nodes[name]
+        assert not node.running, f"{name} runs already"
+        command = [sys.executable, "-m", "codeq_cluster.cli.main", "node", "--config"]
+        command.append(str(node.directory / "node.yaml"))
+        with node.log.open("ab") as log:
+            log.write(f"---- start {node.starts} at {time.monotonic_ns()}\n".encode())
+            node.process = subprocess.Popen(
+                self.network.inside(name, command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(node),
+                cwd=self._source,
+                start_new_session=True,
+            )
+        node.starts += 1
+        node.paused = False
+
+    async def kill(self, name: str) -> bool:
+        """Kill a node with SIGKILL; tell whether that is what it died of."""
+        process = self._process(name)
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        self.nodes[name].process = None
+        self.nodes[name].paused = False
+        return process.returncode == -signal.SIGKILL
+
+    async def stop(self, name: str) -> bool:
+        """Ask a node to end, and kill it when it does not; tell whether it ended by itself."""
+        process = self._process(name)
+        process.terminate()
+        try:
+            await asyncio.to_thread(process.wait, STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            await self.kill(name)
+            return False
+        self.nodes[name].process = None
+        return process.returncode == 0
+
+    async def pause(self, *names: str) -> int:
+        """Freeze nodes at one instant; return how many the kernel says stand still."""
+        processes = [self._process(name) for name in names]
+        for name, process in zip(names, processes, strict=True):
+            process.send_signal(signal.SIGSTOP)
+            self.nodes[name].paused = True
+
+        async def all_stand() -> bool:
+            return all(_stands(process.pid) for process in processes)
+
+        # Each of its threads stops when it is next scheduled.
+        await until(all_stand, within_s=FREEZE_WITHIN_S)
+        return sum(_stands(process.pid) for process in processes)
+
+    def resume(self, name: str) -> None:
+        """Let a frozen node go on."""
+        self._process(name).send_signal(signal.SIGCONT)
+        self.nodes[name].paused = False
+
+    async def cut_power(self, names: Sequence[str]) -> int:
+        """Let nodes lose their power at one instant; return how many bytes were lost in all."""
+        await self.pause(*names)
+        for name in names:
+            await self.kill(name)
+        return sum([await asyncio.to_thread(self.nodes[name].disk.cut_power) for name in names])
+
+    def shift_clock(self, name: str, shift_s: float) -> None:
+        """Move a node's clock, from the next look at it on; 0 sets it right."""
+        assert self._clocks
+        self.nodes[name].clock.write_text(f"{shift_s:+.3f}s")
+
+    # What nodes say.
+
+    async def ready(self, name: str) -> bool:
+        """Tell whether a node says that it is ready."""
+        return await self._get(name, "/readyz") is not None
+
+    async def wait_ready(self, names: Sequence[str] = (), *, within_s: float) -> None:
+        """Wait until these nodes, or all, are ready.
+
+        Raises:
+            DbFailed: One was not in time, or ended.
+        """
+        waited = tuple(names or self.nodes)
+
+        async def are_ready() -> bool:
+            for name in waited:
+                if not self.nodes[name].running:
+                    raise DbFailed(f"{name} ended\n{self._tail(name)}")
+            return all([await self.ready(name) for name in waited])
+
+        if not await until(are_ready, within_s=within_s):
+            tails = "\n".join(self._tail(name) for name in waited)
+            raise DbFailed(f"not ready within {within_s:g} s: {', '.join(waited)}\n{tails}")
+
+    async def groups(self, name: str) -> tuple[Group, ...] | None:
+        """Return a node's shards as it sees them, or None without an answer."""
+        body = await self._get(name, "/v1/codeq/raft/status")
+        if body is None:
+            return None
+        return tuple(
+            Group(
+                shard=int(group["shardIdx"]),
+                leads=bool(group["isLeader"]),
+                term=int(group["term"]),
+                applied=int(group["appliedIndex"]),
+                digest=str(group["digest"]),
+            )
+            for group in body["groups"]
+        )
+
+    async def clock_ahead_s(self, name: str) -> float | None:
+        """Return how far a node's clock is ahead of ours, in whole seconds; None if unknown."""
+        assert self._http is not None
+        try:
+            async with self._http.get(
+                f"{self.urls[name]}/healthz", timeout=aiohttp.ClientTimeout(total=ASK_S)
+            ) as response:
+                told = parsedate_to_datetime(response.headers["Date"]).timestamp()
+        except (aiohttp.ClientError, TimeoutError, OSError, KeyError, ValueError):
+            return None
+        return told - int(time.time())
+
+    async def leader(self, shard: int) -> str | None:
+        """Return who leads a shard, the highest term believed; None when nobody says so."""
+        claims = []
+        for node in self.nodes.values():
+            groups = await self.groups(node.id) if node.answering else None
+            claims += [
+                (group.term, node.id)
+                for group in groups or ()
+                if group.shard == shard and group.leads
+            ]
+        return max(claims)[1] if claims else None
+
+    async def converged(self) -> bool:
+        """Tell whether all nodes say the same of every shard, and every shard has its leader."""
+        told = [await self.groups(name) for name in self.nodes]
+        if any(groups is None for groups in told):
+            return False
+        states = {tuple((g.shard, g.applied, g.digest) for g in groups or ()) for groups in told}
+        led = {group.shard for groups in told for group in groups or () if group.leads}
+        return len(states) == 1 and len(led) == self.shards
+
+    async def _get(self, name: str, path: str) -> Any:
+        node = self.nodes[name]
+        if not node.answering or self._http is None:
+            return None
+        try:
+            async with self._http.get(
+                f"http://{node.address}:{HTTP_PORT}{path}",
+                timeout=aiohttp.ClientTimeout(total=ASK_S),
+            ) as response:
+                return await response.json(content_type=None) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
+
+    def _check_disks(self) -> None:
+        silent = [node.id for node in self.nodes.values() if not node.disk.syncs]
+        if silent:
+            raise DbFailed(f"the disk shim sees nothing of {', '.join(silent)}")
+
+    def _process(self, name: str) -> subprocess.Popen[bytes]:
+        process = self.nodes[name].process
+        if process is None or process.poll() is not None:
+            raise DbFailed(f"{name} does not run\n{self._tail(name)}")
+        return process
+
+    def _tail(self, name: str) -> str:
+        log = self.nodes[name].log
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return "\n".join([f"---- {name}", *lines[-20:]])
+
+    def _environment(self, node: Node) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        libraries = [str(shim())]
+        if self._clocks:
+            libraries.append(str(FAKETIME))
+            kept |= {
+                "FAKETIME_TIMESTAMP_FILE": str(node.clock),
+                "FAKETIME_NO_CACHE": "1",
+                # Processes measure spans with a clock that nobody sets.
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        return kept | {
+            **node.disk.environment,
+            "LD_PRELOAD": ":".join(libraries),
+            "PYTHONPATH": str(self._source),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def _configure(self, node: Node) -> None:
+        peers = self.nodes.values()
+        config: dict[str, object] = {
+            "host": node.address,
+            "port": HTTP_PORT,
+            "clusterId": "jepsen-lite",
+            "clusterSecret": "jepsen-lite-cluster",
+            "logLevel": "info",
+            "raft": {
+                "selfId": node.id,
+                "bindAddr": f"{node.address}:{LINK_PORT}",
+                "peers": ",".join(f"{n.id}={n.address}:{LINK_PORT}" for n in peers),
+                "peerHTTPAddrs": ",".join(f"{n.id}=http://{n.address}:{HTTP_PORT}" for n in peers),
+            },
+            "persistenceConfig": {"path": str(node.data), "numShards": self.shards},
+            "auth": {
+                "tenantFallback": "default",
+                "producer": [{"kind": "static", "tokens": _producers()}],
+                "worker": [{"kind": "static", "tokens": _workers()}],
+            },
+            "limits": {"requestTimeoutMs": DEADLINE_MS},
+            "webhooks": {"allowPrivate": True},
+            "webhookHmacSecret": SECRET,
+            "resultWebhookMaxAttempts": 50,
+            "resultWebhookMaxBackoffSeconds": 3,
+        }
+        for key, value in self._settings.items():
+            section = config.get(key)
+            both = isinstance(section, dict) and isinstance(value, dict)
+            config[key] = {**section, **value} if both else value  # type: ignore[dict-item]
+        (node.directory / "node.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        if self._clocks:
+            self.shift_clock(node.id, 0)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
+    """Ask again and again until it holds; tell whether it did in time."""
+    deadline = time.monotonic() + within_s
+    while not await condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
+
+
+def discard(directory: Path) -> None:
+    """Delete what nodes stored; their logs and configurations stay."""
+    for node in directory.iterdir():
+        for name in ("data", "disk"):
+            shutil.rmtree(node / name, ignore_errors=True)
+
+
+def _stands(pid: int) -> bool:
+    """Tell whether a process is stopped, by the state the kernel shows of it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+
+
+def _producers() -> list[dict[str, object]]:
+    return [
+        {"token": TOKENS.producer, "subject": "producer"},
+        {"token": TOKENS.admin, "subject": "admin", "scopes": ["codeq:admin"]},
+    ]
+
+
+def _workers() -> list[dict[str, object]]:
+    return [
+        {"token": token, "subject": name, "scopes": _SCOPES, "eventTypes": ["*"]}
+        for name, token in TOKENS.workers.items()
+    ]

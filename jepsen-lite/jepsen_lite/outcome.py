@@ -1,0 +1,26 @@
+"""Outcome: what a client may conclude from an answer, or from its absence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jepsen_lite.history import Type
+
+# Refusals: the broker says that it did nothing, and will not.
+_REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 507})
+
+
+def outcome(status: int, headers: Mapping[str, str]) -> Type:
+    """Classify an answer; whatever is not certain is `info`."""
+    if 200 <= status < 300:
+        return Type.OK
+    if status in _REFUSALS:
+        return Type.FAIL
+    if status == 503 and headers.get("X-Outcome") == "not-applied":
+        return Type.FAIL
+    return Type.INFO
+
+
+def may_succeed_later(status: int, *, retryable: bool) -> bool:
+    """Tell whether the SDK would send the same request again."""
+    return retryable or status == 0 or status >= 500

@@ -1,0 +1,206 @@
+// Disk: an LD_PRELOAD shim between a node and its data directory.
+//
+// It keeps a durable image of every file below JL_DISK_ROOT in JL_DISK_IMAGE: bytes get there only when they are
+// synced, names at once, as on a journalling file system. A power cut is SIGKILL, and then the image in place of
+// the directory. Faults are read from the first bytes of JL_DISK_CONTROL, which the harness maps as well; what was
+// done is counted there, so that a fault that struck nobody shows.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { NONE, ERROR, FULL, SLOW, LIE };
+
+struct control {
+  volatile uint32_t mode;      // One of the above.
+  volatile uint32_t delay_ms;  // Of SLOW, before every sync.
+  volatile uint64_t syncs;     // All that were asked for.
+  volatile uint64_t struck;    // Calls that were refused, delayed or lied about.
+};
+
+static const char *root, *image;
+static size_t root_length;
+static struct control idle, *control = &idle;
+static pthread_mutex_t mirroring = PTHREAD_MUTEX_INITIALIZER;
+
+#define REAL(name)                                          \
+  ({                                                        \
+    static typeof(&name) found;                             \
+    if (!found) found = (typeof(&name))dlsym(RTLD_NEXT, #name); \
+    found;                                                  \
+  })
+
+__attribute__((constructor)) static void begin(void) {
+  root = getenv("JL_DISK_ROOT");
+  image = getenv("JL_DISK_IMAGE");
+  const char *path = getenv("JL_DISK_CONTROL");
+  root_length = root ? strlen(root) : 0;
+  if (!root || !path) return;
+  int fd = REAL(open)(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return;
+  void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (page != MAP_FAILED) control = page;
+  REAL(close)(fd);
+}
+
+static int is_ours(const char *path) {
+  return root && path && !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
+}
+
+static int path_of(int fd, char *path) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, path, 1023);
+  if (length <= 0) return 0;
+  path[length] = 0;
+  return is_ours(path);
+}
+
+// Make the directories a path of the image lies in.
+static void make_parents(char *path) {
+  for (char *at = path + strlen(image) + 1; *at; at++)
+    if (*at == '/') {
+      *at = 0;
+      mkdir(path, 0755);
+      *at = '/';
+    }
+}
+
+static void imaged(const char *path, char *out) { snprintf(out, 2047, "%s%s", image, path + root_length); }
+
+// Bring one file of the image up to date.
+static void mirror(int fd) {
+  char path[1024], copy[2048];
+  struct stat now, before;
+  if (!image || !path_of(fd, path) || fstat(fd, &now) || !S_ISREG(now.st_mode)) return;
+  imaged(path, copy);
+  pthread_mutex_lock(&mirroring);
+  make_parents(copy);
+  int to = REAL(open)(copy, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  int from = REAL(open)(path, O_RDONLY | O_CLOEXEC);
+  if (to >= 0 && from >= 0 && !fstat(to, &before)) {
+    // The engine only appends, so all but the last block is there already; small files are taken whole.
+    off_t at = before.st_size <= now.st_size && before.st_size > 65536 ? before.st_size - 4096 : 0;
+    static char block[1 << 16];
+    ssize_t length;
+    while ((length = pread(from, block, sizeof block, at)) > 0) {
+      if (REAL(pwrite)(to, block, length, at) < 0) break;
+      at += length;
+    }
+    if (REAL(ftruncate)(to, now.st_size)) perror("jepsen-lite disk image");
+  }
+  if (to >= 0) REAL(close)(to);
+  if (from >= 0) REAL(close)(from);
+  pthread_mutex_unlock(&mirroring);
+}
+
+static int refused(uint32_t mode) {
+  if (mode != ERROR && mode != FULL) return 0;
+  __atomic_add_fetch(&control->struck, 1, __ATOMIC_RELAXED);
+  errno = mode == ERROR ? EIO : ENOSPC;
+  return 1;
+}
+
+static int synced(int fd, int data) {
+  char path[1024];
+  uint32_t mode = NONE;
+  if (path_of(fd, path)) {
+    mode = control->mode;
+    __atomic_add_fetch(&control->syncs, 1, __ATOMIC_RELAXED);
+    if (refused(mode)) return -1;
+    if (mode == SLOW || mode == LIE) __atomic_add_fetch(&control->struck, 1, __ATOMIC_RELAXED);
+    if (mode == SLOW) usleep(control->delay_ms * 1000);
+  }
+  int done = data ? REAL(fdatasync)(fd) : REAL(fsync)(fd);
+  if (!done && mode != LIE) mirror(fd);
+  return done;
+}
+
+int fsync(int fd) { return synced(fd, 0); }
+int fdatasync(int fd) { return synced(fd, 1); }
+
+// Writes fail like syncs do; reads never.
+static int write_refused(int fd) {
+  char path[1024];
+  uint32_t mode = control->mode;
+  return (mode == ERROR || mode == FULL) && path_of(fd, path) && refused(mode);
+}
+
+ssize_t write(int fd, const void *bytes, size_t count) {
+  return write_refused(fd) ? -1 : REAL(write)(fd, bytes, count);
+}
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
+  return write_refused(fd) ? -1 : REAL(pwrite)(fd, bytes, count, at);
+}
+ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
+  return write_refused(fd) ? -1 : REAL(pwrite64)(fd, bytes, count, at);
+}
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+  return write_refused(fd) ? -1 : REAL(writev)(fd, parts, count);
+}
+
+// Names change in the image as they do in the directory.
+static void both(const char *from, const char *to, int linked) {
+  char old[2048], new[2048];
+  if (!image || !is_ours(from) || !is_ours(to)) return;
+  imaged(from, old);
+  imaged(to, new);
+  make_parents(new);
+  if (linked)
+    (void)!REAL(link)(old, new);
+  else
+    (void)!REAL(rename)(old, new);
+}
+
+int rename(const char *from, const char *to) {
+  int done = REAL(rename)(from, to);
+  if (!done) both(from, to, 0);
+  return done;
+}
+int link(const char *from, const char *to) {
+  int done = REAL(link)(from, to);
+  if (!done) both(from, to, 1);
+  return done;
+}
+
+static void gone(const char *path) {
+  char copy[2048];
+  if (!image || !is_ours(path)) return;
+  imaged(path, copy);
+  if (REAL(unlink)(copy)) REAL(rmdir)(copy);
+}
+
+int unlink(const char *path) {
+  int done = REAL(unlink)(path);
+  if (!done) gone(path);
+  return done;
+}
+int rmdir(const char *path) {
+  int done = REAL(rmdir)(path);
+  if (!done) gone(path);
+  return done;
+}
+int unlinkat(int directory, const char *name, int flags) {
+  char path[2048];
+  int known = 0;
+  if (directory != AT_FDCWD && name[0] != '/') {
+    char parent[1024];
+    if ((known = path_of(directory, parent))) snprintf(path, sizeof path, "%s/%s", parent, name);
+  } else {
+    known = is_ours(name);
+    snprintf(path, sizeof path, "%s", name);
+  }
+  int done = REAL(unlinkat)(directory, name, flags);
+  if (!done && known) gone(path);
+  return done;
+}

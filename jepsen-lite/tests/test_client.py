@@ -1,0 +1,168 @@
+"""Clients: what each way an operation can end is recorded as; only a definite refusal is a fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from jepsen_lite.client import Client, Process, Tokens
+from jepsen_lite.history import Args, F, Recorder, Type
+from jepsen_lite.outcome import may_succeed_later, outcome
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TOKENS = Tokens(producer="p", admin="a", workers={"w": "w"})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "expected"),
+    [
+        (200, {}, Type.OK),
+        (202, {}, Type.OK),
+        (204, {}, Type.OK),
+        (400, {}, Type.FAIL),
+        (409, {}, Type.FAIL),
+        (429, {}, Type.FAIL),
+        (507, {}, Type.FAIL),
+        (503, {"X-Outcome": "not-applied"}, Type.FAIL),
+        (503, {}, Type.INFO),
+        (500, {}, Type.INFO),
+        (502, {"X-Outcome": "not-applied"}, Type.INFO),
+        (504, {}, Type.INFO),
+        (302, {}, Type.INFO),
+    ],
+)
+def test_only_a_definite_refusal_is_a_fail(
+    status: int, headers: dict[str, str], expected: Type
+) -> None:
+    """Whatever may have been carried out is open."""
+    assert expected is outcome(status, headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable", "expected"),
+    [(0, False, True), (503, False, True), (429, True, True), (409, False, False)],
+)
+def test_a_request_is_repeated_where_the_sdk_would(
+    status: int, retryable: bool, expected: bool
+) -> None:
+    """A refusal that will stay one is not asked for again."""
+    assert expected is may_succeed_later(status, retryable=retryable)
+
+
+@asynccontextmanager
+async def broker(handler: Handler) -> AsyncIterator[str]:
+    """Serve one handler for every route, and yield the base URL."""
+    application = web.Application()
+    application.router.add_route("*", "/{tail:.*}", handler)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    yield f"http://127.0.0.1:{port}"
+    await runner.cleanup()
+
+
+async def create(url: str, path: Path, *, deadline_ms: int = 1000) -> tuple[Recorder, Process]:
+    """Create one task at `url` and return what was recorded."""
+    process = Process("p", 1)
+    with Recorder(path) as recorder:
+        async with Client({"n1": url}, recorder, TOKENS, deadline_ms=deadline_ms) as client:
+            await client.invoke(process, F.CREATE, Args(command="work", content="{}"))
+    return recorder, process
+
+
+async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
+    """The task's id and shard come from the body, and the process goes on under its name."""
+
+    async def accept(request: web.Request) -> web.Response:
+        assert {"command": "work", "payload": {}} == await request.json()
+        return web.json_response({"id": "t", "shard": 1}, status=202)
+
+    async with broker(accept) as url:
+        recorder, process = await create(url, tmp_path / "h")
+
+    invoked, answered = recorder.events
+    assert (Type.INVOKE, Type.OK) == (invoked.type, answered.type)
+    assert ("t", 1, 202) == (answered.out.task, answered.out.shard, answered.out.http)
+    assert process.p == "p"
+
+
+async def test_a_refused_connection_is_a_fail(tmp_path: Path) -> None:
+    """Nothing was sent, so nothing happened."""
+
+    async def nobody(_request: web.Request) -> web.Response:
+        raise AssertionError
+
+    async with broker(nobody) as url:
+        gone = url
+    recorder, _ = await create(gone, tmp_path / "h")
+
+    assert recorder.events[1].type is Type.FAIL
+
+
+async def test_a_connection_that_breaks_is_unknown_and_ends_the_process(tmp_path: Path) -> None:
+    """The request may have been carried out, so its process is never heard of again."""
+
+    async def hang_up(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with broker(hang_up) as url:
+        recorder, process = await create(url, tmp_path / "h")
+
+    assert recorder.events[1].type is Type.INFO
+    assert process.p == "p.1"
+
+
+async def test_an_answer_that_is_no_json_is_unknown(tmp_path: Path) -> None:
+    """A proxy that speaks for the broker knows nothing of the outcome."""
+
+    async def proxy(_request: web.Request) -> web.Response:
+        return web.Response(text="<html>", status=202)
+
+    async with broker(proxy) as url:
+        recorder, _ = await create(url, tmp_path / "h")
+
+    assert recorder.events[1].type is Type.INFO
+
+
+async def test_a_call_that_times_out_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that does not answer may have done it, or may do it yet."""
+    monkeypatch.setattr("jepsen_lite.client.GIVE_UP_S", 0.05)
+    silence = asyncio.Event()
+
+    async def wait(_request: web.Request) -> web.Response:
+        await silence.wait()
+        return web.Response()
+
+    async with broker(wait) as url:
+        recorder, process = await create(url, tmp_path / "h", deadline_ms=50)
+        silence.set()
+
+    assert (Type.INFO, "timeout") == (recorder.events[1].type, recorder.events[1].out.code)
+    assert process.p == "p.1"
+
+
+async def test_a_requeue_that_found_no_dead_letter_did_nothing(tmp_path: Path) -> None:
+    """The answer is 200, and the operation is a refusal."""
+
+    async def nothing(_request: web.Request) -> web.Response:
+        return web.json_response({"requeued": 0})
+
+    async with broker(nothing) as url:
+        with Recorder(tmp_path / "h") as recorder:
+            async with Client({"n1": url}, recorder, TOKENS, deadline_ms=1000) as client:
+                answer = await client.invoke(Process("p", 1), F.REQUEUE, Args(task="t"))
+
+    assert answer.type is Type.FAIL
