@@ -11,7 +11,7 @@ SETUPTOOLS := setuptools==80.9.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test simulate bench docs docker clean
+.PHONY: help up dev-tools check format test simulate jepsen bench docs docker clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
 
 simulate: $(VENV)/installed-dev  ## the replicated log through seeded faults (SEED=7, SEEDS=100)
 	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+
+jepsen: $(VENV)/installed-dev  ## five minutes of real nodes under faults; root for partitions (ARGS='--seed 7')
+	$(BIN)/python -m jepsen_lite run --time 210 $(ARGS)
 
 bench: $(VENV)/installed-dev  ## measure; results go to bench/results
 	$(BIN)/python -m bench $(ARGS)

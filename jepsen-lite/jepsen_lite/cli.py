@@ -1,0 +1,248 @@
+"""Cli: run, check, report, matrix, soak, mutants, doctor.
+
+Exit statuses: 0 valid, 1 a promise is broken, 2 too little happened to tell, 3 the harness failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
+from jepsen_lite.checker.validity import CALM_P99_MS
+from jepsen_lite.db import DbFailed
+from jepsen_lite.disk import ShimFailed
+from jepsen_lite.doctor import findings
+from jepsen_lite.mutants import hunt, mutants, table
+from jepsen_lite.nemesis import KINDS
+from jepsen_lite.network import NetworkFailed
+from jepsen_lite.report import write
+from jepsen_lite.running import (
+    HOME,
+    Options,
+    about_run,
+    check,
+    enter_in_ledger,
+    fit,
+    new_directory,
+    run,
+    why_loopback,
+)
+from jepsen_lite.workload import WORKLOADS
+
+# Everything that leaves a majority's disks as they should be; clocks on request, since they
+# loosen what the checkers of time can say.
+DEFAULT_MIX = (
+    "kill",
+    "pause",
+    "partition",
+    "packets",
+    "reset",
+    "restart",
+    "power",
+    "disk-slow",
+    "disk-full",
+)
+_SOAK_SECONDS = 60.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except (DbFailed, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
+        print(f"jepsen-lite: {failed}", file=sys.stderr)
+    except Exception:
+        # Python's own status for a crash would say that a promise was broken.
+        logging.getLogger(__name__).exception("the harness failed")
+    return Exit.BROKEN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jepsen_lite", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    one = commands.add_parser("run", help="one run")
+    one.add_argument("-w", "--workload", choices=WORKLOADS, default="lifecycle")
+    one.add_argument("--seed", type=int, default=None, help="drawn and printed when not given")
+    one.set_defaults(command=_run)
+
+    soak = commands.add_parser("soak", help="runs of every workload under drawn faults, one by one")
+    soak.add_argument("--hours", type=float, default=1.0)
+    soak.add_argument("-w", "--workload", choices=WORKLOADS, default=None)
+    soak.add_argument("--seed", type=int, default=None, help="of the first; the next ones follow")
+    soak.set_defaults(command=_soak)
+
+    matrix = commands.add_parser("matrix", help="every workload under every kind of fault")
+    matrix.add_argument("--seed", type=int, default=1)
+    matrix.set_defaults(command=_matrix)
+
+    for each, seconds in ((one, 120.0), (soak, _SOAK_SECONDS), (matrix, _SOAK_SECONDS)):
+        each.add_argument("-n", "--nemeses", type=_kinds, default=None, metavar="KIND,…|none")
+        each.add_argument("--nodes", type=int, default=3)
+        each.add_argument("--shards", type=int, default=0, help="0: the workload's own")
+        each.add_argument("--time", type=float, default=seconds, help="seconds under faults")
+        each.add_argument("--rate", type=float, default=0, help="creates a second; 0: its own")
+        each.add_argument("--source", type=Path, default=HOME.parent, help="the tree to run")
+        each.add_argument(
+            "--calm-p99",
+            type=int,
+            default=CALM_P99_MS,
+            metavar="MS",
+            help="allowed while calibrating; more where the machine is shared",
+        )
+        each.add_argument("--loopback", action="store_true", help="do not use namespaces")
+        each.add_argument("--keep", action="store_true", help="keep the data directories")
+
+    checking = commands.add_parser("check", help="judge the history of a run once more")
+    checking.add_argument("run", type=Path, nargs="+")
+    checking.set_defaults(command=_check)
+
+    reporting = commands.add_parser("report", help="draw a run once more")
+    reporting.add_argument("run", type=Path, nargs="+")
+    reporting.set_defaults(command=_report)
+
+    hunting = commands.add_parser("mutants", help="break the broker and see that runs notice")
+    hunting.add_argument("name", nargs="*", help="M01 …; all without one")
+    hunting.add_argument("--seed", type=int, default=1)
+    hunting.add_argument("--budget", type=float, default=300, help="seconds a mutant")
+    hunting.add_argument("--source", type=Path, default=HOME.parent)
+    hunting.set_defaults(command=_mutants)
+
+    doctor = commands.add_parser("doctor", help="which faults work on this machine")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(text.split(","))
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+    return names
+
+
+def _run(given: argparse.Namespace) -> int:
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    nemeses = DEFAULT_MIX if given.nemeses is None else given.nemeses
+    return _once(_options(given, given.workload, nemeses, seed))
+
+
+def _soak(given: argparse.Namespace) -> int:
+    first = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    deadline = time.monotonic() + given.hours * 3600
+    worst = Exit.VALID
+    for seed in itertools.count(first):
+        if time.monotonic() > deadline:
+            break
+        rng = random.Random(f"{seed}/soak")
+        workload = given.workload or rng.choice(list(WORKLOADS))
+        kinds = (*DEFAULT_MIX, "disk-error", "clock")
+        nemeses = given.nemeses or tuple(rng.sample(kinds, rng.randint(1, 4)))
+        how = _once(_options(given, workload, nemeses, seed))
+        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
+    return worst
+
+
+def _matrix(given: argparse.Namespace) -> int:
+    worst = Exit.VALID
+    kinds = given.nemeses or tuple(name for name in KINDS if name != "idle")
+    for workload, kind in itertools.product(WORKLOADS, kinds):
+        how = _once(_options(given, workload, (kind,), given.seed))
+        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
+    return worst
+
+
+def _options(
+    given: argparse.Namespace, workload: str, nemeses: Sequence[str], seed: int
+) -> Options:
+    reason = "asked for" if given.loopback else why_loopback()
+    nemeses, left_out = fit(nemeses, loopback=bool(reason))
+    if reason:
+        print(f"loopback addresses ({reason}); left out: {', '.join(left_out) or 'nothing'}")
+    return Options(
+        workload=workload,
+        nemeses=tuple(nemeses),
+        nodes=given.nodes,
+        shards=given.shards or WORKLOADS[workload].shards,
+        seconds=given.time,
+        rate=given.rate,
+        seed=seed,
+        source=str(given.source.resolve()),
+        calm_p99_ms=given.calm_p99,
+        loopback=bool(reason),
+        keep=given.keep,
+    )
+
+
+def _once(options: Options) -> Exit:
+    directory = new_directory(options)
+    print(f"{directory}: {options.workload} under {', '.join(options.nemeses) or 'no fault'}")
+    judgement = asyncio.run(run(options, directory))
+    enter_in_ledger(directory, judgement)
+    _show(directory, judgement)
+    print(f"report: {write(directory)}")
+    return judgement.exit
+
+
+def _check(given: argparse.Namespace) -> int:
+    worst = Exit.VALID
+    for directory in given.run:
+        judgement = check(directory)
+        _show(directory, judgement)
+        how = judgement.exit
+        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
+    return worst
+
+
+def _report(given: argparse.Namespace) -> int:
+    for directory in given.run:
+        print(write(directory))
+    return Exit.VALID
+
+
+def _mutants(given: argparse.Namespace) -> int:
+    reason = why_loopback()
+    if reason:
+        raise ValueError(f"mutants need links that can be cut: {reason}")
+    hunts = []
+    for mutant in mutants(given.name):
+        found = hunt(mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget)
+        hunts.append(found)
+        print(table(hunts).splitlines()[-1], flush=True)
+    print(table(hunts))
+    # What no run notices is a hole in the harness.
+    return Exit.VALID if all(each.caught for each in hunts) else Exit.VIOLATION
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    assert given
+    for finding in findings():
+        print(f"{'no ' if finding.lacks else 'yes'}  {finding.what}: {', '.join(finding.kinds)}")
+        if finding.lacks:
+            print(f"     {finding.lacks}")
+    return Exit.VALID
+
+
+def _show(directory: Path, judgement: Judgement) -> None:
+    words = {True: "kept", False: "BROKEN", None: "not judged"}
+    for verdict in judgement.verdicts:
+        print(
+            f"  {verdict.guarantee:4} {words[verdict.valid]:10} {verdict.checked:7}"
+            f"  {PROMISES[verdict.guarantee]}{f' ({verdict.note})' if verdict.note else ''}"
+        )
+        for violation in verdict.violations[:3]:
+            print(f"         {violation.text}  (events {list(violation.events[:8])})")
+    for line in judgement.shortcomings:
+        print(f"  lacks: {line}")
+    print(f"{judgement.exit.name.lower()}: {directory}\nagain: {about_run(directory).command}")

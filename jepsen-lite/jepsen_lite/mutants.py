@@ -1,0 +1,169 @@
+"""Mutants: the broker broken on purpose, to see that a run finds it.
+
+A mutant is a patch, with lines before it that say what it breaks and which run must notice. It is
+applied to a copy of the tree, never to the tree itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from jepsen_lite.checker.judging import Exit, Judgement
+from jepsen_lite.running import HOME, Options, enter_in_ledger, new_directory, run
+from jepsen_lite.workload import WORKLOADS
+
+PATCHES = HOME / "mutants"
+SECONDS = 40.0
+
+
+class Mutant(Struct, frozen=True, kw_only=True):
+    """One way to break the broker.
+
+    Attributes:
+        says: What is wrong with it.
+        nemeses: Faults under which it shows.
+        breaks: The guarantee whose checker must notice.
+    """
+
+    name: str
+    says: str
+    workload: str
+    nemeses: tuple[str, ...]
+    breaks: str
+    patch: Path
+
+
+class Hunt(Struct, frozen=True, kw_only=True):
+    """What became of one mutant.
+
+    Attributes:
+        seconds: Of runs, until it was noticed or given up; start and judgement included.
+        runs: How many.
+        violated: All guarantees the last run found broken.
+    """
+
+    mutant: Mutant
+    caught: bool
+    seconds: float
+    runs: int
+    violated: tuple[str, ...]
+
+
+def mutants(names: Sequence[str] = ()) -> list[Mutant]:
+    """Return the mutants, all or these.
+
+    Raises:
+        ValueError: There is none of that name, or its head lacks something.
+    """
+    found = {path.stem: _read(path) for path in sorted(PATCHES.glob("*.patch"))}
+    unknown = set(names) - found.keys()
+    if unknown:
+        raise ValueError(f"no mutant {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+    return [found[name] for name in names] if names else list(found.values())
+
+
+@contextmanager
+def patched(mutant: Mutant, source: Path) -> Iterator[Path]:
+    """Yield a copy of the tree that is broken as the mutant says.
+
+    Raises:
+        ValueError: The patch does not fit the tree any more.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"jepsen-lite-{mutant.name}-") as directory:
+        copy = Path(directory)
+        shutil.copytree(
+            source / "codeq_cluster",
+            copy / "codeq_cluster",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        done = subprocess.run(
+            ["git", "apply", "-p1", "-C1", str(mutant.patch)],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ValueError(f"{mutant.name} does not fit the tree any more: {done.stderr.strip()}")
+        yield copy
+
+
+def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
+    """Run a mutant under one seed after another until the right checker objects."""
+    begun = time.monotonic()
+    violated: tuple[str, ...] = ()
+    with patched(mutant, source) as copy:
+        for n in range(100):
+            judgement = _once(mutant, copy, seed + n)
+            violated = tuple(v.guarantee for v in judgement.verdicts if v.valid is False)
+            spent_s = time.monotonic() - begun
+            caught = judgement.exit is Exit.VIOLATION and mutant.breaks in violated
+            if caught or spent_s > budget_s:
+                break
+    return Hunt(mutant=mutant, caught=caught, seconds=spent_s, runs=n + 1, violated=violated)
+
+
+def table(hunts: Sequence[Hunt]) -> str:
+    """Return what became of mutants as a table in Markdown."""
+    lines = [
+        "| mutant | what it does | workload | faults | noticed | after | broken |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in hunts:
+        mutant = each.mutant
+        faults = ", ".join(mutant.nemeses) or "none"
+        runs = f"{each.seconds:.0f} s, {each.runs} run{'s' if each.runs > 1 else ''}"
+        lines.append(
+            f"| {mutant.name} | {mutant.says} | {mutant.workload} | {faults}"
+            f" | {'yes' if each.caught else '**no**'} | {runs} | {', '.join(each.violated)} |"
+        )
+    return "\n".join(lines)
+
+
+def _once(mutant: Mutant, copy: Path, seed: int) -> Judgement:
+    options = Options(
+        workload=mutant.workload,
+        nemeses=mutant.nemeses,
+        nodes=3,
+        shards=WORKLOADS[mutant.workload].shards,
+        seconds=SECONDS,
+        rate=0,
+        seed=seed,
+        # What is looked for is a violation, which a busy machine does not make up.
+        calm_p99_ms=1000,
+        source=str(copy),
+        mutant=mutant.name,
+    )
+    directory = new_directory(options)
+    judgement = asyncio.run(run(options, directory))
+    enter_in_ledger(directory, judgement)
+    for node in directory.glob("n*"):
+        shutil.rmtree(node / "data", ignore_errors=True)
+        shutil.rmtree(node / "disk", ignore_errors=True)
+    return judgement
+
+
+def _read(path: Path) -> Mutant:
+    head, _, _ = path.read_text().partition("\n\n")
+    fields = dict(line.split(": ", 1) for line in head.splitlines())
+    missing = {"says", "workload", "nemeses", "breaks"} - fields.keys()
+    if missing:
+        raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
+    nemeses = fields["nemeses"]
+    return Mutant(
+        name=path.stem,
+        says=fields["says"],
+        workload=fields["workload"],
+        nemeses=() if nemeses == "none" else tuple(nemeses.split(",")),
+        breaks=fields["breaks"],
+        patch=path,
+    )

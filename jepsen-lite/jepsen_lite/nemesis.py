@@ -1,0 +1,618 @@
+"""Nemesis: faults of every kind, seeded, and seen to be applied."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import ClassVar
+
+from msgspec import Struct
+
+from jepsen_lite.db import START_WITHIN_S, Db, DbFailed, until
+from jepsen_lite.disk import DiskFault
+from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.network import NetworkFailed, Rules
+from jepsen_lite.switch import Shape
+
+# Between two faults of one kind of target.
+_CALM_S = (3.0, 9.0)
+_CUT = Shape(cut=True)
+
+
+class Strike(Struct, frozen=True, kw_only=True):
+    """A fault that is decided on.
+
+    Attributes:
+        hold_s: How long it lasts.
+        amount_ms: How far clocks are moved at most.
+    """
+
+    nodes: tuple[str, ...]
+    detail: str = ""
+    hold_s: float = 0.0
+    amount_ms: int = 0
+
+
+class Links:
+    """Rules of several faults at once; a cut outweighs the rest."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._rules: dict[str, Rules] = {}
+
+    async def set(self, fault: str, rules: Rules) -> None:
+        """Put the rules of one fault in force, none to lift them."""
+        self._rules[fault] = rules
+        merged: dict[tuple[str, str], Shape] = {}
+        for each in self._rules.values():
+            for link, shape in each.items():
+                if link not in merged or not merged[link].cut:
+                    merged[link] = shape
+        await self._db.network.shape(merged)
+
+    async def struck(self, rules: Rules) -> int:
+        """Return how many packets of these links were struck since the beginning."""
+        counts = await self._db.network.struck()
+        return sum(counts.get(link, 0) for link in rules)
+
+
+class Nemesis(ABC):
+    """One kind of fault.
+
+    Attributes:
+        name: In the history and on the command line.
+        target: What it works on: of two kinds with one target only one strikes at a time.
+        cuts: Whether it needs links that can be cut.
+        moves_leaders: Whether elections are to be expected of it.
+    """
+
+    name: ClassVar[str]
+    target: ClassVar[str]
+    cuts: ClassVar[bool] = False
+    moves_leaders: ClassVar[bool] = False
+
+    def __init__(self, db: Db, links: Links) -> None:
+        self.db = db
+        self.links = links
+
+    @abstractmethod
+    async def plan(self, rng: random.Random) -> Strike:
+        """Decide whom to strike, and how."""
+
+    @abstractmethod
+    async def begin(self, strike: Strike) -> int:
+        """Strike; return how many targets were seen to be struck, 0 if that shows later."""
+
+    @abstractmethod
+    async def end(self, strike: Strike) -> int:
+        """Undo it; return how many targets were struck, looking back, 0 if that was seen before."""
+
+    @property
+    def names(self) -> list[str]:
+        """Every node."""
+        return list(self.db.nodes)
+
+    async def one(self, rng: random.Random) -> str:
+        """Return a node, half of the time one that leads a shard."""
+        leader = await self.db.leader(rng.randrange(self.db.shards)) if rng.random() < 0.5 else None
+        return leader or rng.choice(self.names)
+
+    async def some(self, rng: random.Random, shapes: Sequence[str]) -> tuple[str, list[str]]:
+        """Return a shape and the nodes it means."""
+        shape = rng.choice(shapes)
+        majority = len(self.names) // 2 + 1
+        match shape:
+            case "one":
+                return shape, [await self.one(rng)]
+            case "minority":
+                return shape, sorted(rng.sample(self.names, len(self.names) - majority))
+            case "majority":
+                return shape, sorted(rng.sample(self.names, majority))
+            case _:
+                return shape, self.names
+
+    async def back(self, names: Sequence[str]) -> None:
+        """Start what does not run and wait until it is ready."""
+        for name in names:
+            if not self.db.nodes[name].running:
+                self.db.start(name)
+        # Links may be cut meanwhile, and then no node is ready: the end of the run asks again.
+        await until(_Ready(self.db, names), within_s=START_WITHIN_S)
+
+
+class _Ready:
+    def __init__(self, db: Db, names: Sequence[str]) -> None:
+        self._db = db
+        self._names = names
+
+    async def __call__(self) -> bool:
+        return all([await self._db.ready(name) for name in self._names])
+
+
+class Kill(Nemesis):
+    """SIGKILL, and a start some time later."""
+
+    name = "kill"
+    target = "process"
+    moves_leaders = True
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node, a majority or all."""
+        shape, names = await self.some(rng, ("one", "one", "majority", "all"))
+        return Strike(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 6))
+
+    async def begin(self, strike: Strike) -> int:
+        """Kill them."""
+        return sum(await asyncio.gather(*(self.db.kill(name) for name in strike.nodes)))
+
+    async def end(self, strike: Strike) -> int:
+        """Start them again."""
+        await self.back(strike.nodes)
+        return 0
+
+
+class Power(Nemesis):
+    """A power cut: nodes die at one instant, and what they had not synced is gone."""
+
+    name = "power"
+    target = "process"
+    moves_leaders = True
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node or all."""
+        shape, names = await self.some(rng, ("one", "all", "all"))
+        return Strike(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 3))
+
+    async def begin(self, strike: Strike) -> int:
+        """Cut it."""
+        await self.db.cut_power(strike.nodes)
+        return len(strike.nodes)
+
+    async def end(self, strike: Strike) -> int:
+        """Start them again."""
+        await self.back(strike.nodes)
+        return 0
+
+
+class Pause(Nemesis):
+    """SIGSTOP: a node keeps its connections and answers nothing."""
+
+    name = "pause"
+    target = "process"
+    moves_leaders = True
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node or more, for less or more than an election or a lease takes."""
+        shape, names = await self.some(rng, ("one", "one", "minority", "majority"))
+        hold_s = rng.choice((0.3, 1.5, 4.0, 9.0)) * rng.uniform(0.8, 1.2)
+        return Strike(nodes=tuple(names), detail=shape, hold_s=hold_s)
+
+    async def begin(self, strike: Strike) -> int:
+        """Freeze them."""
+        return await self.db.pause(*strike.nodes)
+
+    async def end(self, strike: Strike) -> int:
+        """Let them go on."""
+        for name in strike.nodes:
+            self.db.resume(name)
+        return 0
+
+
+class Restart(Nemesis):
+    """A rolling restart: one node after another, each in peace."""
+
+    name = "restart"
+    target = "process"
+    moves_leaders = True
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Decide on the order."""
+        return Strike(nodes=tuple(rng.sample(self.names, len(self.names))))
+
+    async def begin(self, strike: Strike) -> int:
+        """Wait for the end: that is when the restarts are."""
+        assert strike
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Stop each node politely and wait until it is back."""
+        ended = 0
+        for name in strike.nodes:
+            ended += await self.db.stop(name)
+            await self.back([name])
+        return ended
+
+
+class Partition(Nemesis):
+    """Links that carry nothing: whole, one way, around a bridge, or in a ring."""
+
+    name = "partition"
+    target = "link"
+    cuts = True
+    moves_leaders = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._rules: Rules = {}
+        self._before = 0
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a shape."""
+        lonely = await self.one(rng)
+        shape = rng.choice(("isolate", "halves", "deaf", "mute", "bridge", "ring"))
+        self._rules = cuts(shape, self.names, lonely, rng)
+        return Strike(
+            nodes=tuple(sorted({name for link in self._rules for name in link})),
+            detail=f"{shape} {lonely}: {_told(self._rules)}",
+            hold_s=rng.choice((1.0, 3.0, 6.0, 10.0)) * rng.uniform(0.8, 1.2),
+        )
+
+    async def begin(self, strike: Strike) -> int:
+        """Cut."""
+        assert strike
+        self._before = await self.links.struck(self._rules)
+        await self.links.set(self.name, self._rules)
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Heal; the packets that were lost tell whether it was a partition."""
+        lost = await self.links.struck(self._rules) - self._before
+        await self.links.set(self.name, {})
+        return len(strike.nodes) if lost else 0
+
+
+class Packets(Nemesis):
+    """Packets that come late, twice, in another order, or not."""
+
+    name = "packets"
+    target = "link"
+    cuts = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._rules: Rules = {}
+        self._before = 0
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose the links of one node or of all, and those of the clients or not."""
+        shape = rng.choice(
+            (
+                Shape(delay_ms=rng.choice((20, 100, 300)), jitter_ms=rng.choice((0, 20, 100))),
+                Shape(loss=rng.choice((0.02, 0.1, 0.25))),
+                Shape(dup=0.3, delay_ms=1, jitter_ms=10),
+                Shape(stall=True),
+            )
+        )
+        ends = [*self.names, "clients"] if rng.random() < 0.3 else self.names
+        about = [await self.one(rng)] if rng.random() < 0.5 else self.names
+        # What is held one way is worse than what is held both ways: one end believes in the other.
+        self._rules = {
+            (a, b): shape
+            for a in ends
+            for b in ends
+            if a != b and (a in about or (b in about and not shape.stall))
+        }
+        clients = " and clients" if "clients" in ends else ""
+        return Strike(
+            nodes=tuple(about),
+            detail=f"{_described(shape)}{clients}",
+            hold_s=rng.uniform(2, 5 if shape.stall else 10),
+        )
+
+    async def begin(self, strike: Strike) -> int:
+        """Spoil them."""
+        assert strike
+        self._before = await self.links.struck(self._rules)
+        await self.links.set(self.name, self._rules)
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Let packets pass as they come."""
+        struck = await self.links.struck(self._rules) - self._before
+        await self.links.set(self.name, {})
+        return len(strike.nodes) if struck else 0
+
+
+class Reset(Nemesis):
+    """Every TCP connection of a node is reset, those of clients too."""
+
+    name = "reset"
+    target = "process"
+    cuts = True
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a node, for a moment."""
+        return Strike(nodes=(await self.one(rng),), hold_s=rng.uniform(0.2, 1.5))
+
+    async def begin(self, strike: Strike) -> int:
+        """Answer all that comes in or goes out with a reset."""
+        rule = "ip saddr != 127.0.0.0/8 meta l4proto tcp counter reject with tcp reset"
+        chains = [
+            f"chain {hook} {{\n type filter hook {hook} priority 0;\n {rule}\n}}"
+            for hook in ("input", "output")
+        ]
+        await self._nft(strike.nodes[0], "table inet jl {\n" + "\n".join(chains) + "\n}")
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Let connections live again; the counters tell how many packets were answered so."""
+        [name] = strike.nodes
+        listed = await self._nft(name, "list table inet jl")
+        await self._nft(name, "delete table inet jl")
+        counted = [word for line in listed.split("\n") for word in _counters(line)]
+        return 1 if sum(counted) else 0
+
+    async def _nft(self, name: str, script: str) -> str:
+        command = self.db.network.inside(name, ["nft", script])
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise NetworkFailed(f"nft: {done.stderr.strip()}")
+        return done.stdout
+
+
+class _DiskNemesis(Nemesis):
+    target = "disk"
+    fault: ClassVar[DiskFault]
+    moves_leaders = False
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._before = 0
+        self._delay_ms = 0
+
+    def delay_ms(self, rng: random.Random) -> int:
+        """Return how much longer a sync takes."""
+        assert rng
+        return 0
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node."""
+        self._delay_ms = self.delay_ms(rng)
+        detail = f"{self._delay_ms} ms a sync" if self._delay_ms else ""
+        return Strike(nodes=(await self.one(rng),), detail=detail, hold_s=rng.uniform(1, 7))
+
+    async def begin(self, strike: Strike) -> int:
+        """Spoil its disk."""
+        disk = self.db.nodes[strike.nodes[0]].disk
+        self._before = disk.struck
+        disk.fault(self.fault, delay_ms=self._delay_ms)
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Mend it; a node that gave up is started again."""
+        [name] = strike.nodes
+        disk = self.db.nodes[name].disk
+        disk.fault(DiskFault.NONE)
+        struck = disk.struck - self._before
+        await self.back([name])
+        return 1 if struck else 0
+
+
+class DiskSlow(_DiskNemesis):
+    """Every sync takes long."""
+
+    name = "disk-slow"
+    fault = DiskFault.SLOW
+
+    def delay_ms(self, rng: random.Random) -> int:
+        """Return less or more than a heartbeat, or than an election."""
+        return rng.choice((30, 200, 1500))
+
+
+class DiskFull(_DiskNemesis):
+    """Writes and syncs are refused for want of space."""
+
+    name = "disk-full"
+    fault = DiskFault.FULL
+
+
+class DiskError(_DiskNemesis):
+    """Writes and syncs fail."""
+
+    name = "disk-error"
+    fault = DiskFault.ERROR
+
+
+class Clock(Nemesis):
+    """A node's clock jumps, forth or back, and jumps home."""
+
+    name = "clock"
+    target = "clock"
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._shifts: dict[str, float] = {}
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node, or all by different amounts."""
+        names = self.names if rng.random() < 0.3 else [await self.one(rng)]
+        self._shifts = {
+            name: rng.choice((-1, 1)) * rng.choice((0.1, 1.0, 30.0, 3600.0)) for name in names
+        }
+        return Strike(
+            nodes=tuple(names),
+            detail=", ".join(f"{name} {shift_s:+g} s" for name, shift_s in self._shifts.items()),
+            hold_s=rng.uniform(1, 10),
+            amount_ms=round(1000 * max(map(abs, self._shifts.values()))),
+        )
+
+    async def begin(self, strike: Strike) -> int:
+        """Move the clocks; the nodes' own answers tell their time."""
+        for name, shift_s in self._shifts.items():
+            self.db.shift_clock(name, shift_s)
+        told = [await self.db.clock_ahead_s(name) for name in strike.nodes]
+        # A node tells whole seconds; a smaller shift cannot be seen and is believed.
+        return sum(
+            ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
+            for name, ahead_s in zip(strike.nodes, told, strict=True)
+        )
+
+    async def end(self, strike: Strike) -> int:
+        """Set the clocks right."""
+        for name in strike.nodes:
+            self.db.shift_clock(name, 0)
+        return 0
+
+
+class Idle(Nemesis):
+    """Does nothing and claims to: a run that has only this must be unknown."""
+
+    name = "idle"
+    target = "nothing"
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose somebody."""
+        return Strike(nodes=(rng.choice(self.names),), hold_s=1)
+
+    async def begin(self, strike: Strike) -> int:
+        """Strike nobody."""
+        assert strike
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Have struck nobody."""
+        assert strike
+        return 0
+
+
+KINDS: Mapping[str, type[Nemesis]] = {
+    kind.name: kind
+    for kind in (
+        Kill,
+        Pause,
+        Partition,
+        Packets,
+        Reset,
+        Restart,
+        Power,
+        DiskSlow,
+        DiskFull,
+        DiskError,
+        Clock,
+        Idle,
+    )
+}
+
+
+class Nemeses:
+    """Strikes for the length of a run, one thread of faults a target."""
+
+    def __init__(self, db: Db, recorder: Recorder, kinds: Sequence[str], *, seed: int) -> None:
+        links = Links(db)
+        self._recorder = recorder
+        self._seed = seed
+        self._by_target: dict[str, list[Nemesis]] = {}
+        for name in kinds:
+            nemesis = KINDS[name](db, links)
+            self._by_target.setdefault(nemesis.target, []).append(nemesis)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Strike until told to stop, and leave nothing struck."""
+        async with asyncio.TaskGroup() as threads:
+            for target, nemeses in self._by_target.items():
+                rng = random.Random(f"{self._seed}/nemesis/{target}")
+                threads.create_task(self._guarded(nemeses, rng, stop))
+
+    async def _guarded(
+        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
+    ) -> None:
+        try:
+            await self._thread(nemeses, rng, stop)
+        except DbFailed as failed:
+            # A node that was to be struck is dead already, and nobody killed it.
+            args = Args(name="died", detail=str(failed))
+            self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+
+    async def _thread(
+        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
+    ) -> None:
+        turn: list[Nemesis] = []
+        while not await _stopped(stop, rng.uniform(*_CALM_S)):
+            # Every kind has its turn before one has two, or a short run would lack some.
+            turn = turn or rng.sample(nemeses, len(nemeses))
+            nemesis = turn.pop()
+            strike = await nemesis.plan(rng)
+            # Before it begins and after it ended: calm is only what certainly was.
+            self._record(nemesis, strike, on=True, applied=0)
+            begun = await nemesis.begin(strike)
+            await _stopped(stop, strike.hold_s)
+            ended = await nemesis.end(strike)
+            self._record(nemesis, strike, on=False, applied=max(begun, ended))
+
+    def _record(self, nemesis: Nemesis, strike: Strike, *, on: bool, applied: int) -> None:
+        args = Args(
+            name=nemesis.name,
+            nodes=strike.nodes,
+            on=on,
+            detail=strike.detail,
+            amount_ms=strike.amount_ms,
+        )
+        self._recorder.record("nemesis", F.FAULT, Type.INFO, args=args, out=Out(applied=applied))
+
+
+def cuts(
+    shape: str, names: Sequence[str], lonely: str, rng: random.Random
+) -> dict[tuple[str, str], Shape]:
+    """Return the links a partition cuts, by its shape."""
+    others = [name for name in names if name != lonely]
+    match shape:
+        case "isolate":
+            pairs = [(lonely, other) for other in others] + [(other, lonely) for other in others]
+        case "deaf":
+            pairs = [(other, lonely) for other in others]
+        case "mute":
+            pairs = [(lonely, other) for other in others]
+        case "halves":
+            mixed = rng.sample(list(names), len(names))
+            left, right = mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
+            pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
+        case "bridge":
+            # Two halves that hear each other through one node alone.
+            half = len(others) // 2
+            left, right = others[:half], others[half:]
+            pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
+        case _:
+            # Everybody hears a majority, and no two the same one.
+            ring = rng.sample(list(names), len(names))
+            heard = len(ring) // 2
+            pairs = [
+                (ring[(n + step) % len(ring)], name)
+                for n, name in enumerate(ring)
+                for step in range(heard + 1, len(ring))
+            ]
+    return dict.fromkeys(pairs, _CUT)
+
+
+async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
+    try:
+        await asyncio.wait_for(stop.wait(), within_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _told(rules: Rules) -> str:
+    return " ".join(f"{source}>{target}" for source, target in sorted(rules))
+
+
+def _described(shape: Shape) -> str:
+    said = [
+        f"{shape.delay_ms:g} ms late" if shape.delay_ms else "",
+        f"up to {shape.jitter_ms:g} ms more" if shape.jitter_ms else "",
+        f"{shape.loss:.0%} lost" if shape.loss else "",
+        f"{shape.dup:.0%} twice" if shape.dup else "",
+        "held, then all at once" if shape.stall else "",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def _counters(line: str) -> list[int]:
+    """Return the packets an nft rule has counted."""
+    words = line.split()
+    return [int(after) for word, after in pairwise(words) if word == "packets"]

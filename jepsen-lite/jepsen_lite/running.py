@@ -1,0 +1,340 @@
+"""Running: one run from an empty cluster to a judged history."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from jepsen_lite.checker.judging import Exit, Judgement, judge
+from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
+from jepsen_lite.client import Client
+from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard, until
+from jepsen_lite.history import Args, F, Out, Recorder, Type, load
+from jepsen_lite.nemesis import KINDS, Nemeses
+from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network, namespaces_work
+from jepsen_lite.operations import History
+from jepsen_lite.sink import Sink
+from jepsen_lite.workload import WORKLOADS, Workload, minimum_ok
+
+HOME = Path(__file__).parent.parent
+RUNS = HOME / "runs"
+LEDGER = HOME / "ledger.jsonl"
+
+CALIBRATE_S = 10.0
+# Under load and in calm, at the end, so that recovery shows.
+RECOVER_S = 18.0
+CONVERGE_S = 60.0
+OBSERVE_S = 0.5
+SETTLED_S = 5.0
+SETTLE_WITHIN_S = 40.0
+TOLD_WITHIN_S = 60.0
+# A fault of one kind takes about so long with the calm around it.
+SECONDS_A_FAULT = 14.0
+
+log = logging.getLogger(__name__)
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line.
+
+    Attributes:
+        nemeses: Kinds of faults, empty for none.
+        seconds: Of load under faults.
+        rate: Creates a second; 0 for the workload's own.
+        source: Tree whose `codeq_cluster` is run.
+        calm_p99_ms: What the calibration allows; 100 on a machine of one's own.
+        mutant: Name of the patch that was applied to it, or empty.
+    """
+
+    workload: str
+    nemeses: tuple[str, ...]
+    nodes: int
+    shards: int
+    seconds: float
+    rate: float
+    seed: int
+    source: str
+    calm_p99_ms: int = CALM_P99_MS
+    mutant: str = ""
+    loopback: bool = False
+    keep: bool = False
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What `run.json` says.
+
+    Attributes:
+        begun: UTC, RFC 3339.
+        network: `namespaces` or `loopback`.
+        demands: What the run must have done to count.
+    """
+
+    options: Options
+    begun: str
+    commit: str
+    host: str
+    python: str
+    network: str
+    demands: Demands
+    command: str
+
+
+def demands(options: Options) -> Demands:
+    """Return what a run with these options must have done."""
+    mix = WORKLOADS[options.workload]
+    # Kinds that share a target take turns.
+    by_target: dict[str, int] = {}
+    for name in options.nemeses:
+        by_target[KINDS[name].target] = by_target.get(KINDS[name].target, 0) + 1
+    faults = {
+        name: max(1, int(options.seconds / SECONDS_A_FAULT / by_target[KINDS[name].target] / 2))
+        for name in options.nemeses
+    }
+    moves = any(KINDS[name].moves_leaders for name in options.nemeses)
+    # A kind of fault that stops everybody for long leaves less to do.
+    return Demands(
+        ok={f: -(-least // 3) for f, least in minimum_ok(mix, seconds=options.seconds).items()},
+        faults=faults,
+        leader_changes=1 if moves else 0,
+        proves=tuple(name for name in mix.proves if name != "G20" or options.nemeses),
+        calm_p99_ms=options.calm_p99_ms,
+    )
+
+
+async def run(options: Options, directory: Path) -> Judgement:
+    """Run once and judge; everything is left in `directory`.
+
+    Raises:
+        DbFailed: The cluster did not come up.
+        NetworkFailed: The network could not be made.
+    """
+    names = [f"n{n + 1}" for n in range(options.nodes)]
+    network: Network = (
+        LoopbackNetwork(names) if options.loopback else NamespaceNetwork(names, seed=options.seed)
+    )
+    about = Run(
+        options=options,
+        begun=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        commit=_commit(Path(options.source)),
+        host=f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
+        python=platform.python_version(),
+        network="loopback" if options.loopback else "namespaces",
+        demands=demands(options),
+        command=command_of(options),
+    )
+    (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(about)))
+    async with AsyncExitStack() as stack:
+        await network.open()
+        stack.push_async_callback(network.close)
+        recorder = stack.enter_context(Recorder(directory / "history.ndjson"))
+        db = Db(
+            directory,
+            network,
+            names,
+            shards=options.shards,
+            source=Path(options.source),
+            clocks="clock" in options.nemeses,
+        )
+        await stack.enter_async_context(db)
+        await _play(options, db, recorder, stack)
+    judgement = check(directory)
+    if judgement.exit is not Exit.VIOLATION and not options.keep:
+        discard(directory)
+    return judgement
+
+
+async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitStack) -> None:
+    """Play the phases of a run on a cluster that is ready."""
+    sink = Sink(db.network.harness, recorder, secret=SECRET, seed=options.seed)
+    await stack.enter_async_context(sink)
+    client = Client(db.urls, recorder, TOKENS, deadline_ms=DEADLINE_MS, webhook=sink.url)
+    await stack.enter_async_context(client)
+    mix = WORKLOADS[options.workload]
+    mix = msgspec.structs.replace(mix, rate=options.rate or mix.rate)
+    workload = Workload(mix, client, seed=options.seed, shards=options.shards)
+    nemeses = Nemeses(db, recorder, options.nemeses, seed=options.seed)
+
+    def phase(name: str, detail: str = "") -> None:
+        log.info("%s %s", name, detail)
+        args = Args(name=name, nodes=tuple(db.nodes), detail=detail)
+        recorder.record("harness", F.PHASE, Type.INFO, args=args)
+
+    # Where the clock of the nodes' logs meets the history's.
+    phase("setup", str(time.time_ns()))
+    await until(_Settled(db), within_s=SETTLE_WITHIN_S)
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as background:
+        observing = background.create_task(_observe(db, recorder))
+        phase("calibrate")
+        load = background.create_task(workload.run(over))
+        await asyncio.sleep(CALIBRATE_S)
+        phase("main")
+        stop = asyncio.Event()
+        striking = background.create_task(nemeses.run(stop))
+        await asyncio.sleep(options.seconds)
+        stop.set()
+        await striking
+        phase("heal")
+        await asyncio.sleep(RECOVER_S if options.nemeses else 0)
+        over.set()
+        await load
+        sink.fails = False
+        stuck = [node.id for node in db.nodes.values() if not node.running]
+        if stuck:
+            phase("died", ", ".join(stuck))
+        if await until(db.converged, within_s=CONVERGE_S):
+            phase("converged")
+        phase("drained" if await workload.drain() else "undrained")
+        phase("final" if await workload.read_all() else "unread")
+        if workload.known.with_webhook:
+            await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
+            phase("delivered")
+        phase("end")
+        observing.cancel()
+
+
+class _Settled:
+    """Whether every shard has had one leader for a while: a new cluster spreads them first."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._leaders: list[str | None] = []
+        self._since = time.monotonic()
+
+    async def __call__(self) -> bool:
+        leaders = [await self._db.leader(shard) for shard in range(self._db.shards)]
+        if leaders != self._leaders or None in leaders:
+            self._leaders, self._since = leaders, time.monotonic()
+        return time.monotonic() - self._since > SETTLED_S
+
+
+class _Told:
+    def __init__(self, sink: Sink, workload: Workload) -> None:
+        self._sink = sink
+        self._workload = workload
+
+    async def __call__(self) -> bool:
+        return self._workload.known.with_webhook <= self._sink.told
+
+
+async def _observe(db: Db, recorder: Recorder) -> None:
+    """Record what every node says of its shards, for ever."""
+    while True:
+        told = await asyncio.gather(*(db.groups(name) for name in db.nodes))
+        for name, groups in zip(db.nodes, told, strict=True):
+            if groups is not None:
+                out = Out(groups=groups)
+                recorder.record("observer", F.STATUS, Type.INFO, node=name, out=out)
+        await asyncio.sleep(OBSERVE_S)
+
+
+def check(directory: Path) -> Judgement:
+    """Judge the history of a run, and write down what was found."""
+    about = about_run(directory)
+    history = History(load(directory / "history.ndjson"))
+    judgement = judge(history, about.demands)
+    told = {
+        "exit": judgement.exit.name.lower(),
+        "shortcomings": judgement.shortcomings,
+        "verdicts": judgement.verdicts,
+        "counts": counts(history),
+        "seconds": round(duration_s(history), 1),
+    }
+    (directory / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+    return judgement
+
+
+def about_run(directory: Path) -> Run:
+    """Read what a run was asked to do."""
+    return msgspec.json.decode((directory / "run.json").read_bytes(), type=Run)
+
+
+def enter_in_ledger(directory: Path, judgement: Judgement, ledger: Path = LEDGER) -> None:
+    """Add a line on a run to the ledger of all runs."""
+    about = about_run(directory)
+    history = History(load(directory / "history.ndjson"))
+    found = counts(history)
+    faults = found.pop("faults")
+    found.pop("happenings")
+    line = {
+        "begun": about.begun,
+        "commit": about.commit,
+        "mutant": about.options.mutant,
+        "workload": about.options.workload,
+        "nemeses": about.options.nemeses,
+        "nodes": about.options.nodes,
+        "shards": about.options.shards,
+        "seed": about.options.seed,
+        "seconds": round(duration_s(history), 1),
+        "operations": len(history.ops),
+        "acknowledged": sum(kind["ok"] for kind in found.values()),
+        "unknown": sum(kind["info"] for kind in found.values()),
+        "faults": faults,
+        "verdict": judgement.exit.name.lower(),
+        "violated": [v.guarantee for v in judgement.verdicts if v.valid is False],
+        "shortcomings": judgement.shortcomings,
+    }
+    with ledger.open("ab") as lines:
+        lines.write(msgspec.json.encode(line) + b"\n")
+
+
+def new_directory(options: Options) -> Path:
+    """Make the directory of a run."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    name = f"{stamp}-{options.workload}-{options.seed}"
+    directory = RUNS / (f"{name}-{options.mutant}" if options.mutant else name)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def command_of(options: Options) -> str:
+    """Return the command line that repeats a run."""
+    words = [
+        "python -m jepsen_lite run",
+        f"-w {options.workload}",
+        f"-n {','.join(options.nemeses) or 'none'}",
+        f"--nodes {options.nodes} --shards {options.shards}",
+        f"--time {options.seconds:g} --seed {options.seed}",
+    ]
+    if options.rate:
+        words.append(f"--rate {options.rate:g}")
+    if options.calm_p99_ms != CALM_P99_MS:
+        words.append(f"--calm-p99 {options.calm_p99_ms}")
+    if options.mutant:
+        words = [f"python -m jepsen_lite mutants {options.mutant} --seed {options.seed}"]
+    if options.loopback:
+        words.append("--loopback")
+    return " ".join(words)
+
+
+def fit(nemeses: Sequence[str], *, loopback: bool) -> tuple[tuple[str, ...], list[str]]:
+    """Return the kinds of faults that work on this network, and those that do not."""
+    left_out = [name for name in nemeses if loopback and KINDS[name].cuts]
+    return tuple(name for name in nemeses if name not in left_out), left_out
+
+
+def why_loopback() -> str:
+    """Return why nodes cannot have namespaces of their own; empty when they can."""
+    return namespaces_work()
+
+
+def _commit(source: Path) -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(source), *arguments], capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    changed = "+changes" if git("status", "--porcelain", "--", "codeq_cluster") else ""
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + changed

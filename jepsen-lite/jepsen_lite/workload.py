@@ -1,0 +1,495 @@
+"""Workload: what is asked of the cluster, by whom and how often; all of it drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from jepsen_lite.client import Answer, Client, Process, content_of
+from jepsen_lite.db import WORKERS_MAX
+from jepsen_lite.history import Args, F, Out, Type
+from jepsen_lite.operations import TERMINAL
+
+COMMAND = "work"
+# The broker's own, and few enough that a run sees some tasks use them up.
+ATTEMPTS_MAX = (2, 3, 5)
+PROBE_EVERY_S = 0.5
+PAUSE_S = 0.2
+TRIES = 8
+DRAINERS = 6
+DRAIN_WITHIN_S = 120.0
+READERS = 12
+READ_TRIES = 40
+# In a row on every node, before the queue counts as empty.
+EMPTY_POLLS = 3
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+
+
+class Ways(Struct, frozen=True, kw_only=True):
+    """How often, by weight, a worker does what with a task it has."""
+
+    complete: float = 10
+    fail: float = 0
+    late: float = 0
+    beat: float = 0
+    abandon: float = 0
+    nack: float = 0
+    vanish: float = 0
+
+
+class Mix(Struct, frozen=True, kw_only=True):
+    """A workload.
+
+    Attributes:
+        says: What it is about.
+        producers: Loops of creates; together they make `rate` a second.
+        keyed: Share of creates with an idempotency key.
+        repeated: Share of those that are sent twice at once, through two nodes.
+        altered: Share of the repeated whose twin has another content.
+        delayed: Share of creates with a delay.
+        webhooks: Share of creates with one.
+        lease_s: Of claims, from and to.
+        cancels, reads, requeues: A second, of tasks chosen among those known.
+        proves: Guarantees that a run must be able to judge.
+        ok: Acknowledged operations a run of a minute must have, by kind.
+    """
+
+    says: str
+    proves: tuple[str, ...]
+    ok: Mapping[str, int]
+    producers: int = 6
+    rate: float = 25
+    workers: int = 12
+    keyed: float = 0.5
+    repeated: float = 0.1
+    altered: float = 0.0
+    delayed: float = 0.0
+    webhooks: float = 0.0
+    priorities: tuple[int, ...] = (0,)
+    attempts_max: tuple[int, ...] = (0,)
+    lease_s: tuple[int, int] = (3, 6)
+    ways: Ways = Ways()
+    cancels: float = 0.0
+    reads: float = 2.0
+    requeues: float = 0.0
+    shards: int = 2
+
+
+_ALWAYS = ("G1", "G2", "G3", "G4", "G7", "G8", "G17", "G22")
+
+WORKLOADS: dict[str, Mix] = {
+    "lifecycle": Mix(
+        says="everything a task can live through",
+        proves=(*_ALWAYS, "G5", "G6", "G9", "G10", "G11", "G14", "G15", "G20"),
+        ok={"create": 300, "claim": 300, "result": 150, "heartbeat": 50, "nack": 10, "abandon": 10},
+        delayed=0.1,
+        repeated=0.2,
+        attempts_max=ATTEMPTS_MAX,
+        ways=Ways(fail=1, late=1, beat=2, abandon=1, nack=1, vanish=0.5),
+        cancels=0.5,
+        requeues=0.2,
+    ),
+    "total-queue": Mix(
+        says="unique payloads in, the same payloads out, once",
+        proves=(*_ALWAYS, "G12", "G20"),
+        ok={"create": 500, "claim": 400, "result": 400},
+        rate=40,
+        repeated=0.05,
+    ),
+    "lease": Mix(
+        says="few tasks and many workers, some of them slow and none of them polite",
+        proves=(*_ALWAYS, "G5", "G6", "G9", "G10", "G14"),
+        ok={"create": 60, "claim": 150, "result": 50, "heartbeat": 80},
+        rate=4,
+        workers=20,
+        lease_s=(1, 4),
+        attempts_max=(20,),
+        ways=Ways(complete=3, late=4, beat=3, abandon=1, vanish=2),
+    ),
+    "idempotent": Mix(
+        says="the same key through all nodes at once, with the same body and with another",
+        proves=_ALWAYS,
+        ok={"create": 500, "claim": 200, "result": 200},
+        rate=40,
+        keyed=1.0,
+        repeated=0.6,
+        altered=0.3,
+    ),
+    "order": Mix(
+        says="one shard, one queue, several priorities",
+        proves=(*_ALWAYS, "G12", "G13"),
+        ok={"create": 400, "claim": 300, "result": 300},
+        rate=40,
+        workers=4,
+        priorities=(0, 0, 0, 4, 9),
+        shards=1,
+    ),
+    "delay": Mix(
+        says="tasks that are not due yet, and nacks that ask for patience",
+        proves=(*_ALWAYS, "G11"),
+        ok={"create": 200, "claim": 150, "result": 100, "nack": 30},
+        rate=15,
+        delayed=0.7,
+        attempts_max=(6,),
+        ways=Ways(complete=5, nack=5),
+    ),
+    "register": Mix(
+        says="everybody at the same few tasks, and strong reads of them through all nodes",
+        proves=(*_ALWAYS, "G15"),
+        ok={"create": 60, "claim": 60, "read": 800},
+        rate=5,
+        workers=8,
+        lease_s=(2, 3),
+        attempts_max=(6,),
+        ways=Ways(complete=4, late=2, beat=3, abandon=2, nack=2),
+        cancels=1.0,
+        reads=40.0,
+    ),
+    "heartbeats": Mix(
+        says="long tasks held by heartbeats through everything",
+        proves=(*_ALWAYS, "G14"),
+        ok={"create": 40, "claim": 40, "heartbeat": 400},
+        rate=3,
+        workers=20,
+        lease_s=(3, 5),
+        ways=Ways(complete=1, beat=9),
+    ),
+    "dead-letters": Mix(
+        says="tasks that use up their attempts, and an operator who gives them new ones",
+        proves=(*_ALWAYS, "G10"),
+        ok={"create": 150, "claim": 300, "requeue": 20},
+        rate=12,
+        attempts_max=(1, 2, 3),
+        lease_s=(1, 2),
+        ways=Ways(complete=2, nack=2, abandon=4, vanish=1),
+        requeues=2.0,
+    ),
+    "webhooks": Mix(
+        says="tasks whose end somebody waits for, at a sink that fails",
+        proves=(*_ALWAYS, "G21"),
+        ok={"create": 200, "claim": 200, "result": 150},
+        rate=15,
+        webhooks=0.7,
+        ways=Ways(fail=2),
+        cancels=0.5,
+    ),
+    "recovery": Mix(
+        says="a writer for every shard at every node, and how long it waits",
+        proves=(*_ALWAYS, "G20"),
+        ok={"create": 300, "claim": 200, "result": 200},
+        rate=10,
+        shards=4,
+    ),
+}
+
+
+class Known:
+    """Tasks the clients heard of, and which of them need no more work."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.ended: set[str] = set()
+        self.with_webhook: set[str] = set()
+        self._seen: set[str] = set()
+
+    def hear(self, task_id: str, *, webhook: bool = False) -> None:
+        """Remember a task."""
+        if task_id and task_id not in self._seen:
+            self._seen.add(task_id)
+            self.ids.append(task_id)
+        if task_id and webhook:
+            self.with_webhook.add(task_id)
+
+    @property
+    def open(self) -> list[str]:
+        """Those that are not known to have ended, the oldest first."""
+        return [task_id for task_id in self.ids if task_id not in self.ended]
+
+
+class Workload:
+    """The clients of one run."""
+
+    def __init__(self, mix: Mix, client: Client, *, seed: int, shards: int) -> None:
+        self.known = Known()
+        self._mix = mix
+        self._client = client
+        self._seed = seed
+        self._shards = shards
+        self._stop = asyncio.Event()
+        self._numbers = itertools.count()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Create, work, read and meddle until told to stop; ends when the last answer came."""
+        self._stop = stop
+        mix = self._mix
+        async with asyncio.TaskGroup() as clients:
+            for n in range(mix.producers):
+                clients.create_task(self._produce(n))
+            for n in range(mix.workers):
+                clients.create_task(self._work(f"worker-{n}"))
+            for shard in range(self._shards):
+                clients.create_task(self._probe(shard))
+            for f, rate in (
+                (F.CANCEL, mix.cancels),
+                (F.READ, mix.reads),
+                (F.REQUEUE, mix.requeues),
+            ):
+                # Several, so that one that waits for an answer does not silence the others.
+                meddlers = min(8, max(1, round(rate)))
+                for n in range(meddlers if rate else 0):
+                    clients.create_task(self._meddle(f, n, rate / meddlers))
+
+    async def drain(self) -> bool:
+        """Finish all there is; tell whether every known task ended and every node came up empty."""
+        self._stop = asyncio.Event()
+        deadline = time.monotonic() + DRAIN_WITHIN_S
+        async with asyncio.TaskGroup() as clients:
+            for n in range(DRAINERS):
+                clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
+            clients.create_task(self._look(deadline))
+        return not self.known.open and await self._empty()
+
+    async def read_all(self) -> bool:
+        """Read every known task at rest; tell whether all answered."""
+        waiting = iter(self.known.ids)
+        unread: list[str] = []
+
+        async def read(n: int) -> None:
+            process = Process(f"final-{n}", self._seed)
+            for task_id in waiting:
+                args = Args(task=task_id, final=True)
+                answer = await self._client.retried(process, F.READ, args, tries=READ_TRIES)
+                if answer.type is not Type.OK:
+                    unread.append(task_id)
+
+        await asyncio.gather(*(read(n) for n in range(READERS)))
+        return not unread
+
+    # Producers.
+
+    async def _produce(self, n: int) -> None:
+        process, twin = Process(f"producer-{n}", self._seed), Process(f"twin-{n}", self._seed)
+        every_s = self._mix.producers / self._mix.rate
+        while not await self._paused(process.random.uniform(0.5, 1.5) * every_s):
+            args = self._new(process)
+            sends = [self._create(process, args)]
+            if args.idempotency_key and process.random.random() < self._mix.repeated:
+                altered = process.random.random() < self._mix.altered
+                again = self._payload(process, "altered") if altered else args.content
+                sends.append(self._create(twin, msgspec.structs.replace(args, content=again)))
+            await asyncio.gather(*sends)
+
+    async def _create(self, process: Process, args: Args) -> None:
+        # Without a key only a create that certainly did nothing may be sent again.
+        tries = TRIES if args.idempotency_key else 1
+        answer = await self._client.retried(process, F.CREATE, args, tries=tries)
+        self.known.hear(answer.out.task, webhook=args.webhook)
+
+    def _new(self, process: Process) -> Args:
+        rng, mix = process.random, self._mix
+        keyed = rng.random() < mix.keyed
+        key = f"{process.name}/{next(self._numbers)}" if keyed else ""
+        return Args(
+            command=COMMAND,
+            content=self._payload(process, key or "no key"),
+            idempotency_key=key,
+            shard=shard_of_key(key, self._shards) if key else -1,
+            priority=rng.choice(mix.priorities),
+            attempts_max=rng.choice(mix.attempts_max),
+            delay_ms=1000 * rng.randint(1, 6) if rng.random() < mix.delayed else 0,
+            webhook=rng.random() < mix.webhooks,
+        )
+
+    def _payload(self, process: Process, what: str) -> str:
+        pad = "x" * process.random.choice((0, 40, 400))
+        n = next(self._numbers)
+        return content_of({"by": process.p, "n": n, "pad": pad, "what": what})
+
+    async def _probe(self, shard: int) -> None:
+        """Write to one shard for ever, through all nodes in turn: its recovery shows here."""
+        process = Process(f"probe-{shard}", self._seed)
+        nodes = itertools.cycle(self._client.nodes)
+        while not await self._paused(PROBE_EVERY_S):
+            key = next(
+                key
+                for n in itertools.count()
+                if shard_of_key(key := f"{process.p}/{next(self._numbers)}/{n}", self._shards)
+                == shard
+            )
+            args = Args(
+                command=COMMAND,
+                content=self._payload(process, key),
+                idempotency_key=key,
+                shard=shard,
+            )
+            answer = await self._client.invoke(process, F.CREATE, args, node=next(nodes))
+            self.known.hear(answer.out.task)
+
+    # Workers.
+
+    async def _work(self, worker: str) -> None:
+        process = Process(worker, self._seed)
+        while not self._stop.is_set():
+            wait_ms = process.random.choice((0, 1000, 2000))
+            answer = await self._claim(process, worker, wait_ms)
+            if answer.type is Type.OK and answer.out.task:
+                await self._handle(process, worker, answer.out)
+            elif answer.type is not Type.OK or not wait_ms:
+                await self._paused(process.random.uniform(PAUSE_S, 3 * PAUSE_S))
+
+    async def _claim(
+        self, process: Process, worker: str, wait_ms: int, *, node: str = "", lease_s: int = 0
+    ) -> Answer:
+        lease_s = lease_s or process.random.randint(*self._mix.lease_s)
+        args = Args(command=COMMAND, lease_ms=1000 * lease_s, wait_ms=wait_ms)
+        answer = await self._client.invoke(process, F.CLAIM, args, node=node, worker=worker)
+        self.known.hear(answer.out.task)
+        return answer
+
+    async def _handle(self, process: Process, worker: str, task: Out) -> None:
+        rng = process.random
+        ways = msgspec.structs.asdict(self._mix.ways)
+        [way] = rng.choices(list(ways), weights=list(ways.values()))
+        lease_s = self._mix.lease_s[0]
+        match way:
+            case "abandon":
+                await self._act(process, worker, F.ABANDON, task)
+            case "nack":
+                delay_ms = 1000 * rng.randint(1, 3)
+                await self._act(process, worker, F.NACK, task, delay_ms=delay_ms)
+            case "vanish":
+                return
+            case "late":
+                # The task may be somebody else's by then: the answer must be no, or it was ours.
+                await self._paused(lease_s * rng.uniform(0.7, 2.5))
+                await self._finish(process, worker, task)
+            case "beat":
+                held = await self._hold(process, worker, task, beats=rng.randint(2, 8))
+                if held:
+                    await self._finish(process, worker, task)
+            case "fail":
+                await self._finish(process, worker, task, failed=True)
+            case _:
+                await self._paused(rng.uniform(0, 0.2))
+                await self._finish(process, worker, task)
+
+    async def _hold(self, process: Process, worker: str, task: Out, *, beats: int) -> bool:
+        lease_s = self._mix.lease_s[1]
+        for _ in range(beats):
+            answer = await self._act(
+                process, worker, F.HEARTBEAT, task, lease_ms=1000 * lease_s, tries=3
+            )
+            if answer.type is Type.FAIL and not answer.again:
+                return False
+            if await self._paused(self._mix.lease_s[0] / 3):
+                break
+        return True
+
+    async def _finish(
+        self, process: Process, worker: str, task: Out, *, failed: bool = False
+    ) -> None:
+        told = {"by": worker, "task": task.task, "token": task.token}
+        content = f"{worker} failed under {task.token}" if failed else content_of(told)
+        status = "FAILED" if failed else "COMPLETED"
+        answer = await self._act(
+            process, worker, F.RESULT, task, content=content, status=status, tries=4
+        )
+        if answer.type is Type.OK:
+            self.known.ended.add(task.task)
+
+    async def _act(
+        self,
+        process: Process,
+        worker: str,
+        f: F,
+        task: Out,
+        *,
+        content: str = "",
+        status: str = "",
+        lease_ms: int = 0,
+        delay_ms: int = 0,
+        tries: int = 1,
+    ) -> Answer:
+        args = Args(
+            task=task.task,
+            token=task.token,
+            content=content,
+            status=status,
+            lease_ms=lease_ms,
+            delay_ms=delay_ms,
+        )
+        return await self._client.retried(process, f, args, tries=tries, worker=worker)
+
+    # Others.
+
+    async def _meddle(self, f: F, n: int, rate: float) -> None:
+        process = Process(f"{f.value}-{n}", self._seed)
+        while not await self._paused(process.random.uniform(0.5, 1.5) / rate):
+            # Mostly young tasks: old ones have ended.
+            task_ids = self.known.ids[-60:] if process.random.random() < 0.9 else self.known.ids
+            if not task_ids:
+                continue
+            args = Args(task=process.random.choice(task_ids), command=COMMAND)
+            answer = await self._client.invoke(process, f, args)
+            if f is F.CANCEL and answer.type is Type.OK:
+                self.known.ended.add(args.task)
+            elif f is F.REQUEUE and answer.type is not Type.FAIL:
+                self.known.ended.discard(args.task)
+
+    async def _drain(self, worker: str, deadline: float) -> None:
+        process = Process(f"drain-{worker}", self._seed)
+        while self.known.open and time.monotonic() < deadline:
+            answer = await self._claim(process, worker, 1000, lease_s=5)
+            if answer.type is Type.OK and answer.out.task:
+                await self._finish(process, worker, answer.out)
+            elif answer.type is not Type.OK:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _look(self, deadline: float) -> None:
+        """Find tasks that ended without a word to their worker."""
+        process = Process("look", self._seed)
+        while self.known.open and time.monotonic() < deadline:
+            for task_id in self.known.open[:200]:
+                answer = await self._client.invoke(process, F.READ, Args(task=task_id))
+                if answer.out.status in TERMINAL or answer.out.absent:
+                    self.known.ended.add(task_id)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _empty(self) -> bool:
+        process = Process("empty", self._seed)
+        worker = f"worker-{WORKERS_MAX - 1}"
+        for node in self._client.nodes:
+            for _ in range(EMPTY_POLLS):
+                answer = await self._claim(process, worker, 0, node=node, lease_s=5)
+                if answer.type is not Type.OK or answer.out.task:
+                    return False
+        return True
+
+    async def _paused(self, s: float) -> bool:
+        """Wait, or until the end; tell whether it is the end."""
+        try:
+            await asyncio.wait_for(self._stop.wait(), s)
+        except TimeoutError:
+            return False
+        return True
+
+
+def shard_of_key(key: str, shards: int) -> int:
+    """Return where a task with an idempotency key of the default tenant lives."""
+    value = _FNV_OFFSET
+    for byte in f"/{key}".encode():
+        value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return value % shards
+
+
+def minimum_ok(mix: Mix, *, seconds: float, kinds: Sequence[str] = ()) -> dict[str, int]:
+    """Return how many acknowledged operations a run of this length must have."""
+    share = seconds / 60
+    return {f: max(1, int(least * share)) for f, least in mix.ok.items() if not kinds or f in kinds}

@@ -1,0 +1,92 @@
+"""Faults: partitions have the shape they are named for, and demands can be met."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.core.sharding import shard_of
+from jepsen_lite.checker.judging import PROMISES
+from jepsen_lite.cli import DEFAULT_MIX
+from jepsen_lite.history import F
+from jepsen_lite.nemesis import KINDS, cuts
+from jepsen_lite.running import Options, demands
+from jepsen_lite.workload import WORKLOADS, shard_of_key
+
+NODES = ["n1", "n2", "n3", "n4", "n5"]
+
+
+def heard(shape: str, nodes: list[str], seed: int) -> dict[str, set[str]]:
+    """Return whom each node hears, itself included."""
+    rules = cuts(shape, nodes, nodes[0], random.Random(seed))
+    return {node: {other for other in nodes if (other, node) not in rules} for node in nodes}
+
+
+@given(st.sampled_from((3, 5)), st.integers())
+def test_in_a_ring_everybody_hears_another_majority(count: int, seed: int) -> None:
+    """No node is alone, and no two hear the same."""
+    nodes = NODES[:count]
+    circles = heard("ring", nodes, seed)
+
+    assert {count // 2 + 1} == {len(circle) for circle in circles.values()}
+    assert len({frozenset(circle) for circle in circles.values()}) == count
+    assert all(node in circle for node, circle in circles.items())
+
+
+@given(st.integers())
+def test_halves_do_not_hear_each_other(seed: int) -> None:
+    """There are two circles, and each hears itself alone."""
+    circles = {frozenset(circle) for circle in heard("halves", NODES, seed).values()}
+
+    assert [2, 3] == sorted(map(len, circles))
+
+
+def test_a_bridge_hears_everybody() -> None:
+    """And those on either side of it hear their own side and the bridge."""
+    circles = heard("bridge", NODES, 1)
+
+    assert circles["n1"] == set(NODES)
+    assert {3} == {len(circle) for node, circle in circles.items() if node != "n1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "hears", "is_heard"), [("isolate", 1, 1), ("deaf", 1, 5), ("mute", 5, 1)]
+)
+def test_a_lonely_node_hears_or_is_heard_or_neither(shape: str, hears: int, is_heard: int) -> None:
+    """A one-way partition leaves the other way open."""
+    circles = heard(shape, NODES, 1)
+
+    assert hears == len(circles["n1"])
+    assert is_heard == sum("n1" in circle for circle in circles.values())
+
+
+@given(st.text(min_size=1), st.integers(1, 16))
+def test_keys_are_expected_where_the_broker_puts_them(key: str, shards: int) -> None:
+    """Or recovery would be asked of the wrong shard."""
+    assert shard_of(f"/{key}", shards) == shard_of_key(key, shards)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_demands_what_there_is(name: str) -> None:
+    """Its guarantees and kinds of operations exist, and any run must show some of each."""
+    options = Options(
+        workload=name,
+        nemeses=DEFAULT_MIX,
+        nodes=3,
+        shards=2,
+        seconds=120,
+        rate=0,
+        seed=1,
+        source=".",
+    )
+    asked = demands(options)
+
+    assert set(asked.proves) <= set(PROMISES)
+    assert set(asked.ok) <= set(F)
+    assert all(least > 0 for least in asked.ok.values())
+    assert set(asked.faults) == set(DEFAULT_MIX) <= set(KINDS)
+    assert all(least > 0 for least in asked.faults.values())
+    assert asked.leader_changes
