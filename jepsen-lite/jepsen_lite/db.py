@@ -198,6 +198,13 @@ class Db:
         self.nodes[name].paused = False
         return process.returncode == -signal.SIGKILL
 
+    async def kill_all(self) -> None:
+        """Kill every node that runs, all at one instant."""
+        names = [node.id for node in self.nodes.values() if node.running]
+        await self.pause(*names)
+        for name in names:
+            await self.kill(name)
+
     async def stop(self, name: str) -> bool:
         """Ask a node to end, and kill it when it does not; tell whether it ended by itself."""
         process = self._process(name)

@@ -45,6 +45,10 @@ class F(StrEnum):
 HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
 
 
+# The process of what was read from dead nodes' disks.
+AUTOPSY = "autopsy"
+
+
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an operation asked for, or what a happening is about; a field not used is left out.
 

@@ -85,16 +85,21 @@ def patched(mutant: Mutant, source: Path) -> Iterator[Path]:
             copy / "codeq_cluster",
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-        done = subprocess.run(
-            ["git", "apply", "-p1", "-C1", str(mutant.patch)],
-            cwd=copy,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ValueError(f"{mutant.name} does not fit the tree any more: {done.stderr.strip()}")
+        apply(mutant, copy)
         yield copy
+
+
+def apply(mutant: Mutant, tree: Path, *, only_try: bool = False) -> None:
+    """Break a tree, or see whether that can be done.
+
+    Raises:
+        ValueError: The patch does not fit the tree any more.
+    """
+    # One line of context is enough to find the place, and more would go stale sooner.
+    command = ["git", "apply", "-p1", "-C1", *(["--check"] if only_try else []), str(mutant.patch)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{mutant.name} does not fit the tree any more: {done.stderr.strip()}")
 
 
 def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:

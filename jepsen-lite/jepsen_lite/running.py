@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from jepsen_lite.autopsy import states
 from jepsen_lite.checker.judging import Exit, Judgement, judge
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
 from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard, until
-from jepsen_lite.history import Args, F, Out, Recorder, Type, load
+from jepsen_lite.history import AUTOPSY, Args, F, Out, Recorder, Type, load
 from jepsen_lite.nemesis import KINDS, Nemeses
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network, namespaces_work
 from jepsen_lite.operations import History
@@ -200,8 +201,10 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         if workload.known.with_webhook:
             await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
             phase("delivered")
+        await until(db.converged, within_s=CONVERGE_S)
         phase("end")
         observing.cancel()
+    await _examine(db, recorder)
 
 
 class _Settled:
@@ -217,6 +220,14 @@ class _Settled:
         if leaders != self._leaders or None in leaders:
             self._leaders, self._since = leaders, time.monotonic()
         return time.monotonic() - self._since > SETTLED_S
+
+
+async def _examine(db: Db, recorder: Recorder) -> None:
+    """Let all nodes die at one instant, at rest, and record what they have on their disks."""
+    await db.kill_all()
+    for node in db.nodes.values():
+        groups = await asyncio.to_thread(states, node.data, node.directory / "autopsy")
+        recorder.record(AUTOPSY, F.STATUS, Type.INFO, node=node.id, out=Out(groups=groups))
 
 
 class _Told:

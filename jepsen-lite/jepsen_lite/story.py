@@ -189,9 +189,9 @@ class Story:
         ended = Args(name=name, nodes=tuple(nodes))
         self._add(at[1], "nemesis", F.FAULT, Type.INFO, args=ended)
 
-    def status(self, node: str, at_s: float, *groups: Group) -> None:
-        """Tell what a node said of its shards."""
-        self._add(at_s, "observer", F.STATUS, Type.INFO, node=node, out=Out(groups=groups))
+    def status(self, node: str, at_s: float, *groups: Group, p: str = "observer") -> None:
+        """Tell what a node said of its shards, or what an autopsy found."""
+        self._add(at_s, p, F.STATUS, Type.INFO, node=node, out=Out(groups=groups))
 
     def delivery(
         self,

@@ -139,16 +139,20 @@ class Switch:
         for port in command.open:
             self._devices[port.number] = _device(port)
         if command.links is not None:
-            self._rules = {(link.source, link.target): link.shape for link in command.links}
-            stalled, self._stalled = self._stalled, []
-            for link, device, packet in stalled:
-                if self._rules.get(link, Shape()).stall:
-                    self._stalled.append((link, device, packet))
-                else:
-                    _send(device, packet)
+            self._rule(command.links)
         tally = Tally(passed=self._passed, struck=dict(self._struck))
         sys.stdout.buffer.write(msgspec.json.encode(tally) + b"\n")
         sys.stdout.buffer.flush()
+
+    def _rule(self, links: tuple[Link, ...]) -> None:
+        """Put these rules in force; what is held no longer goes out at once."""
+        self._rules = {(link.source, link.target): link.shape for link in links}
+        stalled, self._stalled = self._stalled, []
+        for link, device, packet in stalled:
+            if self._rules.get(link, Shape()).stall:
+                self._stalled.append((link, device, packet))
+            else:
+                _send(device, packet)
 
     def _wait_s(self) -> float:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else -1

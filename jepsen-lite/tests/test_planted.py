@@ -385,6 +385,16 @@ def two_replicas_differ(story: Story, broken: bool) -> None:
 
 
 @planted("G17")
+def equal_digests_stand_over_different_rows(story: Story, broken: bool) -> None:
+    story.status("n1", 1, Group(shard=0, applied=7, digest="x"))
+    story.status("n2", 1, Group(shard=0, applied=7, digest="x"))
+    story.phase("converged", 3)
+    story.phase("final", 3)
+    story.status("n1", 4, Group(shard=0, applied=7, digest="r"), p="autopsy")
+    story.status("n2", 4, Group(shard=0, applied=7, digest="s" if broken else "r"), p="autopsy")
+
+
+@planted("G17")
 def two_lead_in_one_term(story: Story, broken: bool) -> None:
     story.status("n1", 1, Group(shard=0, term=3, leads=True))
     story.status("n2", 2, Group(shard=0, term=3 if broken else 4, leads=True))

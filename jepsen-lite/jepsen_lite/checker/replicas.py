@@ -10,15 +10,16 @@ def converge(history: History) -> Verdict:
     """G17: no two states at one index, no two leaders in one term, one state after it all."""
     found = []
     checked = 0
-    digests: dict[tuple[int, int], tuple[str, int, str]] = {}
+    # What nodes report is a hash over entries, what an autopsy finds one over rows.
+    digests: dict[tuple[str, int, int], tuple[str, int, str]] = {}
     leaders: dict[tuple[int, int], tuple[str, int]] = {}
     for event in history.statuses:
         for group in event.out.groups:
             checked += 1
-            spot = (group.shard, group.applied)
+            spot = (event.p, group.shard, group.applied)
             digest, seen, node = digests.setdefault(spot, (group.digest, event.i, event.node))
             if digest != group.digest:
-                text = f"shard {spot[0]} at {spot[1]}: {node} and {event.node} differ"
+                text = f"shard {spot[1]} at {spot[2]}: {node} and {event.node} differ ({event.p})"
                 found.append(Violation(text=text, events=(seen, event.i)))
             if group.leads:
                 reign = (group.shard, group.term)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from jepsen_lite.history import F, Type
+from jepsen_lite.history import AUTOPSY, F, Type
 from jepsen_lite.operations import MS, SECOND, History
 
 # What a machine that is fast enough shows before the first fault.
@@ -47,6 +47,13 @@ def shortcomings(history: History, demands: Demands) -> list[str]:
 def _phases(history: History) -> Iterator[str]:
     if not history.ops:
         yield "the history is empty"
+    # Rows of replicas can only be compared where these had come equally far.
+    seen: dict[tuple[int, int], set[str]] = {}
+    for event in history.statuses:
+        for group in event.out.groups if event.p == AUTOPSY else ():
+            seen.setdefault((group.shard, group.applied), set()).add(event.node)
+    if not any(len(nodes) > 1 for nodes in seen.values()):
+        yield "no two replicas were compared row by row"
     for name in ("calibrate", "main", "heal", "drained", "final", "end"):
         if name not in history.phases:
             yield f"the run did not get to '{name}'"
