@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ from codeq_cluster.testing.load import Load, workers
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
+ZETA = "acceptance-zeta"
 TASKS = 6000
 BATCH = 100
 DONE = 20
@@ -103,6 +105,20 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
         *("backup", "export", "--in", home / "backups", "--to", exports, "--tenant", "_"),
     )
     return exports, status
+
+
+def two_tenants(**settings: object) -> dict[str, object]:
+    """Return settings with an administrator and a worker of the tenant zeta beside the usual."""
+    admin = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "scopes": ["codeq:admin"]}
+    work = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "eventTypes": ["*"]}
+    scopes = ["codeq:claim", "codeq:result"]
+    usual = {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]}
+    auth = {
+        "tenantFallback": "default",
+        "producer": [{"kind": "static", "tokens": [usual, admin]}],
+        "worker": [{"kind": "static", "tokens": [work | {"scopes": scopes}]}],
+    }
+    return {"auth": auth, **settings}
 
 
 async def listed(client: Client, node: str) -> dict[str, str]:
@@ -182,3 +198,52 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
     assert replayed.body["id"] in expected
     assert verdict.clean, str(verdict)
     assert drained
+
+
+async def ended(*arguments: object) -> tuple[int | None, str]:
+    """Run a command; return its exit code and all it says."""
+    async with command(*arguments) as process:
+        said, noted = await process.communicate()
+        return process.returncode, f"{said.decode()}{noted.decode()}"
+
+
+async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: Path) -> None:
+    """What is left out is named and ends with 1; once there is room the rest comes."""
+    backups = tmp_path / "backups"
+    settings = two_tenants(backup={"directory": str(backups)})
+    async with (
+        LocalCluster(tmp_path / "old", nodes=1, shards=1, settings=settings) as old,
+        Client(old.urls) as client,
+    ):
+        ids = set()
+        for n in range(3):
+            made = await client.create("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
+            assert made.outcome is Outcome.OK, made
+            ids.add(made.body["id"])
+        here = ("--url", old.nodes["n1"].url, "--token")
+        await told("backup", "create", *here, ADMIN_TOKEN)
+        move = ("import", backups, "--tenant", "_", "--as", "zeta")
+        taken = await ended(*move, *here, ZETA, "--json")
+        foreign = await ended(*move, *here, ADMIN_TOKEN)
+        unknown = await ended("import", backups, "--tenant", "nobody", "--as", "zeta", *here, ZETA)
+    settings = two_tenants(budgets={"readyTasks": 2})
+    async with (
+        LocalCluster(tmp_path / "new", nodes=1, shards=1, settings=settings) as new,
+        Client(new.urls) as client,
+    ):
+        there = ("--url", new.nodes["n1"].url, "--token", ZETA)
+        full = await ended(*move, *there)
+        claimed = [await client.claim("n1", ZETA, ["named"]) for _ in range(2)]
+        rest = await told(*move, *there)
+        read = [await client.call("GET", "n1", f"/tasks/{each}", ZETA) for each in ids]
+
+    assert taken[0] == 1
+    assert set(json.loads(taken[1])["leftOut"]["idsTaken"]) == ids
+    assert (foreign[0], "not of the tenant" in foreign[1]) == (3, True)
+    assert (unknown[0], "holds nothing of a tenant nobody" in unknown[1]) == (1, True)
+    assert full[0] == 1
+    assert "budget readyTasks is used up" in full[1]
+    assert re.search(r"^2 +tasks imported", full[1], re.MULTILINE)
+    assert {each.body["id"] for each in claimed} < ids
+    assert (rest["imported"], rest["present"], rest["as"]) == (1, 2, "zeta")
+    assert {each.body["tenantId"] for each in read} == {"zeta"}
