@@ -81,6 +81,12 @@ class Node:
         """Output of every run of the node, one after the other."""
         return self.directory / "node.log"
 
+    def logged_since(self, offset: int) -> str:
+        """Return what was logged after the first `offset` bytes."""
+        with self.log.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace")
+
     @property
     def clock(self) -> Path:
         """What the node's clock is shifted by, for libfaketime."""
@@ -175,6 +181,9 @@ class Db:
         assert not node.running, f"{name} runs already"
         command = [sys.executable, "-m", "codeq_cluster.cli.main", "node", "--config"]
         command.append(str(node.directory / "node.yaml"))
+        if shutil.which("setpriv"):
+            # No node outlives a harness that was killed.
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
         with node.log.open("ab") as log:
             log.write(f"---- start {node.starts} at {time.monotonic_ns()}\n".encode())
             node.process = subprocess.Popen(

@@ -28,6 +28,7 @@ _FAULTS = {
     "reset": "#e9c3a0",
     "restart": "#c8e9a0",
     "power": "#d96f77",
+    "away": "#c98f6f",
     "disk-slow": "#e9dca0",
     "disk-full": "#d9c36f",
     "disk-error": "#c9a83f",
@@ -187,8 +188,10 @@ def excerpt(history: History, ops: Sequence[Op]) -> str:
             f'<rect x="{left:.1f}" y="{y}" width="{max(2.0, right - left):.1f}" height="{row - 6}"'
             f' fill="{COLOURS[op.type]}" stroke="#333" stroke-width="0.4">{_title(said(op))}</rect>'
         )
-        room_right = WIDTH - right > 320
-        beside, anchor = (right + 4, "start") if room_right else (left - 4, "end")
+        beside, anchor = right + 4, "start"
+        if right > WIDTH - 320:
+            # Before the bar where there is room, else on it.
+            beside, anchor = (left - 4, "end") if left > LEFT + 320 else (left + 4, "start")
         drawn.append(
             f'<text x="{beside:.1f}" y="{y + 11}" class="label" text-anchor="{anchor}">'
             f"{escape(said(op)[:90])}</text>"

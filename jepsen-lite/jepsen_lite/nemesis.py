@@ -21,6 +21,8 @@ from jepsen_lite.switch import Shape
 # Between two faults of one kind of target.
 _CALM_S = (3.0, 9.0)
 _CUT = Shape(cut=True)
+# After its start, for a node that must.
+FETCHES_WITHIN_S = 20.0
 
 
 class Strike(Struct, frozen=True, kw_only=True):
@@ -176,6 +178,47 @@ class Power(Nemesis):
         """Start them again."""
         await self.back(strike.nodes)
         return 0
+
+
+class Away(Nemesis):
+    """A node that is away until its leader has forgotten what it lacks, and must fetch the state.
+
+    Half of the time it is killed again while it fetches.
+    """
+
+    name = "away"
+    target = "process"
+    moves_leaders = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._twice = False
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a node."""
+        self._twice = rng.random() < 0.5
+        detail = "killed again while it fetches" if self._twice else ""
+        return Strike(nodes=(await self.one(rng),), detail=detail, hold_s=rng.uniform(14, 22))
+
+    async def begin(self, strike: Strike) -> int:
+        """Kill it."""
+        await self.db.kill(strike.nodes[0])
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Start it, and see in its log that it had to fetch a shard's state and has it."""
+        [name] = strike.nodes
+        node = self.db.nodes[name]
+        before = node.log.stat().st_size
+        self.db.start(name)
+
+        async def fetches() -> bool:
+            return '"fetching a snapshot"' in node.logged_since(before)
+
+        if self._twice and await until(fetches, within_s=FETCHES_WITHIN_S):
+            await self.db.kill(name)
+        await self.back([name])
+        return int('"snapshot installed"' in node.logged_since(before))
 
 
 class Pause(Nemesis):
@@ -491,6 +534,7 @@ KINDS: Mapping[str, type[Nemesis]] = {
         Reset,
         Restart,
         Power,
+        Away,
         DiskSlow,
         DiskFull,
         DiskError,

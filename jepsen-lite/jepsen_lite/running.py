@@ -146,6 +146,7 @@ async def run(options: Options, directory: Path) -> Judgement:
             shards=options.shards,
             source=Path(options.source),
             clocks="clock" in options.nemeses,
+            settings=WORKLOADS[options.workload].settings,
         )
         await stack.enter_async_context(db)
         await _play(options, db, recorder, stack)

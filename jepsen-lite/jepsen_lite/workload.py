@@ -57,6 +57,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         webhooks: Share of creates with one.
         lease_s: Of claims, from and to.
         cancels, reads, requeues: A second, of tasks chosen among those known.
+        settings: Added to every node's configuration.
         proves: Guarantees that a run must be able to judge.
         ok: Acknowledged operations a run of a minute must have, by kind.
     """
@@ -80,6 +81,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     reads: float = 2.0
     requeues: float = 0.0
     shards: int = 2
+    settings: Mapping[str, object] = {}
 
 
 _ALWAYS = ("G1", "G2", "G3", "G4", "G7", "G8", "G17", "G22")
@@ -179,6 +181,18 @@ WORKLOADS: dict[str, Mix] = {
         webhooks=0.7,
         ways=Ways(fail=2),
         cancels=0.5,
+    ),
+    "snapshots": Mix(
+        says="a log that forgets soon, so that who was away must fetch the state, slowly",
+        proves=_ALWAYS,
+        ok={"create": 400, "claim": 300, "result": 300},
+        rate=60,
+        workers=16,
+        repeated=0.2,
+        shards=1,
+        settings={
+            "raft": {"logEntriesMax": 1000, "keepEntries": 1, "snapshotBytesPerSecond": 2**17}
+        },
     ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
@@ -317,12 +331,7 @@ class Workload:
         process = Process(f"probe-{shard}", self._seed)
         nodes = itertools.cycle(self._client.nodes)
         while not await self._paused(PROBE_EVERY_S):
-            key = next(
-                key
-                for n in itertools.count()
-                if shard_of_key(key := f"{process.p}/{next(self._numbers)}/{n}", self._shards)
-                == shard
-            )
+            key = key_on(shard, f"{process.p}/{next(self._numbers)}", self._shards)
             args = Args(
                 command=COMMAND,
                 content=self._payload(process, key),
@@ -487,6 +496,12 @@ def shard_of_key(key: str, shards: int) -> int:
     for byte in f"/{key}".encode():
         value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
     return value % shards
+
+
+def key_on(shard: int, stem: str, shards: int) -> str:
+    """Return a key that begins with `stem` and belongs to a shard."""
+    keys = (f"{stem}/{n}" for n in itertools.count())
+    return next(key for key in keys if shard_of_key(key, shards) == shard)
 
 
 def minimum_ok(mix: Mix, *, seconds: float, kinds: Sequence[str] = ()) -> dict[str, int]:

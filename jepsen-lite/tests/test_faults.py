@@ -14,7 +14,7 @@ from jepsen_lite.cli import DEFAULT_MIX
 from jepsen_lite.history import F
 from jepsen_lite.nemesis import KINDS, cuts
 from jepsen_lite.running import Options, demands
-from jepsen_lite.workload import WORKLOADS, shard_of_key
+from jepsen_lite.workload import WORKLOADS, key_on, shard_of_key
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -67,6 +67,16 @@ def test_a_lonely_node_hears_or_is_heard_or_neither(shape: str, hears: int, is_h
 def test_keys_are_expected_where_the_broker_puts_them(key: str, shards: int) -> None:
     """Or recovery would be asked of the wrong shard."""
     assert shard_of(f"/{key}", shards) == shard_of_key(key, shards)
+
+
+@given(st.text(alphabet="probe-./0123456789", max_size=20), st.integers(1, 8), st.data())
+def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.DataObject) -> None:
+    """And it is found soon: one more number moves the hash on."""
+    shard = data.draw(st.integers(0, shards - 1))
+    key = key_on(shard, stem, shards)
+
+    assert shard_of_key(key, shards) == shard
+    assert int(key.rpartition("/")[2]) < 1000
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
