@@ -1,0 +1,29 @@
+"""Guarantees: what is judged is promised, and what is promised says where it is judged."""
+
+from __future__ import annotations
+
+import re
+
+from jepsen_lite.checker.judging import PROMISES
+from jepsen_lite.running import HOME
+
+TEXT = (HOME.parent / "docs" / "guarantees.md").read_text()
+README = (HOME / "README.md").read_text()
+
+
+def test_every_guarantee_has_a_paragraph_in_the_documentation() -> None:
+    """The table at its end names each once, with a section that is there."""
+    rows = re.findall(r"^\| (G[\dG, ]+) \|.*\(#([a-z-]+)\) \|$", TEXT, re.MULTILINE)
+    named = [name for names, _ in rows for name in names.split(", ")]
+    sections = {
+        re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
+    }
+
+    assert sorted(PROMISES) == sorted(named)
+    assert {section for _, section in rows} <= sections
+
+
+def test_every_guarantee_is_explained_where_the_harness_is() -> None:
+    """The README says what each is judged by."""
+    assert set(PROMISES) == set(re.findall(r"^\| (G\d+) \|", README, re.MULTILINE))
