@@ -19,6 +19,10 @@ class StorageFailed(CodeqError):
     """The disk refused a read or write; nothing of the batch was written, the node must stop."""
 
 
+class StorageDamaged(StorageFailed):
+    """What the disk holds is not what was written; the replica must not be served from it."""
+
+
 class SafetyViolated(CodeqError):
     """An invariant of the replicated log does not hold; the node must stop before it acts on it."""
 

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from codeq_cluster.api.app import make_app
@@ -43,11 +43,11 @@ from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.errors import SafetyViolated, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
 from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
-from codeq_cluster.node_outages import Outages
+from codeq_cluster.node_outages import Outages, out_of_room
 from codeq_cluster.outbound import Sender, Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
@@ -115,6 +115,9 @@ class Node:
         """
         try:
             await self._start()
+        except StorageFailed as error:
+            await self._stack.aclose()
+            raise DataDirectoryRefused(f"{error}{self._remedy(error)}") from error
         except BaseException:
             await self._stack.aclose()
             raise
@@ -229,7 +232,7 @@ class Node:
             )
             engine.attach(group)
             self._groups.append(group)
-            group.start()
+            self._start_group(shard, group)
             stack.callback(group.stop)
             stack.callback(engine.stop)
         stack.push_async_callback(fetching.stop)
@@ -306,11 +309,30 @@ class Node:
     def _open_shards(self, directory: DataDirectory) -> None:
         cache = new_cache(self.settings.store)
         for shard in range(self.settings.shards):
-            store = RocksShard(
-                directory.shard_path(shard), settings=self.settings.store, cache=cache
-            )
-            self._stack.callback(store.close)
+            with self._naming_damage(shard):
+                store = RocksShard(
+                    directory.shard_path(shard), settings=self.settings.store, cache=cache
+                )
+            self._stack.callback(_close, shard, store)
             self._shards.append(store)
+
+    def _start_group(self, shard: int, group: RaftGroup) -> None:
+        with self._naming_damage(shard):
+            group.start()
+
+    @contextlib.contextmanager
+    def _naming_damage(self, shard: int) -> Iterator[None]:
+        """Say of what keeps a shard from being opened which shard that is, and what to do."""
+        try:
+            yield
+        except (DataDirectoryRefused, StorageFailed) as error:
+            text = f"shard {shard}: {error}{self._remedy(error)}"
+            raise DataDirectoryRefused(text) from error
+
+    def _remedy(self, error: BaseException) -> str:
+        if "in use by another process" in str(error) or out_of_room(error):
+            return ""
+        return f"; see what codeq-cluster repair --data-dir {self.settings.data_dir} finds"
 
     def _make_engines(self, waiters: Waiters, catalogue: Catalogue) -> None:
         settings = self.settings
@@ -340,19 +362,20 @@ class Node:
         )
         observer = TaskObserver(self.metrics)
         for shard in range(settings.shards):
-            engine = Engine(
-                node_id=settings.node_id,
-                shard=shard,
-                shards=settings.shards,
-                store=self._shards[shard].state,
-                rules=rules,
-                limits=limits,
-                clock=SystemClock(),
-                fraction=random.SystemRandom().random,
-                observer=observer,
-                tracing=self._tracing,
-                catalogue=catalogue,
-            )
+            with self._naming_damage(shard):
+                engine = Engine(
+                    node_id=settings.node_id,
+                    shard=shard,
+                    shards=settings.shards,
+                    store=self._shards[shard].state,
+                    rules=rules,
+                    limits=limits,
+                    clock=SystemClock(),
+                    fraction=random.SystemRandom().random,
+                    observer=observer,
+                    tracing=self._tracing,
+                    catalogue=catalogue,
+                )
             # The catalogue first: whoever is woken goes by what it says.
             engine.on_rows(catalogue.rows)
             engine.on_rows(waiters.rows)
@@ -489,6 +512,7 @@ class Node:
             fatal=_stop_at_once,
         )
         fetching.spawn(self._outages.watch())
+        self._watch_for_damage()
         register_outages(self.metrics, self._outages)
         server = SnapshotServer(
             node_id=self.settings.node_id,
@@ -513,6 +537,15 @@ class Node:
             fetching.spawn(fetcher.fetch(shard))
 
         self._fetch = fetch
+
+    def _watch_for_damage(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def met(shard: int, error: StorageDamaged) -> None:
+            loop.call_soon_threadsafe(partial(self._on_storage_failed, shard, error))
+
+        for shard, store in enumerate(self._shards):
+            store.state.on_damage = store.log.on_damage = partial(met, shard)
 
     def _on_behind(self, shard: int) -> None:
         self._fetch(shard)
@@ -705,6 +738,14 @@ def _room(callbacks: Callbacks, sweeps: Sweeps, item: Item) -> int:
         return sweeps.room
     assert isinstance(item, Delivery), f"no errand: {item}"
     return callbacks.room(item)
+
+
+def _close(shard: int, store: RocksShard) -> None:
+    """Close a store; what it has failed at until then is told, and hides no other error."""
+    try:
+        store.close()
+    except StorageFailed as error:
+        log.warning("store not closed well", extra={"shard": shard, "error": str(error)})
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -116,17 +116,23 @@ class Outages:
         return dict(self._out)
 
     def failed(self, shard: int, error: BaseException) -> None:
-        """Note that a replica's disk refused; the replica has paused itself."""
+        """Note that a replica's disk refused, or that something on it is damaged."""
         if not isinstance(error, StorageFailed | DataDirectoryRefused):
             self._fatal(shard, error)
             return
+        known = self._out.get(shard)
+        if known is not None and known.reason is Reason.GIVEN_UP:
+            return
+        # The group has paused itself, unless it was another that met the damage.
+        self._withdrawn_soon.append(shard)
         now = asyncio.get_running_loop().time()
         if now - self._back_since.get(shard, now) > _STEADY_S:
             self._failures[shard] = 0
             self._pause_s = _PAUSE_S
         self._note(shard, error)
-        # The others share the disk.
-        self._alarm = shard
+        if not isinstance(error, StorageDamaged):
+            # The others share the disk.
+            self._alarm = shard
 
     def diverged(self, shard: int, index: int) -> bool:
         """Note that a replica's state is not the majority's; tell whether to make it anew.
@@ -244,9 +250,13 @@ class Outages:
 
     def _note(self, shard: int, error: BaseException) -> None:
         text = f"storage failed: {error}"
-        no_room = any(words in str(error) for words in _NO_ROOM)
+        no_room = out_of_room(error)
         self._failures[shard] += not no_room
-        if self._failures[shard] >= _FAILURES_MAX:
+        if isinstance(error, StorageDamaged):
+            # Read anew it is damaged still, whether or not the next one who reads meets it.
+            text = f"the data is damaged: {error}; given up: stop the node and run {self._repair}"
+            self._take_out(shard, Outage(Reason.GIVEN_UP, text))
+        elif self._failures[shard] >= _FAILURES_MAX:
             # Trying on could go on for ever, and the cause may be damage.
             text += (
                 "; given up: stop the node, and when the disk is good again start it, or run "
@@ -266,6 +276,11 @@ class Outages:
             "replica is out",
             extra={"shard": shard, "reason": outage.reason.value, "error": outage.text},
         )
+
+
+def out_of_room(error: BaseException) -> bool:
+    """Tell whether it is for want of room that the disk refused."""
+    return any(words in str(error) for words in _NO_ROOM)
 
 
 def free_bytes_of(path: Path) -> int:

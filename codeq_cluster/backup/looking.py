@@ -138,13 +138,13 @@ def stopped_node(path: Path) -> Iterator[StoppedNode]:
     with stopped_directory(path) as identity, ExitStack() as stack:
         aside = Path(stack.enter_context(TemporaryDirectory(prefix="codeq-inspect-")))
         shards = [
-            stack.enter_context(StoredShard(_mirrored(path.absolute(), shard, aside)))
+            stack.enter_context(StoredShard(mirrored(path.absolute(), shard, aside)))
             for shard in range(identity.shards)
         ]
         yield StoppedNode(identity, shards)
 
 
-def _mirrored(path: Path, shard: int, aside: Path) -> Path:
+def mirrored(path: Path, shard: int, aside: Path) -> Path:
     """Return a directory of links to a shard's files: opening one writes the library's own file."""
     mirror = aside / f"shard-{shard}"
     try:

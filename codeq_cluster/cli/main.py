@@ -19,6 +19,7 @@ from codeq_cluster.cli import (
     inspect,
     node,
     queue,
+    repair,
     restore,
     status,
     task,
@@ -32,7 +33,7 @@ from codeq_cluster.cli.outcome import report
 
 _COMMANDS = (
     *(dev, node, status, task, worker, queue, dlq, topic, delivery, audit),
-    *(cluster, backup, restore, importing, inspect, config, token, doctor),
+    *(cluster, backup, restore, importing, inspect, repair, config, token, doctor),
 )
 
 

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
 from codeq_cluster.raft.ports import LogStore
 
 Entry = tuple[bytes, int, int]
@@ -192,7 +192,8 @@ class Journal:
         None when `start` is outside the log.
 
         Raises:
-            SafetyViolated: A row that was whole at the start is damaged now.
+            StorageDamaged: A row that was whole at the start is damaged now, or gone.
+            StorageFailed: The disk refused.
         """
         if not self.first <= start <= self.last:
             return []
@@ -214,11 +215,11 @@ class Journal:
         try:
             entries = [_decode_row(key, value) for key, value in rows]
         except ValueError as damage:
-            raise SafetyViolated(f"the log is damaged near entry {start}: {damage}") from damage
+            raise StorageDamaged(f"the log is damaged near entry {start}: {damage}") from damage
         if [entry[1] for entry in entries] != list(range(start, start + len(entries))):
-            raise SafetyViolated(f"the log has lost entries near {start}")
+            raise StorageDamaged(f"the log has lost entries near {start}")
         if not entries:
-            raise SafetyViolated(f"the log has lost entry {start}")
+            raise StorageDamaged(f"the log has lost entry {start}")
         return entries
 
     # The library's view.

@@ -10,9 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +29,8 @@ FORMAT_VERSION = 1
 _OPENED_BITS = 32  # An incarnation is the data's identity, then how often it was opened.
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
+_ASIDE = "damaged-"
+_KEPT = ("node.log", "lost+found")  # A log, and a mount's own.
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -184,21 +188,73 @@ def stopped_directory(path: Path) -> Iterator[Identity]:
     Raises:
         DataDirectoryRefused: It is in use, or is no data directory.
     """
+    with held_directory(path):
+        yield read_identity(path)
+
+
+@contextmanager
+def held_directory(path: Path) -> Iterator[None]:
+    """Keep a node from starting on a directory, whatever is in it; changes nothing.
+
+    Raises:
+        DataDirectoryRefused: It is in use, or is no data directory.
+    """
     try:
         lock = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise DataDirectoryRefused(f"{path} is no data directory: {error}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not (path / _IDENTITY).is_file():
-            raise DataDirectoryRefused(f"{path} is no data directory: it has no {_IDENTITY}")
-        yield _read_identity(path / _IDENTITY)
+        yield
     except BlockingIOError as error:
         raise DataDirectoryRefused(
             f"the data directory {path} is in use by another process"
         ) from error
     finally:
         os.close(lock)
+
+
+def read_identity(path: Path) -> Identity:
+    """Return whose a directory is.
+
+    Raises:
+        DataDirectoryRefused: It does not say, or what it says is damaged.
+    """
+    if not (path / _IDENTITY).is_file():
+        raise DataDirectoryRefused(f"{path} is no data directory: it has no {_IDENTITY}")
+    return _read_identity(path / _IDENTITY)
+
+
+def aside_path(path: Path) -> Path:
+    """Return where a directory's data would be set aside now: a name that nothing has."""
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number in count():
+        aside = path / f"{_ASIDE}{now}{f'-{number}' if number else ''}"
+        if not aside.exists():
+            return aside
+    raise AssertionError("a count ends")
+
+
+def set_aside(path: Path, aside: Path) -> None:
+    """Move a held directory's data into a directory below it; what is left is one without data.
+
+    Below it, since it may be a volume of its own. A crash on the way leaves a directory that no
+    node starts on; setting aside what is left ends that.
+
+    Raises:
+        DataDirectoryRefused: The disk refused.
+    """
+    try:
+        aside.mkdir()
+        # Its identity first: a node that starts on the rest is refused.
+        entries = sorted(path.iterdir(), key=lambda entry: (entry.name != _IDENTITY, entry.name))
+        for entry in entries:
+            if entry.name not in (_LOCK, *_KEPT) and not entry.name.startswith(_ASIDE):
+                entry.rename(aside / entry.name)
+        sync_directory(aside)
+        sync_directory(path)
+    except OSError as error:
+        raise DataDirectoryRefused(f"setting {path} aside: {error}") from error
 
 
 def _new_identity() -> int:
@@ -243,7 +299,10 @@ def _read_identity(file: Path) -> Identity:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Identity)
     except msgspec.MsgspecError as error:
-        raise DataDirectoryRefused(f"{file} is damaged: {error}") from error
+        raise DataDirectoryRefused(
+            f"{file} is damaged: {error}; "
+            f"see what codeq-cluster repair --data-dir {file.parent} finds"
+        ) from error
 
 
 def _prepare(path: Path, shards: int) -> None:
@@ -264,12 +323,9 @@ def _is_ours(entry: Path) -> bool:
     """Tell what may be there before the first use: a log, a mount's own, a crash's leavings."""
     if entry.name.startswith("shard-"):
         return entry.is_dir() and not any(entry.iterdir())
-    return entry.name in (
-        _LOCK,
-        _temporary(entry.parent / _IDENTITY).name,
-        "node.log",
-        "lost+found",
-    )
+    if entry.name.startswith(_ASIDE):
+        return entry.is_dir()
+    return entry.name in (_LOCK, _temporary(entry.parent / _IDENTITY).name, *_KEPT)
 
 
 def _shard_path(path: Path, shard: int) -> Path:

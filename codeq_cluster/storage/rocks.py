@@ -29,7 +29,7 @@ from rocksdict import (
 )
 
 from codeq_cluster.durable import sync_directory
-from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.exchange import exchange, incoming_path, settle
 
@@ -44,6 +44,7 @@ _PLACE_BYTES = 8 + 16
 # Of a log that is written at once; entries are up to a megabyte, mostly far below.
 _ROWS_A_WRITE = 64
 
+_DAMAGED = "Corruption: "  # RocksDB's word for what fails a checksum or cannot be what was written.
 # What RocksDB says of a write that would wait for its background work.
 _STALLED = "Write stall"
 _STALLED_S = 0.002
@@ -231,9 +232,14 @@ class RocksShard:
 
 
 class _Rows:
-    """Ordered rows of one column family."""
+    """Ordered rows of one column family.
+
+    Attributes:
+        on_damage: Called with every damage that is met, on whatever thread meets it.
+    """
 
     def __init__(self, db: Rdict, name: str) -> None:
+        self.on_damage: Callable[[StorageDamaged], None] = lambda _failure: None
         self._name = name
         self.open(db)
 
@@ -263,7 +269,7 @@ class _Rows:
         try:
             value: bytes | None = self._rows.get(key)
         except Exception as error:
-            raise StorageFailed(f"reading a row: {error}") from error
+            raise self._failed("reading a row", error) from error
         return value
 
     def _read(
@@ -285,7 +291,7 @@ class _Rows:
                 rows_there.next()
             rows_there.status()
         except Exception as error:
-            raise StorageFailed(f"reading rows: {error}") from error
+            raise self._failed("reading rows", error) from error
         return rows
 
     def _write(self, fill: Callable[[WriteBatch], None], *, sync: bool) -> None:
@@ -315,8 +321,16 @@ class _Rows:
         except Exception as error:
             if _STALLED in str(error):
                 return False
-            raise StorageFailed(f"writing: {error}") from error
+            raise self._failed("writing", error) from error
         return True
+
+    def _failed(self, doing: str, error: Exception) -> StorageFailed:
+        if _DAMAGED not in str(error):
+            return StorageFailed(f"{doing}: {error}")
+        failure = StorageDamaged(f"{doing}: {error}")
+        # Whoever reads may be anybody, and swallow it.
+        self.on_damage(failure)
+        return failure
 
     def _number(self, name: str) -> int:
         return self._rows.property_int_value(f"rocksdb.{name}") or 0
@@ -356,7 +370,7 @@ class RocksState(_Rows):
         try:
             values = self._rows.get(list(keys))
         except Exception as error:
-            raise StorageFailed(f"reading rows: {error}") from error
+            raise self._failed("reading rows", error) from error
         assert isinstance(values, list), "a list of keys is answered with a list"
         return values
 
@@ -432,7 +446,7 @@ class RocksLog(_Rows):
             found = (rows.key(), rows.value()) if rows.valid() else None
             rows.status()
         except Exception as error:
-            raise StorageFailed(f"reading the last row: {error}") from error
+            raise self._failed("reading the last row", error) from error
         return found if found is not None and found[0] >= start else None
 
     def write(
@@ -471,10 +485,13 @@ class StoredShard:
         """
         self._name = path.name
         families = {_STATE: Options(raw_mode=True), _LOG: Options(raw_mode=True)}
+        options = Options(raw_mode=True)
+        # As for a node: by default, what follows damage would be left out without a word.
+        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         try:
             self._db = Rdict(
                 str(path),
-                Options(raw_mode=True),
+                options,
                 column_families=families,
                 access_type=AccessType.read_only(),
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,7 +50,13 @@ async def test_a_node_without_its_disk_is_kept_out(tmp_path: Path) -> None:
         await cluster.kill("n2")
         async with opened("lost-disk.md", cluster) as book:
             await book.run("See")
-            shutil.rmtree(cluster.nodes["n2"].data_path)
+            data = cluster.nodes["n2"].data_path
+            manifest = next((data / "shard-0").glob("MANIFEST-*"))
+            content = bytearray(manifest.read_bytes())
+            content[len(content) // 3] ^= 0x5A
+            manifest.write_bytes(content)
+            await book.run("See what is damaged")
+            await book.run("Set it aside")
             cluster.start("n2")
 
             async def refused() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
 from codeq_cluster.node_outages import Outages, Reason, free_bytes_of
 
 MIB = 2**20
@@ -106,10 +106,10 @@ async def test_a_failed_write_takes_all_out() -> None:
     stage.outages.failed(1, BROKEN)
     assert {1: Reason.STORAGE_FAILED} == stage.reasons()
     await stage.outages.look()
-    assert ["0 out"] == stage.story
+    assert ["1 out", "0 out"] == stage.story
     assert "the disk failed under shard 1" == stage.outages.out[0].text
     await stage.outages.look()
-    assert ["0 out"] == stage.story
+    assert ["1 out", "0 out"] == stage.story
 
     assert ["0 back", "1 back"] == await stage.later()
     assert {} == stage.reasons()
@@ -163,6 +163,22 @@ async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
 
     assert Reason.GIVEN_UP is stage.reasons()[0]
     assert ["1 back"] == await stage.later()
+
+
+async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
+    """Whoever met it; and however often it is met from then on."""
+    stage = Stage()
+    damage = StorageDamaged("reading rows: Corruption: block checksum mismatch")
+
+    stage.outages.failed(1, damage)
+    stage.outages.failed(1, damage)
+    await stage.outages.look()
+
+    assert ["1 out"] == stage.story
+    assert {1: Reason.GIVEN_UP} == stage.reasons()
+    assert "block checksum mismatch" in stage.outages.out[1].text
+    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[1].text
+    assert [] == await stage.later()
 
 
 async def test_pauses_grow_and_are_bounded() -> None:

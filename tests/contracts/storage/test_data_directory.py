@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused
-from codeq_cluster.storage.directory import DataDirectory, open_directory
+from codeq_cluster.storage.directory import (
+    DataDirectory,
+    aside_path,
+    held_directory,
+    open_directory,
+    set_aside,
+)
 
 
 def opened(path: Path, *, cluster: str = "c", node: str = "n1", shards: int = 2) -> DataDirectory:
@@ -100,6 +106,54 @@ def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
 
     with opened(tmp_path / "d") as directory:
         assert 1 == directory.incarnation & 0xFFFFFFFF
+
+
+def test_data_set_aside_leaves_a_directory_of_another_identity(tmp_path: Path) -> None:
+    """Nothing is deleted, the peers can tell it from what was, and a second time has a name too."""
+    path = tmp_path / "d"
+    with opened(path) as directory:
+        before = directory.incarnation >> 32
+        (directory.shard_path(1) / "CURRENT").write_text("kept")
+    (path / "node.log").write_text("a log")
+
+    for _ in range(2):
+        aside = aside_path(path)
+        with held_directory(path):
+            set_aside(path, aside)
+        with opened(path) as directory:
+            assert before != directory.incarnation >> 32
+            assert not any(directory.shard_path(1).iterdir())
+
+    first, second = sorted(path.glob("damaged-*"))
+    assert "kept" == (first / "shard-1" / "CURRENT").read_text()
+    assert (second / "node.json").exists()
+    assert "a log" == (path / "node.log").read_text()
+
+
+def test_data_set_aside_by_half_is_refused_until_it_is_done(tmp_path: Path) -> None:
+    """A crash on the way leaves no directory that a node would take for its own."""
+    path = tmp_path / "d"
+    with opened(path) as directory:
+        (directory.shard_path(1) / "CURRENT").write_text("kept")
+    (path / "damaged-by-half").mkdir()
+    (path / "node.json").rename(path / "damaged-by-half" / "node.json")
+
+    with pytest.raises(DataDirectoryRefused, match="not empty"):
+        opened(path)
+    with held_directory(path):
+        set_aside(path, aside_path(path))
+
+    opened(path).close()
+
+
+def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
+    """The node that runs is stopped first."""
+    with (
+        opened(tmp_path / "d"),
+        pytest.raises(DataDirectoryRefused, match="in use"),
+        held_directory(tmp_path / "d"),
+    ):
+        raise AssertionError("held twice")
 
 
 def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:

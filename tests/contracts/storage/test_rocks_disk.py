@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.testing.small_disk import small_disk
 
@@ -120,6 +120,26 @@ def test_damage_in_the_middle_of_the_log_is_not_skipped(tmp_path: Path) -> None:
         open_rocks(tmp_path / "s")
     assert "\n" not in str(refused.value)
     assert "in use" not in str(refused.value)
+
+
+def test_damage_in_a_table_is_told_whoever_reads(tmp_path: Path) -> None:
+    """The read fails as damage, and whoever looks after the shard hears of it."""
+    shard = filled(tmp_path / "s")
+    shard.log.write([(b"9%d" % n, os.urandom(5000)) for n in range(10, 20)], sync=True)
+    shard.close()
+    table = max((tmp_path / "s").glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0x5A
+    table.write_bytes(content)
+    shard = open_rocks(tmp_path / "s")
+    met: list[StorageDamaged] = []
+    shard.log.on_damage = met.append
+
+    with pytest.raises(StorageDamaged, match="Corruption") as raised:
+        shard.log.scan(b"", b"\xff", limit=99, bytes_max=2**20)
+
+    assert [raised.value] == met
+    shard.close()
 
 
 def test_a_directory_without_its_table_of_contents_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
 from codeq_cluster.raft.journal import NO_OP, Journal, rows_after_snapshot, stored_term
 from codeq_cluster.testing.sim_disk import SimDisk
 
@@ -206,7 +206,7 @@ def test_damage_after_the_start_is_noticed_when_read() -> None:
     journal = opened(disk, cache_bytes_max=50)
     disk.damage(row(10), lambda value: value[:-1] + b"!")
 
-    with pytest.raises(SafetyViolated, match="damaged near entry 10"):
+    with pytest.raises(StorageDamaged, match="damaged near entry 10"):
         journal.read(10, count=1, bytes_max=100)
 
 

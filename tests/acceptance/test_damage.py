@@ -1,0 +1,186 @@
+"""Damage: a node whose files are not what was written refuses to serve them, and says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import PRODUCER_TOKEN, LocalCluster, NodeProcess, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WITHIN_S = 60.0
+# Incompressible, and so many that the state reaches the disk's files.
+TASKS = 12
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    """Run three nodes of one shard, of which n2 is stopped; `whole` beside its data is a copy."""
+    settings = {"store": {"memtableBytes": 2**20}}
+    cluster = LocalCluster(tmp_path_factory.mktemp("damage"), shards=1, settings=settings)
+    async with cluster:
+        await fill(cluster)
+        # The tables are made when a node starts on what its log holds, its log after that.
+        assert 0 == await cluster.stop("n2")
+        cluster.start("n2")
+        await cluster.wait_ready()
+        await fill(cluster)
+        await cluster.kill("n2")
+        data = cluster.nodes["n2"].data_path
+        shutil.copytree(data, data.parent / "whole")
+        yield cluster
+
+
+@pytest.fixture
+def node(filled: LocalCluster) -> NodeProcess:
+    """Return n2, stopped, its data as it left it."""
+    node = filled.nodes["n2"]
+    shutil.rmtree(node.data_path)
+    shutil.copytree(node.directory / "whole", node.data_path)
+    node.log_path.write_text("")
+    return node
+
+
+async def fill(cluster: LocalCluster) -> None:
+    """Create tasks of a hundred kilobytes each."""
+    async with Client(cluster.urls) as client:
+        for n in range(TASKS):
+            answer = await client.create(
+                "n1", PRODUCER_TOKEN, "filled", payload={"n": n, "text": f"{n:x}" * 100_000}
+            )
+            assert answer.outcome is Outcome.OK, answer
+    await cluster.wait_converged()
+
+
+def flip(file: Path, place: float) -> None:
+    """Change a byte at a part of the file's length."""
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * place)] ^= 0x5A
+    file.write_bytes(content)
+
+
+def newest_log(data: Path) -> Path:
+    """Return the write-ahead log that holds most."""
+    return max((data / "shard-0").glob("*.log"), key=lambda file: file.stat().st_size)
+
+
+def flip_log(data: Path) -> None:
+    """Change the middle of the write-ahead log."""
+    flip(newest_log(data), 0.5)
+
+
+def flip_manifest(data: Path) -> None:
+    """Change the list of files."""
+    flip(next((data / "shard-0").glob("MANIFEST-*")), 0.3)
+
+
+def flip_table(data: Path) -> None:
+    """Change the middle of every table: the log is in one of them."""
+    tables = list((data / "shard-0").glob("*.sst"))
+    assert tables
+    for table in tables:
+        flip(table, 0.4)
+
+
+def flip_identity(data: Path) -> None:
+    """Change the first byte of what says whose data this is."""
+    flip(data / "node.json", 0.0)
+
+
+def repair(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "codeq_cluster.cli.main", "repair"),
+            *("--data-dir", str(data), *flags),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def names(directory: Path) -> set[str]:
+    """Return what is in a directory."""
+    return {file.name for file in directory.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (flip_log, "shard 0"),
+        (flip_manifest, "shard 0"),
+        (flip_table, "shard 0"),
+        (flip_identity, "node.json"),
+    ],
+)
+async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
+    filled: LocalCluster, node: NodeProcess, damage: Callable[[Path], None], named: str
+) -> None:
+    """One line names what is damaged and the command, which moves it away and deletes nothing."""
+    damage(node.data_path)
+    before = names(node.data_path)
+    filled.start("n2")
+
+    async def refused() -> bool:
+        return not node.running or "replica is out" in node.log_path.read_text()
+
+    await until(refused, within_s=WITHIN_S, what="n2 refusing to serve")
+    held = repair(node.data_path) if node.running else None
+    ended = await filled.stop("n2") if node.running else node.process and node.process.wait()
+    said = node.log_path.read_text()
+    looked = repair(node.data_path)
+    kept = names(node.data_path)
+    forced = ["--force"] if damage is flip_identity else []
+    done = repair(node.data_path, "--yes", "--json", *forced)
+    aside = Path(json.loads(done.stdout)["setAside"])
+
+    assert ended == (1 if held is None else 0)
+    assert held is None or "in use by another process" in held.stderr
+    assert named in said or "shard-0" in said or '"shard": 0' in said
+    assert f"codeq-cluster repair --data-dir {node.data_path}" in said
+    assert (1, 0) == (looked.returncode, done.returncode), done.stderr
+    assert named.replace(" ", "-") in looked.stdout
+    assert before <= kept
+    assert {"LOCK", aside.name} == names(node.data_path)
+    assert kept - {"LOCK"} == names(aside)
+    assert 1 == repair(node.data_path, "--yes").returncode
+
+
+async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
+    """A node that is well has promised things that only its data knows."""
+    before = names(node.data_path)
+
+    looked, refused = repair(node.data_path), repair(node.data_path, "--yes")
+
+    assert (0, 1) == (looked.returncode, refused.returncode)
+    assert "nothing is wrong" in looked.stderr
+    assert "--force" in refused.stderr
+    assert before == names(node.data_path)
+
+
+async def test_a_torn_tail_is_cut_and_the_node_starts(
+    filled: LocalCluster, node: NodeProcess
+) -> None:
+    """A crash tears the last record of the log: what follows comes from the peers."""
+    log = newest_log(node.data_path)
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 3)
+    filled.start("n2")
+    await filled.wait_ready()
+    await filled.wait_converged()
+
+    async with Client(filled.urls) as client:
+        done = await client.create("n2", PRODUCER_TOKEN, "filled")
+    await filled.kill("n2")
+    assert Outcome.OK is done.outcome
