@@ -1,0 +1,95 @@
+"""Reports: one page that needs nothing else, and shows what is broken with the events of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jepsen_lite.checker.validity import Demands
+from jepsen_lite.cli import main
+from jepsen_lite.history import dump
+from jepsen_lite.report import write
+from jepsen_lite.running import Options, Run, check, command_of, enter_in_ledger
+from jepsen_lite.simulated import Flaw, history
+
+
+def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
+    """Leave a run of a simulated broker in a directory, as a real one would be left."""
+    options = Options(
+        workload="lifecycle",
+        nemeses=("kill",),
+        nodes=1,
+        shards=2,
+        seconds=30,
+        rate=0,
+        seed=3,
+        source=".",
+    )
+    about = Run(
+        options=options,
+        begun="2026-01-01T00:00:00+00:00",
+        commit="0" * 12,
+        host="none",
+        python="3.11",
+        network="none",
+        demands=Demands(ok={}, faults={}),
+        command=command_of(options),
+    )
+    (directory / "run.json").write_bytes(msgspec.json.encode(about))
+    dump(history(3, creates=80, flaw=flaw), directory / "history.ndjson")
+    return directory
+
+
+def test_a_page_shows_what_is_broken(tmp_path: Path) -> None:
+    """The verdict, the violated guarantee with its events, and how to run it again."""
+    page = write(recorded(tmp_path, flaw=Flaw.LOSES)).read_text()
+
+    assert '<h2 id="G1">G1 broken' in page
+    assert "was acknowledged and is gone" in page
+    assert '<span class="verdict violation">violation</span>' in page
+    assert "python -m jepsen_lite run -w lifecycle -n kill" in page
+    assert page.count("<svg") >= 5
+
+
+def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
+    """No script, style, image or font is fetched."""
+    page = write(recorded(tmp_path, flaw=None)).read_text()
+
+    assert not re.search(r"<script|<link|<img|@import|url\(|src=", page)
+    assert not re.search(r'href="[^#]', page)
+    assert "broken" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+def test_a_run_that_is_judged_again_gets_the_same_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`check` writes them down and ends with the status that they mean."""
+    status = main(["check", str(recorded(tmp_path, flaw=Flaw.LOSES))])
+    written = json.loads((tmp_path / "results.json").read_text())
+
+    assert status == 1
+    assert written["exit"] == "violation"
+    assert "G1" in {v["guarantee"] for v in written["verdicts"] if v["valid"] is False}
+    assert "was acknowledged and is gone" in capsys.readouterr().out
+
+
+def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
+    """With what was done, what was found and how to find it again."""
+    directory = recorded(tmp_path, flaw=Flaw.LOSES)
+    for _ in range(2):
+        enter_in_ledger(directory, check(directory), tmp_path / "ledger.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+
+    assert len(lines) == 2
+    assert lines[0]["seed"] == 3
+    assert lines[0]["verdict"] == "violation"
+    assert lines[0]["acknowledged"] > 80
+
+
+def test_a_crash_of_the_harness_is_no_violation(tmp_path: Path) -> None:
+    """Its status is one of its own."""
+    assert main(["check", str(tmp_path / "nothing")]) == 3
