@@ -51,7 +51,12 @@ class DbFailed(RuntimeError):
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """One node: its files, its disk, and its process while it has one."""
+    """One node: its files, its disk, and its process while it has one.
+
+    Attributes:
+        damaged: Its disk was corrupted.
+        refused: It found its disk damaged and would not serve; it is left alone from then on.
+    """
 
     id: str
     address: str
@@ -59,6 +64,8 @@ class Node:
     disk: Disk
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     paused: bool = False
+    damaged: bool = False
+    refused: bool = False
     starts: int = 0
 
     @property
@@ -169,6 +176,11 @@ class Db:
             self._http = None
 
     @property
+    def serving(self) -> list[str]:
+        """Every node but those that refused to serve."""
+        return [node.id for node in self.nodes.values() if not node.refused]
+
+    @property
     def urls(self) -> dict[str, str]:
         """Base URL of every node."""
         return {node.id: f"http://{node.address}:{HTTP_PORT}" for node in self.nodes.values()}
@@ -252,6 +264,22 @@ class Db:
             await self.kill(name)
         return sum([await asyncio.to_thread(self.nodes[name].disk.cut_power) for name in names])
 
+    async def retire_damaged(self, *, within_s: float) -> list[str]:
+        """Stop what is damaged and not ready in time, as an operator would; return who that is."""
+        gone = []
+        for node in self.nodes.values():
+            if not node.damaged or node.refused:
+                continue
+
+            async def ready(name: str = node.id) -> bool:
+                return await self.ready(name)
+
+            if not await until(ready, within_s=within_s):
+                await self.stop(node.id)
+                node.refused = True
+                gone.append(node.id)
+        return gone
+
     def shift_clock(self, name: str, shift_s: float) -> None:
         """Move a node's clock, from the next look at it on; 0 sets it right."""
         assert self._clocks
@@ -269,7 +297,7 @@ class Db:
         Raises:
             DbFailed: One was not in time, or ended.
         """
-        waited = tuple(names or self.nodes)
+        waited = tuple(names or self.serving)
 
         async def are_ready() -> bool:
             for name in waited:
@@ -323,7 +351,7 @@ class Db:
 
     async def converged(self) -> bool:
         """Tell whether all nodes say the same of every shard, and every shard has its leader."""
-        told = [await self.groups(name) for name in self.nodes]
+        told = [await self.groups(name) for name in self.serving]
         if any(groups is None for groups in told):
             return False
         states = {tuple((g.shard, g.applied, g.digest) for g in groups or ()) for groups in told}

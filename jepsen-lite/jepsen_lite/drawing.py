@@ -32,6 +32,7 @@ _FAULTS = {
     "disk-slow": "#e9dca0",
     "disk-full": "#d9c36f",
     "disk-error": "#c9a83f",
+    "corrupt": "#8f6fc9",
     "clock": "#e9a0d0",
 }
 

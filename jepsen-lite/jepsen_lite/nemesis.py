@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from jepsen_lite.damage import Damage, damage
 from jepsen_lite.db import START_WITHIN_S, Db, DbFailed, until
 from jepsen_lite.disk import DiskFault
 from jepsen_lite.history import Args, F, Out, Recorder, Type
@@ -95,8 +96,8 @@ class Nemesis(ABC):
 
     @property
     def names(self) -> list[str]:
-        """Every node."""
-        return list(self.db.nodes)
+        """Every node that is not out for good."""
+        return self.db.serving
 
     async def one(self, rng: random.Random) -> str:
         """Return a node, half of the time one that leads a shard."""
@@ -106,12 +107,12 @@ class Nemesis(ABC):
     async def some(self, rng: random.Random, shapes: Sequence[str]) -> tuple[str, list[str]]:
         """Return a shape and the nodes it means."""
         shape = rng.choice(shapes)
-        majority = len(self.names) // 2 + 1
+        majority = len(self.db.nodes) // 2 + 1
         match shape:
             case "one":
                 return shape, [await self.one(rng)]
             case "minority":
-                return shape, sorted(rng.sample(self.names, len(self.names) - majority))
+                return shape, sorted(rng.sample(self.names, len(self.db.nodes) - majority))
             case "majority":
                 return shape, sorted(rng.sample(self.names, majority))
             case _:
@@ -462,6 +463,68 @@ class DiskError(_DiskNemesis):
     fault = DiskFault.ERROR
 
 
+class Corrupt(Nemesis):
+    """Damage on the disk of a node that is down: flipped bits, a lost tail, a page of zeros.
+
+    Of all nodes a minority at most is damaged. One that refuses to serve has contained the damage
+    and stays out; one that serves must be as good as any.
+    """
+
+    name = "corrupt"
+    target = "process"
+    moves_leaders = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._damage: Damage | None = None
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a node and the damage; nobody once a minority is damaged."""
+        minority = (len(self.db.nodes) - 1) // 2
+        damaged = [name for name in self.names if self.db.nodes[name].damaged]
+        full = sum(node.damaged for node in self.db.nodes.values()) >= minority
+        names = damaged if full else self.names
+        if not names:
+            return Strike(nodes=())
+        name = rng.choice(names)
+        self._damage = Damage(
+            kind=rng.choice(("flip", "flip", "truncate", "zero")),
+            of=rng.choice(("*.sst", "*.log", "MANIFEST-*", "*")),
+            draw=rng.random(),
+        )
+        detail = f"{self._damage.kind} {self._damage.of}"
+        return Strike(nodes=(name,), detail=detail, hold_s=rng.uniform(0, 4))
+
+    async def begin(self, strike: Strike) -> int:
+        """Kill it and do the damage."""
+        if not strike.nodes or self._damage is None:
+            return 0
+        [name] = strike.nodes
+        await self.db.kill(name)
+        self.db.nodes[name].damaged = True
+        return int(damage(self.db.nodes[name].data, self._damage))
+
+    async def end(self, strike: Strike) -> int:
+        """Start it: it becomes ready, or it ends and says why."""
+        for name in strike.nodes:
+            self.db.start(name)
+            settled = _ReadyOrGone(self.db, name)
+            await until(settled, within_s=START_WITHIN_S)
+            if not self.db.nodes[name].running:
+                self.db.nodes[name].refused = True
+                self.db.nodes[name].process = None
+        return 0
+
+
+class _ReadyOrGone:
+    def __init__(self, db: Db, name: str) -> None:
+        self._db = db
+        self._name = name
+
+    async def __call__(self) -> bool:
+        return not self._db.nodes[self._name].running or await self._db.ready(self._name)
+
+
 class Clock(Nemesis):
     """A node's clock jumps, forth or back, and jumps home."""
 
@@ -538,6 +601,7 @@ KINDS: Mapping[str, type[Nemesis]] = {
         DiskSlow,
         DiskFull,
         DiskError,
+        Corrupt,
         Clock,
         Idle,
     )

@@ -38,6 +38,7 @@ RECOVER_S = 18.0
 CONVERGE_S = 60.0
 OBSERVE_S = 0.5
 SETTLED_S = 5.0
+RETIRE_AFTER_S = 10.0
 SETTLE_WITHIN_S = 40.0
 TOLD_WITHIN_S = 60.0
 # A fault of one kind takes about so long with the calm around it.
@@ -192,7 +193,11 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         over.set()
         await load
         sink.fails = False
-        stuck = [node.id for node in db.nodes.values() if not node.running]
+        retired = await db.retire_damaged(within_s=RETIRE_AFTER_S)
+        if retired:
+            phase("retired", ", ".join(retired))
+        workload.nodes = db.serving
+        stuck = [name for name in db.serving if not db.nodes[name].running]
         if stuck:
             phase("died", ", ".join(stuck))
         if await until(db.converged, within_s=CONVERGE_S):
@@ -226,9 +231,10 @@ class _Settled:
 async def _examine(db: Db, recorder: Recorder) -> None:
     """Let all nodes die at one instant, at rest, and record what they have on their disks."""
     await db.kill_all()
-    for node in db.nodes.values():
+    for name in db.serving:
+        node = db.nodes[name]
         groups = await asyncio.to_thread(states, node.data, node.directory / "autopsy")
-        recorder.record(AUTOPSY, F.STATUS, Type.INFO, node=node.id, out=Out(groups=groups))
+        recorder.record(AUTOPSY, F.STATUS, Type.INFO, node=name, out=Out(groups=groups))
 
 
 class _Told:

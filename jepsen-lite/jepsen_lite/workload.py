@@ -232,6 +232,8 @@ class Workload:
 
     def __init__(self, mix: Mix, client: Client, *, seed: int, shards: int) -> None:
         self.known = Known()
+        # Asked at the end; a node that is out for good answers nobody.
+        self.nodes = list(client.nodes)
         self._mix = mix
         self._client = client
         self._seed = seed
@@ -474,7 +476,7 @@ class Workload:
     async def _empty(self) -> bool:
         process = Process("empty", self._seed)
         worker = f"worker-{WORKERS_MAX - 1}"
-        for node in self._client.nodes:
+        for node in self.nodes:
             for _ in range(EMPTY_POLLS):
                 answer = await self._claim(process, worker, 0, node=node, lease_s=5)
                 if answer.type is not Type.OK or answer.out.task:

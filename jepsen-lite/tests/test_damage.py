@@ -1,0 +1,52 @@
+"""Damage: one file is another one, and nothing else is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jepsen_lite.damage import Damage, _damaged, damage
+
+
+@given(st.binary(min_size=1, max_size=20_000), st.floats(0, 1, exclude_max=True), st.booleans())
+def test_flips_and_lost_tails_always_change_something(
+    content: bytes, where: float, flip: bool
+) -> None:
+    """Flips keep the length, a lost tail is one byte at least."""
+    after = _damaged(content, "flip" if flip else "truncate", where)
+
+    assert after != content
+    assert len(after) == len(content) if flip else len(after) < len(content)
+
+
+def test_a_page_of_zeros_keeps_the_length() -> None:
+    """And what is around it."""
+    content = b"x" * 10_000
+    after = _damaged(content, "zero", 0.5)
+
+    assert len(after) == len(content)
+    assert after.count(0) == 4096
+    assert after[:4096] == content[:4096]
+
+
+def test_one_file_is_struck(tmp_path: Path) -> None:
+    """Of those that the pattern names, however deep."""
+    for name in ("shard-0/1.sst", "shard-0/2.sst", "shard-0/3.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"content")
+
+    assert damage(tmp_path, Damage(kind="flip", of="*.sst", draw=0.9))
+    assert (tmp_path / "shard-0/1.sst").read_bytes() == b"content"
+    assert (tmp_path / "shard-0/2.sst").read_bytes() != b"content"
+    assert (tmp_path / "shard-0/3.log").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("name", ["LOCK", "LOG", "empty.sst"])
+def test_files_that_hold_nothing_are_left_alone(tmp_path: Path, name: str) -> None:
+    """Damage to them would count as a fault and be none."""
+    (tmp_path / name).write_bytes(b"" if name == "empty.sst" else b"text")
+
+    assert not damage(tmp_path, Damage(kind="flip", of="*", draw=0.0))
