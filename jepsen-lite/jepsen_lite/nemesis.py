@@ -24,6 +24,7 @@ _CALM_S = (3.0, 9.0)
 _CUT = Shape(cut=True)
 # After its start, for a node that must.
 FETCHES_WITHIN_S = 20.0
+CLOCK_SEEN_WITHIN_S = 3.0
 
 
 class Strike(Struct, frozen=True, kw_only=True):
@@ -552,12 +553,16 @@ class Clock(Nemesis):
         """Move the clocks; the nodes' own answers tell their time."""
         for name, shift_s in self._shifts.items():
             self.db.shift_clock(name, shift_s)
-        told = [await self.db.clock_ahead_s(name) for name in strike.nodes]
+        await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
+        return sum([await self._has_moved(name) for name in strike.nodes])
+
+    async def _moved(self) -> bool:
+        return all([await self._has_moved(name) for name in self._shifts])
+
+    async def _has_moved(self, name: str) -> bool:
         # A node tells whole seconds; a smaller shift cannot be seen and is believed.
-        return sum(
-            ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
-            for name, ahead_s in zip(strike.nodes, told, strict=True)
-        )
+        ahead_s = await self.db.clock_ahead_s(name)
+        return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
 
     async def end(self, strike: Strike) -> int:
         """Set the clocks right."""

@@ -87,6 +87,18 @@ def test_a_calibration_with_failures_is_unknown() -> None:
     assert judge(story.history(), DEMANDS).exit is Exit.UNKNOWN
 
 
+@pytest.mark.parametrize(("slow", "expected"), [(False, Exit.VIOLATION), (True, Exit.UNKNOWN)])
+def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None:
+    """What took too long proves nothing where everything does."""
+    story = run(until="end")
+    if slow:
+        for n in range(60):
+            story.create(f"s{n}", (1, 2.9))
+    story.create("late", (5, 20), Type.INFO, deadline_ms=1000)
+
+    assert judge(story.history(), DEMANDS).exit is expected
+
+
 def test_a_violation_outweighs_what_a_run_lacks() -> None:
     """A lost task is a lost task, however short the run."""
     judgement = judge(run(lost=True, kills=0).history(), DEMANDS)

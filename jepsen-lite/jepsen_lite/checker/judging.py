@@ -21,7 +21,7 @@ from jepsen_lite.checker.liveness import (
 from jepsen_lite.checker.order import first_in_first_out, higher_first
 from jepsen_lite.checker.register import happened_at_moments
 from jepsen_lite.checker.replicas import converge
-from jepsen_lite.checker.validity import Demands, shortcomings
+from jepsen_lite.checker.validity import Demands, shortcomings, starved
 from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
 from jepsen_lite.checker.webhooks import told
 from jepsen_lite.operations import History
@@ -50,6 +50,10 @@ PROMISES = {
     "G21": "webhooks at least once, and true",
     "G22": "every request is answered honestly and in time",
 }
+
+
+# Promises of how long something takes, on a machine that lets it.
+TIMELY = ("G9", "G11", "G20", "G22")
 
 
 class Exit(IntEnum):
@@ -107,6 +111,9 @@ def verdicts(history: History) -> dict[str, Verdict]:
 def judge(history: History, demands: Demands) -> Judgement:
     """Judge a run: a violation outweighs everything, and a run that did too little is no proof."""
     found = verdicts(history)
+    if starved(history):
+        # What took too long may have waited for the machine.
+        found |= {name: unknown(name, "the machine was too busy") for name in TIMELY}
     missing = shortcomings(history, demands)
     missing += [
         f"{name} could not be judged: {found[name].note or 'nothing to judge'}"
