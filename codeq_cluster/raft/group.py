@@ -476,7 +476,8 @@ class RaftGroup:
             self._lead()
         else:
             self._barriers.fail()
-            self._journal.trim(min(self._memory.floor, self._applied))
+            if not self._doubts.open:
+                self._journal.trim(min(self._memory.floor, self._applied))
         if self._journal.promising:
             self._flush()
         else:
@@ -595,7 +596,9 @@ class RaftGroup:
         if self._barriers.wanted and self._led_term == term:
             self._schedule_after_this()
         self._hand_over()
-        self._forget()
+        if settled:
+            # Whoever has yet to say which state is right needs the log to get there.
+            self._forget()
 
     def _start_round(self) -> None:
         self._barriers.start(index=self._engine.commit_index(), node_id=self._node_id)

@@ -402,9 +402,11 @@ class SimCluster:
     def _check_promises(self, node_id: str) -> None:
         """Check that a node holds what it said it holds, or a newer term's entry there."""
         index, term = self._promises[node_id].entry
-        found = self._log(node_id).term_at(index)
-        first = self._log(node_id).first
-        if index >= first and (found is None or found < term):
+        log = self._log(node_id)
+        found = log.term_at(index)
+        # A log that ends before it has a newer leader's entry where the dropped ones began.
+        held = log.last_term if found is None else found
+        if index >= log.first and (held < term or (found is None and held == term)):
             raise InvariantViolated(
                 f"{node_id} said it holds entry {index} of term {term}, after a restart it has "
                 f"{'nothing' if found is None else f'term {found}'} there"
