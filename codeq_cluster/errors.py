@@ -99,6 +99,20 @@ class TooMany(CodeqError):
         super().__init__(self.text)
 
 
+class MembershipRefused(CodeqError):
+    """A change of the cluster's nodes is unsafe or makes no sense; nothing was done.
+
+    Attributes:
+        code: Stable.
+        retryable: It may be possible later.
+    """
+
+    def __init__(self, text: str, *, code: str, retryable: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.retryable = retryable
+
+
 class OperationTooLarge(CodeqError):
     """What the operation would write does not fit an entry of the log; nothing was done."""
 

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from codeq_cluster.api.app import make_app
 from codeq_cluster.api.server import HttpServer
@@ -46,13 +47,15 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
+from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
 from codeq_cluster.node_outages import Outages, out_of_room
 from codeq_cluster.outbound import Sender, Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.journal import stored_term
+from codeq_cluster.raft.journal import stored_place
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
+from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.replica import ShardReplica
 from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
@@ -63,6 +66,7 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tasks import TaskObserver
 from codeq_cluster.telemetry.tracing import Tracing, start_tracing
 from codeq_cluster.wire import Mesh, http_certificates, link_certificates
+from codeq_cluster.wire.certificates import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +95,6 @@ class Node:
     def __init__(self, settings: NodeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
-        self._peers = {peer.id: peer for peer in settings.peers}
         self._stack = contextlib.AsyncExitStack()
         self._shards: list[RocksShard] = []
         self._engines: list[Engine] = []
@@ -146,13 +149,9 @@ class Node:
         stack = self._stack
 
         # The certificates: a node that cannot prove itself does not begin.
-        self._http_tls = http_certificates(settings.tls)
-        self._link_tls = link_certificates(settings.link_tls, node_id=settings.node_id)
         watching = Background()
         stack.push_async_callback(watching.stop)
-        certificates = [known for known in (self._http_tls, self._link_tls) if known is not None]
-        for known in certificates:
-            watching.spawn(known.watch())
+        certificates = self._read_certificates(watching)
 
         # Spans, when there is a collector for them.
         self._start_tracing()
@@ -177,19 +176,12 @@ class Node:
         catalogue = Catalogue()
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
         self._make_engines(waiters, catalogue)
-        catalogue.attach(
-            [store.state for store in self._shards],
-            [partial(_replica, engine) for engine in self._engines],
-        )
-        catalogue.on_open(
-            lambda tenant, queue: waiters.work(
-                tenant,
-                queue,
-                catalogue.claimable(tenant, queue, catalogue.ready(tenant, queue)),
-            )
-        )
+        self._attach(catalogue, waiters)
 
         # The link; it begins to carry messages when it is started below.
+        self._members = NodeMembers(
+            settings, directory, groups=self._groups, replicas=self._engines
+        )
         mesh = self._make_mesh(directory)
         forwarder = Forwarder(
             node_id=settings.node_id,
@@ -212,8 +204,7 @@ class Node:
             group = RaftGroup(
                 shard=shard,
                 node_id=settings.node_id,
-                nodes=[peer.id for peer in settings.peers],
-                preferred=settings.peers[shard % len(settings.peers)].id,
+                founding=self._members.founding,
                 incarnation=directory.incarnation,
                 store=self._shards[shard].log,
                 machine=engine,
@@ -229,6 +220,7 @@ class Node:
                 on_behind=partial(self._on_behind, shard),
                 on_diverged=partial(self._on_diverged, shard),
                 on_storage_failed=partial(self._on_storage_failed, shard),
+                on_members=self._members.changed,
             )
             engine.attach(group)
             self._groups.append(group)
@@ -240,8 +232,10 @@ class Node:
         for engine in self._engines:
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
+        self._served |= self._members.attach(mesh)
         await mesh.start()
         stack.push_async_callback(mesh.stop)
+        watching.spawn(self._members.take_part())
 
         # Where artifacts are kept.
         files = self._open_artifacts()
@@ -286,6 +280,7 @@ class Node:
                 tracing=self._tracing,
                 targets=targets,
                 cluster=transfers,
+                members=self._members.members,
                 artifacts=None if files is None else files.kept,
                 backups=self._open_backups(directory, forwarder, catalogue, background),
             ),
@@ -299,6 +294,15 @@ class Node:
         await self._http.start()
         stack.push_async_callback(self._http.stop)
         log.info("serving", extra={"node": settings.node_id, "port": self._http.port})
+
+    def _read_certificates(self, watching: Background) -> list[Certificates[Any]]:
+        settings = self.settings
+        self._http_tls = http_certificates(settings.tls)
+        self._link_tls = link_certificates(settings.link_tls, node_id=settings.node_id)
+        found = [known for known in (self._http_tls, self._link_tls) if known is not None]
+        for known in found:
+            watching.spawn(known.watch())
+        return found
 
     def _start_tracing(self) -> None:
         settings = self.settings
@@ -381,6 +385,19 @@ class Node:
             engine.on_rows(waiters.rows)
             engine.on_leader(partial(self.metrics.leader_changed, shard))
             self._engines.append(engine)
+
+    def _attach(self, catalogue: Catalogue, waiters: Waiters) -> None:
+        catalogue.attach(
+            [store.state for store in self._shards],
+            [partial(_replica, engine) for engine in self._engines],
+        )
+        catalogue.on_open(
+            lambda tenant, queue: waiters.work(
+                tenant,
+                queue,
+                catalogue.claimable(tenant, queue, catalogue.ready(tenant, queue)),
+            )
+        )
 
     def _open_artifacts(self) -> ArtifactFiles | None:
         store = open_store(self.settings.artifacts)
@@ -496,7 +513,7 @@ class Node:
                 shard=shard,
                 store=store,
                 incoming=incoming_path(directory.shard_path(shard)),
-                term_at=stored_term,
+                log_at=stored_place,
             )
             for shard, store in enumerate(self._shards)
         ]
@@ -584,12 +601,13 @@ class Node:
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
             secret=settings.cluster_secret,
-            peers={peer.id: peer.link for peer in settings.peers if peer.id != settings.node_id},
+            peers=self._members.links(),
             host=settings.link_host,
             port=settings.link_port,
             settings=settings.link,
             incarnation=directory.incarnation,
-            recognises=directory.recognises,
+            address=self._members.me.link,
+            recognises=self._members.recognises,
             certificates=self._link_tls,
             on_raft=on_raft,
             on_up=on_up,
@@ -602,7 +620,7 @@ class Node:
         settings = self.settings
         self._quotas = Quotas(
             node_id=settings.node_id,
-            nodes=len(settings.peers),
+            nodes=lambda: len(self._members.known()),
             replicas=self._engines,
             calls=mesh,
             limits=RateLimits(settings.rate_limit),
@@ -671,6 +689,8 @@ class Node:
             status = group.status()
             if status.shard in out:
                 reasons.append(f"shard {status.shard}: {out[status.shard].text}")
+            elif not status.voting:
+                reasons.append(self._not_voting(status))
             elif status.in_doubt:
                 others = ", ".join(status.in_doubt)
                 reasons.append(
@@ -684,16 +704,30 @@ class Node:
                 reasons.append(f"shard {status.shard} is {behind} entries behind")
         return reasons
 
+    def _not_voting(self, status: GroupStatus) -> str:
+        shard, me = status.shard, self._members.me.id
+        members = self._groups[shard].membership
+        if not members.members:
+            return f"shard {shard} does not know its members yet"
+        if members.of(me) is None:
+            return f"shard {shard}: {me} is no member of this cluster"
+        return f"shard {shard} is being copied to this node"
+
     def _status_of(self, group: RaftGroup) -> ShardStatus:
         settings = self.settings
         status = group.status()
-        own = self._peers[settings.node_id]
-        leader = self._peers.get(status.leader or "")
+        known = self._members.known()
+        own = self._members.me
+        leader = known.get(status.leader or "")
         return ShardStatus(
             shard_idx=status.shard,
             is_leader=status.is_leader,
             self_id=settings.node_id,
             self_addr=own.link,
+            self_http_addr=own.http,
+            voting=status.voting,
+            preferred=status.preferred or "",
+            changing=status.changing,
             leader_id=leader.id if leader else "",
             leader_addr=leader.link if leader else "",
             leader_http_addr=leader.http if leader else "",
@@ -705,7 +739,14 @@ class Node:
             log_bytes=status.log_bytes,
             durability=settings.raft.durability.value,
             peers=tuple(
-                PeerStatus(id=peer.id, connected=peer.connected, match_index=peer.match_index)
+                PeerStatus(
+                    id=peer.id,
+                    addr=known[peer.id].link,
+                    http_addr=known[peer.id].http,
+                    voter=peer.voter,
+                    connected=peer.connected,
+                    match_index=peer.match_index,
+                )
                 for peer in status.peers
             ),
         )

@@ -57,7 +57,7 @@ class ShardReplica:
             and self._group.wants_snapshot(index, term)
         )
 
-    async def exchange(self, index: int, term: int) -> bool:
+    async def exchange(self, index: int, term: int, members: bytes) -> bool:
         """Put the received snapshot in the place of the state, and go on from there.
 
         False when it leads this replica forward no more; then nothing has changed.
@@ -73,7 +73,7 @@ class ShardReplica:
             if failure is not None:
                 raise StorageFailed(f"before a snapshot took its place: {failure}") from failure
             # From here to the end without another turn of the loop: nobody sees a closed store.
-            puts, _ = self._group.rows_after_snapshot(index, term)
+            puts, _ = self._group.rows_after_snapshot(index, term, members)
             self._store.replace(puts)
             self._engine.reload()
             self._group.resume()

@@ -13,6 +13,7 @@ from codeq_cluster.api import (
     deliveries,
     downloads,
     imports,
+    membership,
     openapi,
     openapi_document,
     ops,
@@ -33,7 +34,7 @@ from codeq_cluster.api.call import Services
 from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
 from codeq_cluster.api.middleware import Handler, Route, wrapped
-from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
+from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, Targets
 from codeq_cluster.api.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
@@ -121,6 +122,8 @@ ROUTES = (
     _administer("/admin/audit", audit.audit),
     _administer("/admin/cluster", cluster_routes.cluster),
     _administer("/admin/cluster/transfer", cluster_routes.transfer, "POST", _BODY),
+    _administer("/admin/cluster/join", membership.join, "POST", _BODY),
+    _administer("/admin/cluster/remove", membership.remove, "POST", _BODY),
     _administer("/admin/backup", backup_routes.create, "POST"),
     _administer("/admin/backup", backup_routes.backups),
     _administer("/admin/backup/{id}", backup_routes.backup),
@@ -142,6 +145,7 @@ def make_app(
     targets: Targets,
     quotas: Quotas,
     cluster: Cluster,
+    members: Members,
     artifacts: ArtifactStore | None = None,
     backups: Backups | None = None,
     tracing: Tracing | None = None,
@@ -157,6 +161,7 @@ def make_app(
         targets: Which URLs may be registered.
         quotas: Which requests are within the rate limits.
         cluster: Who leads what.
+        members: Who forms it.
         artifacts: Where artifacts are kept; None when nowhere.
         backups: Those this node takes; None when it has no place for them.
         tracing: Makes spans of requests; None for none.
@@ -174,6 +179,7 @@ def make_app(
         quotas=quotas,
         targets=targets,
         cluster=cluster,
+        members=members,
         large_bodies=LargeBodies(settings),
         import_room=ImportRoom(),
         artifacts=artifacts,

@@ -12,7 +12,7 @@ from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.errors import ApiError, bad_request
 from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
-from codeq_cluster.api.ports import Backups, Broker, Cluster, Quotas, Targets
+from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, Targets
 from codeq_cluster.api.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator, Identity
@@ -50,6 +50,7 @@ class Services:
     quotas: Quotas
     targets: Targets
     cluster: Cluster
+    members: Members
     large_bodies: LargeBodies
     import_room: ImportRoom
     artifacts: ArtifactStore | None = None

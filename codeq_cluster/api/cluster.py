@@ -31,7 +31,9 @@ async def transfer(call: Call) -> web.Response:
         raise _INVALID
     if not 0 <= shard < settings.shards:
         raise bad_request(f"invalid 'shard' (use 0 to {settings.shards - 1})", "out-of-range")
-    if to and to not in {peer.id for peer in settings.peers}:
+    status = call.services.broker.shard_status()[shard]
+    voters = {peer.id for peer in status.peers if peer.voter} | {status.self_id}
+    if to and to not in voters:
         raise bad_request("invalid 'to' (no such node)", "no-such-node")
     done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:

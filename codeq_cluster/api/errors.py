@@ -55,6 +55,17 @@ class ApiError(Exception):
         self.headers = headers or {}
         self.extra = extra or {}
 
+    def saying(self, text: str) -> ApiError:
+        """Return the same answer in other words."""
+        return ApiError(
+            self.status,
+            text,
+            self.code,
+            retryable=self.retryable,
+            headers=self.headers,
+            extra=self.extra,
+        )
+
 
 class Envelope(Struct):
     """What every error is told in: `code` is stable, `retryable` says whether to send it again.

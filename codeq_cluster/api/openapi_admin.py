@@ -13,6 +13,7 @@ from codeq_cluster.api import (
     dead_letters,
     deliveries,
     imports,
+    membership,
     openapi_answers,
     paging,
     queues,
@@ -168,6 +169,7 @@ _CLUSTER = {
             "httpAddr": "http://10.0.0.1:8080",
             "self": True,
             "connected": True,
+            "voter": True,
             "leads": [0],
         }
     ],
@@ -175,10 +177,12 @@ _CLUSTER = {
         {
             "shard": 0,
             "leader": "n1",
+            "preferred": "n1",
+            "changing": False,
             "term": 3,
             "commitIndex": 1042,
             "appliedIndex": 1042,
-            "peers": [{"id": "n2", "connected": True, "matchIndex": 1042}],
+            "peers": [{"id": "n2", "voter": True, "connected": True, "matchIndex": 1042}],
         }
     ],
 }
@@ -249,6 +253,7 @@ def operations(settings: NodeSettings) -> dict[Handler, Operation]:
         **_on_queues(),
         **_on_deliveries(),
         **_on_the_cluster(settings),
+        **_on_members(),
         **_on_backups(),
         **_on_imports(settings),
         **_on_subscriptions(),
@@ -491,6 +496,47 @@ def _on_the_cluster(settings: NodeSettings) -> dict[Handler, Operation]:
                 bad_request("invalid 'to' (no such node)", "no-such-node"),
                 ApiError(409, "leadership not transferred", "not-transferred", retryable=True),
             ),
+        ),
+    }
+
+
+def _on_members() -> dict[Handler, Operation]:
+    def shown(voters_after: list[str], learners_after: list[str]) -> Answer:
+        return Answer(
+            text="Every shard has agreed, or would; asked again, nothing changes.",
+            body=openapi_answers.MembersChanged,
+            example={
+                "nodeId": "n4",
+                "dryRun": False,
+                "changed": True,
+                "shards": [
+                    {
+                        "shard": 0,
+                        "leader": "n1",
+                        "voters": ["n1", "n2", "n3"],
+                        "votersAfter": voters_after,
+                        "learnersAfter": learners_after,
+                        "quorum": 2,
+                        "quorumAfter": len(voters_after) // 2 + 1,
+                        "answering": len(voters_after),
+                        "done": True,
+                    }
+                ],
+            },
+        )
+
+    return {
+        membership.join: Operation(
+            body=schemas.JoinBody,
+            example={"nodeId": "n4", "addr": "10.0.0.4:7000", "httpAddr": "http://10.0.0.4:8080"},
+            answers=(shown(["n1", "n2", "n3"], ["n4"]),),
+            errors=membership.JOIN_REFUSALS,
+        ),
+        membership.remove: Operation(
+            body=schemas.RemoveBody,
+            example={"nodeId": "n3"},
+            answers=(shown(["n1", "n2"], []),),
+            errors=membership.REMOVE_REFUSALS,
         ),
     }
 

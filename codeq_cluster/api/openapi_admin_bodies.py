@@ -7,8 +7,11 @@ from msgspec import Struct
 from codeq_cluster.api import dead_letters, schemas, subscriptions, task_lists, topics
 from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Fields
 from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.core.items import Mode
 from codeq_cluster.settings import NodeSettings
+
+_NODE_ID = f"^{NODE_ID.pattern}$"
 
 
 def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
@@ -53,6 +56,24 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             known={
                 "shard": _said("Its number.", minimum=0, maximum=settings.shards - 1),
                 "to": _said("Id of a node; absent for whichever has most of the log."),
+            },
+        ),
+        schemas.JoinBody: Fields(
+            required=("nodeId", "addr", "httpAddr"),
+            known={
+                "nodeId": _said("Its id.", pattern=_NODE_ID),
+                "addr": _said("Where the other nodes reach it, host:port.", minLength=3),
+                "httpAddr": _said(
+                    "Where callers reach it.", format="uri", pattern="^https?://.+", minLength=1
+                ),
+                "dryRun": _said("Say what it would do to each shard, and change nothing."),
+            },
+        ),
+        schemas.RemoveBody: Fields(
+            required=("nodeId",),
+            known={
+                "nodeId": _said("Its id.", pattern=_NODE_ID),
+                "dryRun": _said("Say what it would do to each shard, and change nothing."),
             },
         ),
         schemas.SubscriptionBody: Fields(

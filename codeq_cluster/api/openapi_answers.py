@@ -147,6 +147,7 @@ class ClusterNode(Struct, rename="camel"):
     http_addr: str
     is_self: bool = msgspec.field(name="self")
     connected: bool
+    voter: bool
     leads: list[int]
 
 
@@ -154,6 +155,7 @@ class ClusterPeer(Struct, rename="camel"):
     """Another member of a shard's group."""
 
     id: str
+    voter: bool
     connected: bool
     match_index: int
 
@@ -163,6 +165,8 @@ class ClusterShard(Struct, rename="camel"):
 
     shard: int
     leader: str
+    preferred: str
+    changing: bool
     term: int
     commit_index: int
     applied_index: int
@@ -184,6 +188,29 @@ class Transferred(Struct):
     before: str = msgspec.field(name="from")
     leader: str
     changed: bool
+
+
+class MemberShard(Struct, rename="camel"):
+    """What a change of the nodes makes of one shard; `answering` counts `votersAfter`."""
+
+    shard: int
+    leader: str
+    voters: list[str]
+    voters_after: list[str]
+    learners_after: list[str]
+    quorum: int
+    quorum_after: int
+    answering: int
+    done: bool
+
+
+class MembersChanged(Struct, rename="camel"):
+    """What a change of the nodes did, or would do."""
+
+    node_id: str
+    dry_run: bool
+    changed: bool
+    shards: list[MemberShard]
 
 
 class RaftPeer(Struct, rename="camel"):

@@ -17,6 +17,8 @@ from codeq_cluster.broker.requests import (
     ShardStatus,
     Uploaded,
 )
+from codeq_cluster.cluster.joining import Change
+from codeq_cluster.cluster.members import Effect
 from codeq_cluster.cluster.transfers import Handover
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.codec.keyspace import Place
@@ -46,6 +48,7 @@ __all__ = [
     "Governors",
     "Handover",
     "Importer",
+    "Members",
     "NewResult",
     "NewTask",
     "Operators",
@@ -79,6 +82,20 @@ class Cluster(Protocol):
 
     async def transfer(self, shard: int, to: str, *, timeout_s: float) -> Handover:
         """Hand a shard's leadership to a node, or to any other when `to` is empty.
+
+        Raises:
+            NoLeader: Nobody leads the shard.
+            OutcomeUnknown: The leader has been asked and did not answer.
+        """
+
+
+class Members(Protocol):
+    """Who forms the cluster."""
+
+    async def change(
+        self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
+    ) -> Effect:
+        """Change the membership of a shard's group, or say what that would do.
 
         Raises:
             NoLeader: Nobody leads the shard.

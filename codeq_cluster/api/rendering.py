@@ -238,27 +238,50 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
 
 def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[str, object]:
     """Render the nodes, and who leads which shard."""
-    connected = {peer.id for shard in shards for peer in shard.peers if peer.connected}
+    own = shards[0]
+    seen = {
+        own.self_id: {
+            "addr": own.self_addr,
+            "httpAddr": own.self_http_addr,
+            "self": True,
+            "connected": True,
+            "voter": all(shard.voting for shard in shards),
+        }
+    }
+    for peer in (peer for shard in shards for peer in shard.peers):
+        before = seen.get(peer.id)
+        seen[peer.id] = {
+            "addr": peer.addr,
+            "httpAddr": peer.http_addr,
+            "self": False,
+            "connected": peer.connected,
+            # In every shard: a node that is still a learner in one of them is no full member.
+            "voter": peer.voter and (before is None or bool(before["voter"])),
+        }
     nodes = [
         {
-            "id": peer.id,
-            "addr": peer.link,
-            "httpAddr": peer.http,
-            "self": peer.id == settings.node_id,
-            "connected": peer.id == settings.node_id or peer.id in connected,
-            "leads": [shard.shard_idx for shard in shards if shard.leader_id == peer.id],
+            "id": node_id,
+            **node,
+            "leads": [shard.shard_idx for shard in shards if shard.leader_id == node_id],
         }
-        for peer in settings.peers
+        for node_id, node in sorted(seen.items())
     ]
     views = [
         {
             "shard": shard.shard_idx,
             "leader": shard.leader_id,
+            "preferred": shard.preferred,
+            "changing": shard.changing,
             "term": shard.term,
             "commitIndex": shard.commit_index,
             "appliedIndex": shard.applied_index,
             "peers": [
-                {"id": peer.id, "connected": peer.connected, "matchIndex": peer.match_index}
+                {
+                    "id": peer.id,
+                    "voter": peer.voter,
+                    "connected": peer.connected,
+                    "matchIndex": peer.match_index,
+                }
                 for peer in shard.peers
             ],
         }

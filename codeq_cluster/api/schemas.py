@@ -130,6 +130,22 @@ class TransferBody(Struct, rename="camel", forbid_unknown_fields=True):
     to: str | None = None
 
 
+class JoinBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which node may come in, and where it is reached."""
+
+    node_id: str | None = None
+    addr: str | None = None
+    http_addr: str | None = None
+    dry_run: bool | None = None
+
+
+class RemoveBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which node is to go for good."""
+
+    node_id: str | None = None
+    dry_run: bool | None = None
+
+
 class SubscriptionBody(Struct, rename="camel", forbid_unknown_fields=True):
     """Who wants to hear when queues become non-empty."""
 
@@ -223,6 +239,8 @@ CLEANUP = Schema(CleanupBody)
 TOPIC = Schema(TopicBody)
 REPLAY = Schema(ReplayBody)
 TRANSFER = Schema(TransferBody)
+JOIN = Schema(JoinBody)
+REMOVE = Schema(RemoveBody)
 SUBSCRIPTION = Schema(SubscriptionBody)
 RENEWAL = Schema(RenewalBody)
 

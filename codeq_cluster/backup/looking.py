@@ -14,7 +14,8 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Counters, Task
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.raft.journal import NO_OP, stored_entries, stored_term, stored_vote
+from codeq_cluster.raft.journal import stored_entries, stored_term, stored_vote
+from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.storage.directory import Identity, stopped_directory
 from codeq_cluster.storage.rocks import StoredShard
 
@@ -51,7 +52,7 @@ class Logged:
     """One entry of a log.
 
     Attributes:
-        kind: `no-op` for a leader's own, `batch` for decisions.
+        kind: `no-op` for a leader's own, `members` for who forms the group, `batch` for decisions.
         clock_ms: Of the last decision; 0 for a no-op.
         keys: What it writes and deletes.
     """
@@ -179,6 +180,8 @@ def decoded(key: bytes, value: bytes) -> object:
 def _logged(command: bytes, index: int, term: int) -> Logged:
     if command == NO_OP:
         return Logged(index=index, term=term, kind="no-op", clock_ms=0, keys=())
+    if command[:1] == MEMBERS:
+        return Logged(index=index, term=term, kind="members", clock_ms=0, keys=())
     entry = entries.decode(command[1:])
     return Logged(
         index=index,

@@ -114,6 +114,9 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
     """What a group's leader knows of one peer; `match_index` is 0 on a follower."""
 
     id: str
+    addr: str = ""
+    http_addr: str = ""
+    voter: bool = True
     connected: bool
     match_index: int = 0
 
@@ -124,6 +127,9 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     Attributes:
         leader_id: Empty when no leader is known, as are the two addresses after it.
         digest: Running hash over the applied entries, hexadecimal.
+        voting: This node counts for a majority of the group.
+        preferred: Who should lead when it can; empty before the group is founded.
+        changing: The group's newest membership is not known to be committed.
         durability: What an acknowledged write survives: `fsync` or `os`.
     """
 
@@ -131,6 +137,10 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     is_leader: bool
     self_id: str
     self_addr: str
+    self_http_addr: str = ""
+    voting: bool = True
+    preferred: str = ""
+    changing: bool = False
     leader_id: str = ""
     leader_addr: str = ""
     leader_http_addr: str = ""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from codeq_cluster.cli import membership, recover
 from codeq_cluster.cli.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.output import document, note, table
+from codeq_cluster.cli.output import document, note, rows_of, table
 from codeq_cluster.client import Operator
 
 
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(
-        commands, "cluster", "show the nodes, hand leaderships over", description=__doc__
+        commands,
+        "cluster",
+        "show the nodes, hand leaderships over, add and remove nodes",
+        description=__doc__,
     )
     status = verbs.add_parser("status", help="show nodes, and the leader of each shard")
     asks(status, Operator, _status)
@@ -29,6 +33,8 @@ def add(commands: Verbs) -> None:
         "--to", default="", metavar="NODE", help="default: whichever has most of the log"
     )
     asks(transfer, Operator, _transfer)
+    membership.add(verbs)
+    recover.add(verbs)
 
 
 async def _status(operator: Operator, options: argparse.Namespace) -> None:
@@ -37,10 +43,10 @@ async def _status(operator: Operator, options: argparse.Namespace) -> None:
         document(cluster, compact=True)
         return
     table(
-        ("NODE", "HTTP", "LINK", "CONNECTED", "LEADS"),
+        ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "LEADS"),
         (
-            [row.get(name) for name in ("id", "httpAddr", "addr", "connected", "leads")]
-            for row in _rows(cluster.get("nodes"))
+            [row.get(name) for name in ("id", "httpAddr", "addr", "connected", "voter", "leads")]
+            for row in rows_of(cluster.get("nodes"))
         ),
     )
     print()
@@ -52,9 +58,9 @@ async def _status(operator: Operator, options: argparse.Namespace) -> None:
                     row.get(name)
                     for name in ("shard", "leader", "term", "commitIndex", "appliedIndex")
                 ),
-                "  ".join(_behind(row, peer) for peer in _rows(row.get("peers"))),
+                "  ".join(_behind(row, peer) for peer in rows_of(row.get("peers"))),
             ]
-            for row in _rows(cluster.get("shards"))
+            for row in rows_of(cluster.get("shards"))
         ),
     )
 
@@ -76,7 +82,3 @@ def _behind(shard: Mapping[str, object], peer: Mapping[str, object]) -> str:
     commit, match = shard.get("commitIndex"), peer.get("matchIndex")
     known = isinstance(commit, int) and isinstance(match, int) and match > 0
     return f"{peer.get('id')} ({max(0, int(str(commit)) - int(str(match))) if known else '?'})"
-
-
-def _rows(value: object) -> list[Mapping[str, object]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

@@ -42,6 +42,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     console().print(made)
 
 
+def rows_of(value: object) -> list[Mapping[str, object]]:
+    """Return the rows of a list that an answer holds."""
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
 def console() -> Console:
     """Return where tables go: as wide as the terminal, and wide where there is none."""
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH

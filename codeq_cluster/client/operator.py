@@ -161,6 +161,18 @@ class Operator(Session):
             wanted["to"] = to
         return await self._call("POST", f"{_ADMIN}/cluster/transfer", body=json.dumps(wanted))
 
+    async def join(
+        self, node_id: str, *, addr: str, http_addr: str, dry_run: bool = False
+    ) -> Mapping[str, object]:
+        """Let a node come in, or say what that would do to each shard."""
+        body = {"nodeId": node_id, "addr": addr, "httpAddr": http_addr, "dryRun": dry_run}
+        return await self._call("POST", f"{_ADMIN}/cluster/join", body=json.dumps(body))
+
+    async def remove(self, node_id: str, *, dry_run: bool = False) -> Mapping[str, object]:
+        """Remove a node for good, or say what that would do to each shard."""
+        body = {"nodeId": node_id, "dryRun": dry_run}
+        return await self._call("POST", f"{_ADMIN}/cluster/remove", body=json.dumps(body))
+
     async def begin_backup(self) -> Mapping[str, object]:
         """Have the node asked begin a backup; the answer names it."""
         return await self._call("POST", f"{_ADMIN}/backup")

@@ -81,7 +81,7 @@ class Quotas:
 
     Args:
         node_id: This node.
-        nodes: How many the cluster has.
+        nodes: Tells how many the cluster has.
         replicas: This node's, in the order of shards; they know who leads.
         calls: The link.
         limits: The same on every node.
@@ -95,7 +95,7 @@ class Quotas:
         self,
         *,
         node_id: str,
-        nodes: int,
+        nodes: Callable[[], int],
         replicas: Sequence[Replica],
         calls: Calls,
         limits: RateLimits,
@@ -190,7 +190,7 @@ class Quotas:
         lent = min(needed, held)
         # A burst is not lent out to whoever asks first while the others' callers are refused.
         ahead = limit.per_minute // (60 * AHEAD_PARTS)
-        lent = max(lent, min(ahead, held // self._nodes))
+        lent = max(lent, min(ahead, held // self._nodes()))
         bucket.take(lent, now_ns)
         return lent, 0
 
@@ -250,7 +250,9 @@ class Quotas:
 
     def _from_share(self, key: _Key, limit: RateLimit, cost: int) -> int:
         now_ns = self._now_ns()
-        share = self._shares.of(key, partial(TokenBucket, limit, now_ns=now_ns, shares=self._nodes))
+        share = self._shares.of(
+            key, partial(TokenBucket, limit, now_ns=now_ns, shares=self._nodes())
+        )
         # A batch that the whole limit would let by must not be too large for a part of it.
         return share.take(min(cost, share.capacity), now_ns)
 

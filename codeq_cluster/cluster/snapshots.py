@@ -91,7 +91,7 @@ class Replica(Protocol):
     def wants(self, index: int, term: int) -> bool:
         """Tell whether a snapshot of that entry leads this replica forward."""
 
-    async def exchange(self, index: int, term: int) -> bool:
+    async def exchange(self, index: int, term: int, members: bytes) -> bool:
         """Go on from the received snapshot of that entry; raises StorageFailed.
 
         False when it leads this replica forward no more.
@@ -312,7 +312,7 @@ class SnapshotFetcher:
                 await self._fetch_file(leader, shard, manifest, file, incoming)
             await self._verify(leader, shard, manifest, incoming)
             try:
-                installed = await replica.exchange(manifest.index, manifest.term)
+                installed = await replica.exchange(manifest.index, manifest.term, manifest.members)
             except Exception as error:
                 given_up = True
                 self._failed(shard, error)

@@ -28,6 +28,7 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
         term: Of that entry.
         digest: Of the state.
         files: All of them, smallest first.
+        members: The row of the log that says who forms the group at that entry.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
     term: int
     digest: bytes
     files: tuple[File, ...]
+    members: bytes = b""
 
     @property
     def size(self) -> int:

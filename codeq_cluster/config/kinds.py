@@ -9,15 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from codeq_cluster.codec.membership import NODE_ID
+
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
 
 # The characters that S3 calls safe in a key, in segments; 256 leave room for an artifact's path.
 _KEY_PREFIX = re.compile(r"(?!.*(^|/)\.{1,2}(/|$))[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*")
 _KEY_PREFIX_CHARS_MAX = 256
-
-# An id names directories, metrics labels and peers on the link.
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # A header's name, RFC 9110 §5.6.2, and a value of visible characters, percent-encoded if need be.
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *[\x21-\x7e]+( [\x21-\x7e]+)*")
@@ -101,7 +100,7 @@ def _parse_path(raw: object) -> object:
 
 
 def _parse_id(raw: object) -> object:
-    if isinstance(raw, bool) or not isinstance(raw, str | int) or not _ID.fullmatch(str(raw)):
+    if isinstance(raw, bool) or not isinstance(raw, str | int) or not NODE_ID.fullmatch(str(raw)):
         raise ValueError
     return str(raw)
 

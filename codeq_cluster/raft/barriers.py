@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codeq_cluster.raft.electorate import Electorate
+
 Done = Callable[[bool], None]
 
 
@@ -25,8 +27,8 @@ class Barriers:
     that starts after it, so an answer that was on its way already proves nothing.
     """
 
-    def __init__(self, *, voters: int) -> None:
-        self._majority = voters // 2 + 1
+    def __init__(self, electorate: Electorate) -> None:
+        self._electorate = electorate
         self._waiting: list[Done] = []
         self._running: _Round | None = None
         self._confirmed: list[_Round] = []
@@ -70,6 +72,7 @@ class Barriers:
             done(False)
 
     def _settle(self, running: _Round) -> None:
-        if len(running.confirmed_by) >= self._majority:
+        confirmed = sum(map(self._electorate.votes, running.confirmed_by))
+        if confirmed >= self._electorate.majority:
             self._confirmed.append(running)
             self._running = None

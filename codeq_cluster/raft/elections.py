@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from random import Random
 
+from codeq_cluster.raft.electorate import Electorate
+
 # Fractions of the election timeout. Safety rests on none of them.
 # Nobody leads a cluster that starts; the preferred node goes first, so the others need not follow.
 _START_PREFERRED = (0.05, 0.1)
@@ -34,22 +36,18 @@ class Elections:
     """
 
     def __init__(
-        self, *, node_id: str, voters: int, rank: int, election_ms: int, random: Random
+        self, *, node_id: str, electorate: Electorate, election_ms: int, random: Random
     ) -> None:
         """Prepare; nothing is armed before `start`.
 
         Args:
-            node_id: This voter.
-            voters: How many there are.
-            rank: Place of this node in the order of the voters, counted from the preferred one.
+            node_id: This node.
+            electorate: Who votes.
             election_ms: The election timeout.
             random: Spreads everything.
         """
         self._node_id = node_id
-        self._majority = voters // 2 + 1
-        self._preferred = rank == 0
-        wait = _PROMPT_STEP * min(rank, _PROMPT_STEPS_MAX)
-        self._prompt = (_PROMPT_FIRST[0] + wait, _PROMPT_FIRST[1] + wait)
+        self._electorate = electorate
         self._election_s = election_ms / 1000
         self._random = random
         self._heard = float("-inf")
@@ -62,7 +60,7 @@ class Elections:
 
     def start(self, now: float) -> None:
         """Arm the timer of a node that has just started."""
-        self._arm(now, _START_PREFERRED if self._preferred else _START_OTHERS)
+        self._arm(now, self._start)
 
     def heard(self, leader: str, now: float) -> None:
         """Note a message of the current term's leader."""
@@ -72,7 +70,7 @@ class Elections:
         self._granted.clear()
         self._asked_term = 0
         self._tries = 0
-        self._arm(now, _SILENCE_PREFERRED if self._preferred else _SILENCE_OTHERS)
+        self._arm(now, self._silence)
 
     def link_up(self, peer: str, now: float) -> None:
         """Note that the peer can be reached; whether it leads is for it to say.
@@ -81,8 +79,7 @@ class Elections:
         """
         self._down.discard(peer)
         if self._leader is None:
-            fractions = _START_PREFERRED if self._preferred else _START_OTHERS
-            self.deadline = min(self.deadline, now + self._election_s * self._draw(fractions))
+            self.deadline = min(self.deadline, now + self._election_s * self._draw(self._start))
 
     def link_down(self, peer: str, *, refused: bool, now: float) -> None:
         """Note a broken link.
@@ -100,7 +97,7 @@ class Elections:
         """Arm the timer of a node that has lost its leader or its own leadership otherwise."""
         self._leader = None
         self._heard = float("-inf")
-        self._arm(now, _SILENCE_PREFERRED if self._preferred else _SILENCE_OTHERS)
+        self._arm(now, self._silence)
 
     def leader_alive(self, now: float) -> bool:
         """Tell whether the leader was heard lately and its link still stands."""
@@ -128,13 +125,32 @@ class Elections:
 
     def won(self, term: int) -> bool:
         """Tell whether a majority would vote for this node in `term`."""
-        return term == self._asked_term and len(self._granted) >= self._majority
+        granted = sum(map(self._electorate.votes, self._granted))
+        return term == self._asked_term and granted >= self._electorate.majority
+
+    def abstain(self, now: float) -> None:
+        """Arm the timer of a node that does not vote: it only listens."""
+        self._tries += 1
+        self._arm_again(now)
 
     def stood(self, now: float) -> None:
         """Close the pre-vote round: the election itself has begun, and has time to be decided."""
         self._asked_term = 0
         self._granted.clear()
         self._arm_again(now)
+
+    @property
+    def _start(self) -> tuple[float, float]:
+        return _START_OTHERS if self._electorate.rank else _START_PREFERRED
+
+    @property
+    def _silence(self) -> tuple[float, float]:
+        return _SILENCE_OTHERS if self._electorate.rank else _SILENCE_PREFERRED
+
+    @property
+    def _prompt(self) -> tuple[float, float]:
+        wait = _PROMPT_STEP * min(self._electorate.rank, _PROMPT_STEPS_MAX)
+        return _PROMPT_FIRST[0] + wait, _PROMPT_FIRST[1] + wait
 
     def _arm_again(self, now: float) -> None:
         if self._leader in self._down and self._tries < _PROMPT_TRIES:

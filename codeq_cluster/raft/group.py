@@ -12,17 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
+from codeq_cluster.raft.changes import Changes
 from codeq_cluster.raft.digests import Digests
 from codeq_cluster.raft.doubts import Doubts
 from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.guard import Guard, Memory
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
-from codeq_cluster.raft.journal import NO_OP, Entry, Journal, Rows, rows_after_snapshot, rows_from
-from codeq_cluster.raft.messages import Append, PreVoteRequest, TimeoutNow
+from codeq_cluster.raft.journal import Entry, Journal, Rows, rows_after_snapshot, rows_from
+from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
     EntrySource,
@@ -54,7 +58,7 @@ _DOUBTED_ELECTIONS = 3
 
 
 class RaftGroup:
-    """One voter of one shard's group.
+    """One member of one shard's group.
 
     Single-threaded: every method is called on the loop, every port calls back on it.
     """
@@ -64,8 +68,7 @@ class RaftGroup:
         *,
         shard: int,
         node_id: str,
-        nodes: Sequence[str],
-        preferred: str,
+        founding: Membership,
         incarnation: int,
         store: LogStore,
         machine: StateMachine,
@@ -79,15 +82,16 @@ class RaftGroup:
         on_behind: Callable[[], None] = lambda: None,
         on_diverged: Callable[[int], None] = lambda _index: None,
         on_storage_failed: Callable[[BaseException], None] | None = None,
+        on_members: Callable[[], None] = lambda: None,
         rules: Rules = ALL_RULES,
     ) -> None:
         """Wire the group; nothing happens before `start`.
 
         Args:
             shard: Number of the shard, for logs and status.
-            node_id: This voter.
-            nodes: Every voter, this one included.
-            preferred: The voter that should lead when it can.
+            node_id: This node.
+            founding: Who forms the group as long as the log does not say; nobody for a node that
+                waits for a `found` or to be let in.
             incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
             store: Where the journal lives.
             machine: What the committed entries are applied to.
@@ -103,13 +107,12 @@ class RaftGroup:
                 not the majority's, until a snapshot has taken its place.
             on_storage_failed: Called when the disk refused and the group has paused itself;
                 `resume` may follow, on a store that was opened anew. Without it, that is fatal.
+            on_members: Called when `membership` is another.
             rules: Production keeps the default; tests show what a rule prevents.
         """
-        assert node_id in nodes, "a group is run by one of its voters"
         self._shard = shard
         self._node_id = node_id
-        self._peers = tuple(node for node in nodes if node != node_id)
-        self._preferred = preferred
+        self._founding = founding
         self._store = store
         self._machine = machine
         self._source = source
@@ -120,11 +123,11 @@ class RaftGroup:
         self._on_behind = on_behind
         self._on_diverged = on_diverged
         self._on_storage_failed = on_storage_failed
+        self._on_members = on_members
         self._rules = rules
         self._sync = settings.durability is Durability.FSYNC
         self._counters: Counter[str] = Counter()
         self._inbox = Inbox(
-            peers=self._peers,
             bytes_max=_INBOX_BATCHES * settings.append_bytes_max,
             counters=self._counters,
             fresh_only=rules.fresh_only,
@@ -137,17 +140,19 @@ class RaftGroup:
         )
         self._incarnation = incarnation
         self._journal = self._new_journal()
+        self._electorate = Electorate(node_id=node_id, shard=shard)
         self._elections = Elections(
             node_id=node_id,
-            voters=len(nodes),
-            rank=(nodes.index(node_id) - nodes.index(preferred)) % len(nodes),
+            electorate=self._electorate,
             election_ms=settings.election_ms,
             random=random,
         )
         self._held_until = float("-inf")
-        self._barriers = Barriers(voters=len(nodes))
+        self._barriers = Barriers(self._electorate)
+        self._changes = Changes(self._electorate, node_id=node_id, rules=rules)
+        self._to_found: Membership | None = None
         self._digests = Digests()
-        self._doubts = Doubts(voters=len(nodes))
+        self._doubts = Doubts(self._electorate)
         self._doubts_until: float | None = None
         self._handover = Handover()
         self._memory = Memory()
@@ -157,9 +162,7 @@ class RaftGroup:
         self._guard: Guard
         self._applied = 0
         self._role: tuple[int, bool, str | None] = (0, False, None)
-        self._led_term = 0
-        self._told_commit = 0
-        self._leader_changes = 0
+        self._led_term = self._told_commit = self._leader_changes = 0
         self._running = self._paused = False
         self._turn_s = settings.turn_ms / 1000
         self._turned_at = float("-inf")
@@ -180,10 +183,14 @@ class RaftGroup:
         library.verify()
         library.use_clock(self._timers.now)
         self._applied = self._machine.applied_index
-        self._journal.load(applied=self._applied)
+        self._journal.load(
+            applied=self._applied,
+            founding=self._founding if self._founding.members else None,
+        )
+        self._electorate.adopt(*self._journal.memberships.newest)
         self._engine = SafeSyncObj(
             node_id=self._node_id,
-            peers=self._peers,
+            electorate=self._electorate,
             journal=self._journal,
             applied=self._applied,
             settings=self._settings,
@@ -195,7 +202,7 @@ class RaftGroup:
         self._guard = Guard(
             shard=self._shard,
             incarnation=self._incarnation,
-            peers=self._peers,
+            electorate=self._electorate,
             election_s=self._settings.election_ms / 1000,
             rules=self._rules,
             engine=self._engine,
@@ -215,6 +222,7 @@ class RaftGroup:
         self._running, self._paused = True, False
         self._elections.start(self._timers.now())
         self._source.follow(None)
+        self._on_members()
         self._schedule()
 
     def stop(self) -> None:
@@ -256,27 +264,38 @@ class RaftGroup:
         self.stop()
         self._paused = True
         self._barriers.fail()
+        self._changes.fail()
         self._outbox.forget()
         self._source.follow(None)
 
+    def _heirs(self) -> set[str]:
+        """Return the voters to whom leadership can be handed over."""
+        return self._connected.intersection(self._electorate.voters) - {self._node_id}
+
     def _successor(self, peers: Sequence[str] | None = None) -> str | None:
-        """Return who of these holds most of the log, of those that are connected and answer.
+        """Return who of these voters holds most of the log, of those connected that answer.
 
         Args:
             peers: None for all whose state is this one's, as far as is known.
         """
         if peers is None:
-            peers = [peer for peer in self._peers if peer not in self._doubts.differing]
+            peers = [peer for peer in self._heirs() if peer not in self._doubts.differing]
         engine = self._engine
         lately = self._timers.now() - self._settings.election_ms / 1000
         return max(
-            sorted(self._connected & set(peers)),
+            sorted(self._heirs() & set(peers)),
             key=lambda peer: (engine.answered_since(peer, lately), engine.match_index(peer)),
             default=None,
         )
 
-    def rows_after_snapshot(self, index: int, term: int) -> Rows:
-        """Return what the log's rows must be beside a snapshot's state; the group is paused."""
+    def rows_after_snapshot(self, index: int, term: int, members: bytes) -> Rows:
+        """Return what the log's rows must be beside a snapshot's state; the group is paused.
+
+        Args:
+            index: Of the last entry in the snapshot's state.
+            term: Of that entry.
+            members: The row that says who forms the group there.
+        """
         assert not self._running, "the log may change"
         journal = self._journal
         vote: tuple[int, str | None] = (journal.term, journal.voted_for)
@@ -290,6 +309,7 @@ class RaftGroup:
             vote_term=vote[0],
             voted_for=vote[1],
             kept=rows_from(self._store, index) if keep else (),
+            members=members,
         )
 
     def resume(self) -> None:
@@ -300,7 +320,7 @@ class RaftGroup:
         """
         self._journal = self._new_journal()
         self._digests = Digests()
-        self._doubts = Doubts(voters=len(self._peers) + 1)
+        self._doubts = Doubts(self._electorate)
         self._doubts_until = None
         self._handover = Handover()
         self._memory = Memory()
@@ -395,9 +415,38 @@ class RaftGroup:
             return False
         if peer is None:
             peer = self._successor()
-        if peer not in self._connected:
+        if peer not in self._heirs():
             return False
         self._handover.begin(peer, self._timers.now())
+        self._schedule()
+        return True
+
+    @property
+    def membership(self) -> Membership:
+        """Return who forms the group, as far as this node's log says."""
+        return self._electorate.membership
+
+    def found(self, membership: Membership) -> None:
+        """Let these nodes form the group, unless somebody does already."""
+        self._to_found = membership
+        self._schedule()
+
+    def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
+        """Ask for another membership; False when that cannot be done now: nothing happens.
+
+        One change at a time, by a leader whose term has committed an entry.
+
+        Args:
+            membership: At most one voter more or less than now; this node stays a voter.
+            done: Called once: True when it is committed, False when that is not known.
+
+        Raises:
+            ValueError: It differs in more than that.
+        """
+        self._changes.check(membership)
+        if not self._may_change() or self._handover.peer is not None:
+            return False
+        self._changes.begin(membership, done)
         self._schedule()
         return True
 
@@ -419,11 +468,17 @@ class RaftGroup:
             log_first=journal.first,
             log_last=journal.last,
             leader_changes=self._leader_changes,
+            voting=self._electorate.voting,
+            preferred=self._electorate.preferred,
+            changing=self._electorate.index > self._applied,
             peers=tuple(
                 PeerStatus(
-                    id=peer, connected=engine.connected(peer), match_index=engine.match_index(peer)
+                    id=peer,
+                    voter=self._electorate.votes(peer),
+                    connected=engine.connected(peer),
+                    match_index=engine.match_index(peer),
                 )
-                for peer in self._peers
+                for peer in self._electorate.peers
             ),
             counters=dict(self._counters),
             in_doubt=self._doubts.differing if self._doubts.open else (),
@@ -460,8 +515,10 @@ class RaftGroup:
         library.use_clock(self._timers.now)
         self._turned_at = self._timers.now()
         self._wanted = False
+        self._begin_founded()
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
+            self._adopt_members()
         if self._memory.behind:
             self._memory.behind = False
             self._on_behind()
@@ -471,7 +528,9 @@ class RaftGroup:
         self._give_up_in_doubt()
         self._note_role()
         self._tick()
+        self._adopt_members()
         self._note_role()
+        self._changes.settle(self._applied)
         if self._engine.leads():
             self._lead()
         else:
@@ -499,6 +558,9 @@ class RaftGroup:
 
     def _ask_for_votes(self, now: float) -> None:
         self._forget_leader()
+        if not self._electorate.voting:
+            self._elections.abstain(now)
+            return
         if self._memory.diverged:
             # A majority is known to do without it, and what it would lead with is wrong.
             self._elections.unseated(now)
@@ -510,7 +572,7 @@ class RaftGroup:
         request = PreVoteRequest(
             term=term, last=self._journal.last, last_term=self._journal.last_term
         )
-        for peer in self._peers:
+        for peer in self._electorate.voters:
             if peer in self._connected:
                 self._outbox.send(peer, request)
 
@@ -525,8 +587,9 @@ class RaftGroup:
 
     def _give_up_without_peers(self) -> None:
         """Step down at once when a majority's processes are known to be gone."""
-        voters = len(self._peers) + 1
-        if self._engine.leads() and voters - len(self._refused) <= voters // 2:
+        electorate = self._electorate
+        gone = sum(map(electorate.votes, self._refused))
+        if self._engine.leads() and len(electorate.voters) - gone < electorate.majority:
             self._engine.step_down()
 
     def _give_up_in_doubt(self) -> None:
@@ -565,6 +628,7 @@ class RaftGroup:
         if before[1] and (not leads or term != before[0]):
             self._handover.end()
             self._barriers.fail()
+            self._changes.fail()
         if (leads, leader) != before[1:]:
             self._leader_changes += leader != before[2]
             _log.info(
@@ -596,6 +660,7 @@ class RaftGroup:
         if self._barriers.wanted and self._led_term == term:
             self._schedule_after_this()
         self._hand_over()
+        self._let_vote()
         if settled:
             # Whoever has yet to say which state is right needs the log to get there.
             self._forget()
@@ -607,7 +672,7 @@ class RaftGroup:
     def _hand_over(self) -> None:
         engine, handover, now = self._engine, self._handover, self._timers.now()
         if handover.peer is None:
-            preferred = self._preferred
+            preferred = self._electorate.preferred or self._node_id
             # Under load a peer is always a few entries behind; these are waited for.
             tolerated = 2 * self._settings.entries_in_flight_max
             caught_up = (
@@ -617,7 +682,8 @@ class RaftGroup:
                 and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
                 and engine.match_index(preferred) + tolerated >= engine.commit_index()
             )
-            if preferred != self._node_id and handover.preferred_due(caught_up=caught_up, now=now):
+            due = handover.preferred_due(preferred, caught_up=caught_up, now=now)
+            if preferred != self._node_id and due:
                 handover.begin(preferred, now)
         if handover.peer is None:
             return
@@ -635,12 +701,13 @@ class RaftGroup:
             self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
 
     def _forget(self) -> None:
-        """Trim what every voter holds, but for what a slow reader of the log may want.
+        """Trim what every member holds, but for what a slow reader of the log may want.
 
-        A log beyond its bounds is trimmed all the same: voters that lack what goes get a snapshot.
+        A log beyond its bounds is trimmed all the same: who lacks what goes gets a snapshot.
         """
         engine, journal, settings = self._engine, self._journal, self._settings
-        floor = min((engine.match_index(peer) for peer in self._peers), default=self._applied)
+        peers = self._electorate.peers
+        floor = min((engine.match_index(peer) for peer in peers), default=self._applied)
         entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
         if self._timers.now() < self._held_until:
             entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
@@ -653,6 +720,61 @@ class RaftGroup:
         floor = min(floor, self._applied)
         self._memory.floor = max(floor, 0)
         journal.trim(floor)
+
+    # Membership.
+
+    def _begin_founded(self) -> None:
+        membership, self._to_found = self._to_found, None
+        if membership is not None and not self._electorate.membership.members:
+            self._journal.found(membership)
+            self._founding = membership
+            self._adopt_members()
+
+    def _adopt_members(self) -> None:
+        """Go by the newest membership in the log, committed or not."""
+        index, membership = self._journal.memberships.newest
+        electorate = self._electorate
+        if (index, membership) == (electorate.index, electorate.membership):
+            return
+        voting = electorate.voting
+        electorate.adopt(index, membership)
+        self._engine.adopt_members()
+        _log.info(
+            "members changed",
+            extra={
+                "shard": self._shard,
+                "index": index,
+                "members": [
+                    member.id if member.voter else f"{member.id} (learner)"
+                    for member in membership.members
+                ],
+            },
+        )
+        if electorate.voting and not voting:
+            self._elections.start(self._timers.now())
+        self._on_members()
+
+    def _may_change(self) -> bool:
+        """Tell whether this leader may ask for another membership now."""
+        if not self._running or not self._engine.leads() or self._led_term != self._engine.term():
+            return False
+        open_change = self._changes.under_way or self._electorate.index > self._applied
+        return not (open_change and self._rules.one_change_at_a_time)
+
+    def _let_vote(self) -> None:
+        """Make a learner that has caught up a voter."""
+        if not self._electorate.learners or not self._may_change():
+            return
+        engine = self._engine
+        # Under load it is always a few entries behind.
+        wanted = engine.commit_index() - 2 * self._settings.entries_in_flight_max
+        since = self._timers.now() - self._settings.election_ms / 1000
+        for peer in self._electorate.learners:
+            caught_up = engine.match_index(peer) >= max(wanted, 1)
+            if peer in self._connected and caught_up and engine.answered_since(peer, since):
+                self._changes.begin(self._electorate.with_voter(peer), lambda _done: None)
+                self._schedule_after_this()
+                return
 
     def _new_journal(self) -> Journal:
         return Journal(
@@ -703,7 +825,7 @@ class RaftGroup:
                     f"shard {self._shard}: entry {index} after {self._applied}, "
                     f"the state is at {machine.applied_index}"
                 )
-            machine.apply(index, term, None if command == NO_OP else command[1:])
+            machine.apply(index, term, command[1:] if command[:1] == PAYLOAD else None)
             if machine.applied_index != index:
                 raise SafetyViolated(f"shard {self._shard}: the state did not take entry {index}")
             self._applied = index
@@ -725,6 +847,11 @@ class RaftGroup:
         payload = self._source.take()
         assert payload is None or len(payload) <= self._settings.entry_bytes_max
         return payload
+
+    def take_members(self) -> bytes | None:
+        """Hand over the membership that was asked for."""
+        membership = self._changes.take(self._journal.last + 1)
+        return None if membership is None else codec.encode(membership)
 
     # Disk and time.
 
@@ -763,7 +890,8 @@ class RaftGroup:
         """Take another turn at once when there is work, else sleep until something is due."""
         engine, journal = self._engine, self._journal
         committed = min(engine.commit_index(), journal.flushed_last)
-        alone = not self._peers and engine.leads() and engine.commit_index() < journal.last
+        alone = self._electorate.voters == (self._node_id,) and engine.leads()
+        alone = alone and engine.commit_index() < journal.last
         if self._wanted or len(self._inbox) or self._applied < committed or alone:
             self._schedule()
         self._arm()
@@ -803,4 +931,5 @@ class RaftGroup:
         _log.critical("replica stops", extra={"shard": self._shard}, exc_info=error)
         self.stop()
         self._barriers.fail()
+        self._changes.fail()
         self._on_fatal(error)

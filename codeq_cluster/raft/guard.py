@@ -1,7 +1,10 @@
 """Guard: stands between the peers' messages and the library, which believes every one of them.
 
-What passes is what Raft allows: fresh, of this term, from a voter, never truncating what matches,
-never committing what was not compared. Each check has its switch in `Rules` and its test.
+What passes is what Raft allows: fresh, of this term, never truncating what matches, never
+committing what was not compared. Each check has its switch in `Rules` and its test.
+
+Only a member, on the data it was let in with, counts for a majority. A leader or a candidate is
+heard whether or not this node's log has its membership yet: that may be the very entry it lacks.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
 from codeq_cluster.raft.doubts import Doubts
 from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import (
     Answer,
@@ -50,7 +54,7 @@ class Guard:
 
     shard: int
     incarnation: int
-    peers: tuple[str, ...]
+    electorate: Electorate
     election_s: float
     rules: Rules
     engine: SafeSyncObj
@@ -87,7 +91,7 @@ class Guard:
             case TimeoutNow():
                 self._timeout_now(peer, message)
             case TermHint():
-                self._learn_term(message.term)
+                self._term_hint(peer, message)
             case Behind() | Diverged():
                 self._judged(peer, message)
             case _:
@@ -232,6 +236,8 @@ class Guard:
 
     def _answer(self, peer: str, message: Answer) -> None:
         engine = self.engine
+        if self._stranger(peer, message):
+            return
         if self.rules.answers_of_this_term and (
             message.term != engine.term() or message.of_incarnation != self.incarnation
         ):
@@ -294,6 +300,8 @@ class Guard:
             self.elections.unseated(self.now())
 
     def _vote(self, peer: str, message: Vote) -> None:
+        if self._stranger(peer, message) or not self.electorate.votes(peer):
+            return
         if not self.engine.stands() or message.term != self.engine.term():
             self.counters["stale_vote"] += 1
             return
@@ -315,6 +323,8 @@ class Guard:
         self.outbox.send(peer, answer)
 
     def _pre_vote(self, peer: str, message: PreVote) -> None:
+        if self._stranger(peer, message):
+            return
         # A node whose term is behind would ask in vain for ever.
         self._learn_term(message.term)
         if not message.granted or self.engine.leads():
@@ -328,6 +338,9 @@ class Guard:
             return
         if self.memory.diverged:
             return  # What it would lead with is wrong.
+        if not self.electorate.voting:
+            self.counters["transfer_to_learner"] += 1
+            return
         self.memory.stand = True
         self.memory.transfer = True
 
@@ -343,6 +356,20 @@ class Guard:
             case _:
                 self.counters[f"stale_{type(message).__name__.lower()}"] += 1
 
+    def _term_hint(self, peer: str, message: TermHint) -> None:
+        if not self._stranger(peer, message):
+            self._learn_term(message.term)
+
+    def _stranger(self, peer: str, message: Message) -> bool:
+        """Tell whether what the peer says counts for nothing, and count that."""
+        electorate = self.electorate
+        if electorate.knows(peer, message.incarnation) or (
+            peer in electorate.peers and not self.rules.members_only
+        ):
+            return False
+        self.counters["stranger"] += 1
+        return True
+
     def _learn_term(self, term: int) -> None:
         if term > self.engine.term():
             self.engine.adopt(term)
@@ -356,10 +383,13 @@ class Guard:
         now = self.now()
         if not self.engine.leads():
             return self.elections.leader_alive(now) and self.engine.leader() != candidate
+        electorate = self.electorate
         followers = sum(
-            self.engine.answered_since(peer, now - self.election_s) for peer in self.peers
+            self.engine.answered_since(peer, now - self.election_s)
+            for peer in electorate.peers
+            if electorate.votes(peer)
         )
-        return followers + 1 > (len(self.peers) + 1) // 2
+        return followers + 1 >= electorate.majority
 
 
 class Memory:

@@ -26,6 +26,7 @@ class Handover:
         self.asked = False
         self.deadline = float("inf")
         self._caught_up_since: float | None = None
+        self._waits_for: str | None = None
         self._wait_s = _CAUGHT_UP_S
         self._given_at = float("-inf")
 
@@ -42,8 +43,10 @@ class Handover:
         self.deadline = float("inf")
         self._caught_up_since = None
 
-    def preferred_due(self, *, caught_up: bool, now: float) -> bool:
+    def preferred_due(self, peer: str, *, caught_up: bool, now: float) -> bool:
         """Tell whether the preferred peer has been connected and caught up for long enough."""
+        if peer != self._waits_for:
+            self._waits_for, self._caught_up_since = peer, None
         if not caught_up:
             self._caught_up_since = None
             return False

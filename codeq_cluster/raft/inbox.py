@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
+from codeq_cluster.codec.membership import data_of
 from codeq_cluster.raft.messages import Append, Message, parse
 
 _log = logging.getLogger(__name__)
@@ -21,16 +22,14 @@ class Inbox:
     def __init__(
         self,
         *,
-        peers: Collection[str],
         bytes_max: int,
         counters: Counter[str],
         fresh_only: bool,
     ) -> None:
-        self._peers = frozenset(peers)
         self._bytes_max = bytes_max
         self._counters = counters
         self._fresh_only = fresh_only
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[tuple[str, int], tuple[int, int]] = {}
         self._queue: deque[tuple[str, Message, int]] = deque()
         self._bytes = 0
         self._complained: set[str] = set()
@@ -40,8 +39,6 @@ class Inbox:
 
     def put(self, peer: str, raw: Mapping[str, object]) -> bool:
         """Queue one message; False when it was dropped, and counted as what."""
-        if peer not in self._peers:
-            return self._drop("stranger")
         try:
             message = parse(raw)
         except ValueError as error:
@@ -53,9 +50,11 @@ class Inbox:
         stamp = (message.incarnation, message.seq)
         # Any network becomes one that keeps order and may lose: a frame of a dead connection or of
         # an earlier life is late, a duplicate is late, an overtaken one is late.
-        if self._fresh_only and stamp <= self._seen.get(peer, (0, 0)):
+        # A peer on other data is another sender.
+        sender = (peer, data_of(message.incarnation))
+        if self._fresh_only and stamp <= self._seen.get(sender, (0, 0)):
             return self._drop("late")
-        self._seen[peer] = max(stamp, self._seen.get(peer, stamp))
+        self._seen[sender] = max(stamp, self._seen.get(sender, stamp))
         size = sum(map(len, message.commands)) if isinstance(message, Append) else 0
         if len(self._queue) >= _MESSAGES_MAX or (size and self._bytes + size > self._bytes_max):
             return self._drop("inbox_full")

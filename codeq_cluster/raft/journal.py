@@ -7,6 +7,7 @@ that lies is worse than a node that is down.
 Rows:
     log/<index, 8 bytes big-endian>   version, crc32, term, command
     vote                              version, crc32, term, id voted for
+    members                           version, crc32, index, membership as of the oldest entry
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
+from codeq_cluster.raft.memberships import Memberships, Named
+from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.raft.ports import LogStore
 
 Entry = tuple[bytes, int, int]
@@ -27,12 +32,12 @@ Entry = tuple[bytes, int, int]
 Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]
 """Puts, and the half-open key ranges that are deleted before them."""
 
-NO_OP = b"\x01"
 FIRST_INDEX = 1
 
 _LOG = b"log/"
 _LOG_END = b"log0"  # One past every key that starts with `log/`.
 _VOTE = b"vote"
+_MEMBERS = b"members"
 _VERSION = 1
 _HEAD = struct.Struct(">BIQ")
 _INDEX = struct.Struct(">Q")
@@ -69,6 +74,7 @@ class Journal:
         term: Current term.
         voted_for: Who has this node's vote in `term`.
         log_bytes: Of all entries kept, without row overhead.
+        memberships: Which nodes form the group, at every entry kept.
     """
 
     def __init__(
@@ -98,15 +104,18 @@ class Journal:
         self._delete_from: int | None = None
         self._trimmed_to: int | None = None
         self._vote_dirty = False
+        self._base_dirty = False
         self._in_flight: Flush | None = None
+        self.memberships = Memberships()
 
     # Loading.
 
-    def load(self, *, applied: int) -> None:
+    def load(self, *, applied: int, founding: Membership | None = None) -> None:
         """Read and check the whole log; make the first entry when there is none.
 
         Args:
             applied: Index the state machine has reached: what it holds is committed.
+            founding: Who forms the group when the log does not say; None for nobody yet.
 
         Raises:
             DataDirectoryRefused: A row is damaged or missing, or log and state do not fit.
@@ -114,6 +123,12 @@ class Journal:
         vote = self._store.get(_VOTE)
         if vote is not None:
             self.term, self.voted_for = _decode_vote(vote)
+        base = self._store.get(_MEMBERS)
+        if base is None:
+            self.memberships.begin(FIRST_INDEX, founding or Membership())
+            self._base_dirty = founding is not None
+        else:
+            self.memberships.begin(*_decode_members(base))
         start = _LOG
         while rows := self._store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
             for key, value in rows:
@@ -130,9 +145,21 @@ class Journal:
             self._check_loaded(applied=applied, voted=vote is not None)
         self.commit = applied
 
+    def found(self, membership: Membership) -> None:
+        """Let these nodes form the group; only when nobody does and nothing was agreed on."""
+        assert not self.memberships.newest[1].members, "a group is founded once"
+        self.memberships.begin(FIRST_INDEX, membership)
+        self._base_dirty = True
+
+    def name_members(self, membership: Membership) -> None:
+        """Append an entry of the current term that says who forms the group."""
+        self.add(MEMBERS + codec.encode(membership), self.last + 1, self.term)
+
     def _load_row(self, key: bytes, value: bytes) -> None:
         try:
             entry = _decode_row(key, value)
+            if entry[0][:1] == MEMBERS:
+                self.memberships.append(entry[1], entry[0][1:])
         except ValueError as damage:
             raise DataDirectoryRefused(
                 f"log entry {key.hex()} is damaged ({damage}); restore this node from its peers"
@@ -244,6 +271,8 @@ class Journal:
             )
         if self._unflushed_from is None:
             self._unflushed_from = index
+        if command[:1] == MEMBERS:
+            self.memberships.append(index, command[1:])
         self._append((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the library's name
@@ -268,6 +297,7 @@ class Journal:
         while self._run_starts[-1] >= start:
             self._run_starts.pop()
             self._run_terms.pop()
+        self.memberships.truncate(start)
         self.last = start - 1
         self.last_term = self._run_terms[-1]
         self._cache_first = min(self._cache_first, start)
@@ -316,6 +346,10 @@ class Journal:
     def onOneSecondTimer(self) -> None:  # noqa: N802 - the library's name
         """Do nothing: what is not flushed waits for its flush, not for a timer."""
 
+    def members_row(self, index: int) -> bytes:
+        """Return the row that says which nodes form the group at an entry that is kept."""
+        return _encode_members(*self.memberships.at(index))
+
     # Trimming and flushing.
 
     def trim(self, floor: int) -> None:
@@ -343,6 +377,7 @@ class Journal:
         del self._run_starts[:run]
         del self._run_terms[:run]
         self._trimmed_to = floor
+        self._base_dirty = self.memberships.trim(floor) or self._base_dirty
 
     def first_within(self, bytes_max: int, entries_max: int, *, upto: int) -> int:
         """Return the index to trim to, at most `upto`, for what stays to be within both bounds.
@@ -362,6 +397,7 @@ class Journal:
         return (
             self._unflushed_from is not None
             or self._vote_dirty
+            or self._base_dirty
             or self._delete_from is not None
             or self._trimmed_to is not None
         )
@@ -380,6 +416,8 @@ class Journal:
         ]
         if self._vote_dirty:
             puts.append((_VOTE, _encode_vote(self.term, self.voted_for)))
+        if self._base_dirty:
+            puts.append((_MEMBERS, _encode_members(*self.memberships.base)))
         delete_ranges = []
         if self._delete_from is not None:
             delete_ranges.append((_key(self._delete_from), _LOG_END))
@@ -397,6 +435,7 @@ class Journal:
         self.flushed_last = flush.last
         self._unflushed_from = None
         self._vote_dirty = False
+        self._base_dirty = False
         self._delete_from = None
         self._trimmed_to = None
         self._evict(self.flushed_last)
@@ -434,6 +473,7 @@ def rows_after_snapshot(
     vote_term: int,
     voted_for: str | None,
     kept: Sequence[tuple[bytes, bytes]] = (),
+    members: bytes = b"",
 ) -> Rows:
     """Return the rows of a log that begins at a snapshot.
 
@@ -443,9 +483,14 @@ def rows_after_snapshot(
         vote_term: This node's current term.
         voted_for: Who has its vote in it: a snapshot changes the log, never what was promised.
         kept: The rows from entry `index` on, when the log holds it: they have been acknowledged.
+        members: The row that says which nodes form the group there, as `members_row` or
+            `stored_place` has it; empty leaves it to whoever loads the log.
     """
     log = kept or [(_key(index), _encode_row(NO_OP, index, term))]
-    return [*log, (_VOTE, _encode_vote(vote_term, voted_for))], [(_LOG, _LOG_END)]
+    beside = [(_VOTE, _encode_vote(vote_term, voted_for))]
+    if members:
+        beside.append((_MEMBERS, members))
+    return [*log, *beside], [(_LOG, _LOG_END)]
 
 
 def rows_from(store: LogStore, index: int) -> list[tuple[bytes, bytes]]:
@@ -480,6 +525,34 @@ def stored_vote(get: Callable[[bytes], bytes | None]) -> tuple[int, str | None]:
     """
     value = get(_VOTE)
     return (0, None) if value is None else _decode_vote(value)
+
+
+def stored_place(
+    get: Callable[[bytes], bytes | None],
+    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
+    index: int,
+) -> tuple[int | None, bytes]:
+    """Return what a stored log says of an entry.
+
+    Its term, None when the log does not hold it; and the row that says who forms the group there,
+    empty when the log does not say.
+
+    Raises:
+        ValueError: A row is damaged.
+        DataDirectoryRefused: Likewise.
+    """
+    base = get(_MEMBERS)
+    term = stored_term(get, index)
+    if base is None:
+        return term, b""
+    found = Memberships()
+    found.begin(*_decode_members(base))
+    for key, value in rows(_LOG, _key(index + 1)):
+        # Most entries name nobody: they need not be checked for that.
+        if value[_HEAD.size : _HEAD.size + 1] == MEMBERS:
+            command, at, _ = _decode_row(key, value)
+            found.append(at, command[1:])
+    return term, _encode_members(*found.newest)
 
 
 def stored_entries(
@@ -521,17 +594,38 @@ def _decode_row(key: bytes, value: bytes) -> Entry:
 
 
 def _encode_vote(term: int, voted_for: str | None) -> bytes:
-    body = _INDEX.pack(term) + (voted_for or "").encode()
-    return struct.pack(">BI", _VERSION, zlib.crc32(body)) + body
+    return _encode_numbered(term, (voted_for or "").encode())
 
 
 def _decode_vote(value: bytes) -> tuple[int, str | None]:
+    term, voted_for = _decode_numbered("vote", value)
+    return term, voted_for.decode() or None
+
+
+def _encode_members(index: int, membership: Membership) -> bytes:
+    return _encode_numbered(index, codec.encode(membership))
+
+
+def _decode_members(value: bytes) -> Named:
+    index, members = _decode_numbered("membership", value)
+    try:
+        return index, codec.decode(members)
+    except ValueError as damage:
+        raise DataDirectoryRefused(f"the membership cannot be read: {damage}") from damage
+
+
+def _encode_numbered(number: int, text: bytes) -> bytes:
+    body = _INDEX.pack(number) + text
+    return struct.pack(">BI", _VERSION, zlib.crc32(body)) + body
+
+
+def _decode_numbered(what: str, value: bytes) -> tuple[int, bytes]:
     head = struct.calcsize(">BI")
     body = value[head:]
     if len(body) < _INDEX.size:
-        raise DataDirectoryRefused("the vote is cut short; restore this node from its peers")
+        raise DataDirectoryRefused(f"the {what} is cut short; restore this node from its peers")
     version, crc = struct.unpack_from(">BI", value)
     if version != _VERSION or zlib.crc32(body) != crc:
-        raise DataDirectoryRefused("the vote is damaged; restore this node from its peers")
-    (term,) = _INDEX.unpack_from(body)
-    return term, body[_INDEX.size :].decode() or None
+        raise DataDirectoryRefused(f"the {what} is damaged; restore this node from its peers")
+    (number,) = _INDEX.unpack_from(body)
+    return number, body[_INDEX.size :]

@@ -13,6 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from codeq_cluster.codec import membership
+
+# The first byte of a command says what it is; the library writes the second kind by itself.
+PAYLOAD = b"\x00"
+NO_OP = b"\x01"
+MEMBERS = b"\x02"
 # Far beyond any log's length and still exact in every language that might read a capture.
 _NUMBER_MAX = 2**53
 _DIGEST_BYTES = 16
@@ -223,6 +229,8 @@ def _check_entries(message: Append) -> None:
     for term, command in zip(message.terms, message.commands, strict=True):
         if not before <= term <= message.term:
             raise ValueError("terms that do not ascend to the sender's own")
-        if command[:1] not in (b"\x00", b"\x01"):
+        if command[:1] == MEMBERS:
+            membership.decode(command[1:])
+        elif command[:1] not in (PAYLOAD, NO_OP):
             raise ValueError("an entry of a kind this group never writes")
         before = term

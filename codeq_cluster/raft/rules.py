@@ -29,6 +29,9 @@ class Rules:
         keep_the_suffix: A snapshot drops nothing of a log that holds its last entry.
         majority_decides: A state is made anew only when a majority is known to have another.
         hold_for_snapshots: T5, keep what follows a snapshot while it travels.
+        members_only: T2, D8, what a node says counts only on the data it was let in with.
+        one_change_at_a_time: D6, no other membership before the last one is committed.
+        learners_first: D8, a node that lacks the log is no voter.
     """
 
     fresh_only: bool = True
@@ -50,6 +53,9 @@ class Rules:
     keep_the_suffix: bool = True
     majority_decides: bool = True
     hold_for_snapshots: bool = True
+    members_only: bool = True
+    one_change_at_a_time: bool = True
+    learners_first: bool = True
 
 
 ALL_RULES = Rules()

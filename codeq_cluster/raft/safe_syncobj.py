@@ -19,14 +19,14 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
 from pysyncobj.transport import Transport
 
+from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.journal import Entry, Journal
 from codeq_cluster.raft.library import configuration
-from codeq_cluster.raft.messages import ENTRIES_MAX
+from codeq_cluster.raft.messages import ENTRIES_MAX, MEMBERS, PAYLOAD
 from codeq_cluster.settings import RaftSettings
 
 _FOLLOWER = 0
 _CANDIDATE = 1
-_REGULAR = b"\x00"
 # The library stands when its own deadline has passed; ours decides when that is.
 _NEVER_S = 1e12
 _AT_ONCE_S = -1.0
@@ -60,9 +60,12 @@ class Host(Protocol):
     def take(self) -> bytes | None:
         """Return the next payload to propose, or None."""
 
+    def take_members(self) -> bytes | None:
+        """Return the next membership to propose, encoded, or None."""
+
 
 class SafeSyncObj(SyncObj):
-    """One voter's Raft state."""
+    """One member's Raft state."""
 
     _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int
@@ -74,6 +77,8 @@ class SafeSyncObj(SyncObj):
     _SyncObj__raftLastApplied: int
     _SyncObj__raftNextIndex: dict[Node, int]
     _SyncObj__raftMatchIndex: dict[Node, int]
+    _SyncObj__otherNodes: set[Node]
+    _SyncObj__readonlyNodes: set[Node]
     _SyncObj__connectedNodes: set[Node]
     _SyncObj__lastResponseTime: dict[Node, float]
     _SyncObj__newAppendEntriesTime: float
@@ -86,7 +91,7 @@ class SafeSyncObj(SyncObj):
         self,
         *,
         node_id: str,
-        peers: Sequence[str],
+        electorate: Electorate,
         journal: Journal,
         applied: int,
         settings: RaftSettings,
@@ -97,13 +102,17 @@ class SafeSyncObj(SyncObj):
         self._journal = journal
         self._settings = settings
         self._now = now
-        self._voters = {peer: _Voter(peer) for peer in peers}
-        self._windows = {peer: _Window() for peer in peers}
+        self._electorate = electorate
+        self._peers: dict[str, _Member] = {}
+        self._data: dict[str, int] = {}
+        self._windows: dict[str, _Window] = {}
+        # Those who are no members: what they say is heard, and nothing is sent to them unasked.
+        self._strangers: dict[str, _Member] = {}
         super().__init__(
-            _Voter(node_id),
-            list(self._voters.values()),
+            _Member(node_id),
+            [],
             configuration(settings),
-            nodeClass=_Voter,
+            nodeClass=_Member,
             transport=_Carrier(host),
         )
         # The library made itself an empty log in memory; here is the real one.
@@ -113,6 +122,7 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
         self._SyncObj__raftLastApplied = applied
         self._poller = _NoPoller()
+        self.adopt_members()
 
     # What the group asks.
 
@@ -145,19 +155,19 @@ class SafeSyncObj(SyncObj):
         """Return the last entry the peer is known to hold; 0 unless this node leads."""
         if not self._isLeader():
             return 0
-        return self._SyncObj__raftMatchIndex[self._voters[peer]]
+        return self._SyncObj__raftMatchIndex[self._peers[peer]]
 
     def next_index(self, peer: str) -> int:
         """Return the entry this leader sends the peer next."""
-        return self._SyncObj__raftNextIndex[self._voters[peer]]
+        return self._SyncObj__raftNextIndex[self._peers[peer]]
 
     def connected(self, peer: str) -> bool:
         """Tell whether there is a connection to the peer."""
-        return self._voters[peer] in self._SyncObj__connectedNodes
+        return self._peers[peer] in self._SyncObj__connectedNodes
 
     def answered_since(self, peer: str, instant: float) -> bool:
         """Tell whether the peer has answered this leader after `instant`."""
-        return self._SyncObj__lastResponseTime[self._voters[peer]] > instant
+        return self._SyncObj__lastResponseTime[self._peers[peer]] > instant
 
     def heartbeat_due(self) -> float:
         """Return when this leader's next heartbeat is due."""
@@ -167,15 +177,47 @@ class SafeSyncObj(SyncObj):
 
     def connect(self, peer: str) -> None:
         """Note a connection."""
-        self._SyncObj__connectedNodes.add(self._voters[peer])
+        self._SyncObj__connectedNodes.add(self._node(peer))
 
     def disconnect(self, peer: str) -> None:
         """Note a connection's end."""
-        self._SyncObj__connectedNodes.discard(self._voters[peer])
+        self._SyncObj__connectedNodes.discard(self._node(peer))
+        self._strangers.pop(peer, None)
+
+    def adopt_members(self) -> None:
+        """Go by the electorate as it is now.
+
+        A new peer, or one on other data, is taken to hold nothing and to have answered just now.
+        """
+        electorate = self._electorate
+        before, self._data = self._data, electorate.data
+        kept = {peer for peer in before if before[peer] == self._data.get(peer)}
+        self._peers = {peer: self._node(peer) for peer in electorate.peers}
+        for peer in electorate.peers:
+            self._strangers.pop(peer, None)
+        self._windows = {
+            peer: self._windows[peer] if peer in kept else _Window() for peer in self._peers
+        }
+        nodes: set[Node] = set(self._peers.values())
+        self._SyncObj__otherNodes = {node for node in nodes if electorate.votes(node.id)}
+        self._SyncObj__readonlyNodes = nodes - self._SyncObj__otherNodes
+        known = self._SyncObj__raftMatchIndex.keys()
+        for node in {node for node in known if node.id not in kept}:
+            del self._SyncObj__raftMatchIndex[node]
+            del self._SyncObj__raftNextIndex[node]
+            del self._SyncObj__lastResponseTime[node]
+        for node in nodes - known:
+            self._SyncObj__raftMatchIndex[node] = 0
+            self._SyncObj__raftNextIndex[node] = self._journal.last + 1
+            self._SyncObj__lastResponseTime[node] = self._now()
+
+    def _node(self, peer: str) -> _Member:
+        known = self._peers.get(peer) or self._strangers.get(peer)
+        return known or self._strangers.setdefault(peer, _Member(peer))
 
     def deliver(self, peer: str, message: Mapping[str, object]) -> None:
         """Hand one checked message to the library."""
-        self._SyncObj__onMessageReceived(self._voters[peer], message)
+        self._SyncObj__onMessageReceived(self._node(peer), message)
 
     def beat(self, peer: str, *, term: int, commit: int) -> None:
         """Note that the peer leads `term` and `commit` is committed, without touching the log."""
@@ -192,7 +234,7 @@ class SafeSyncObj(SyncObj):
         before = self.next_index(peer)
         self._answered(peer, next_index=upto + 1, success=True)
         if keep_next:
-            self._SyncObj__raftNextIndex[self._voters[peer]] = max(before, upto + 1)
+            self._SyncObj__raftNextIndex[self._peers[peer]] = max(before, upto + 1)
         self._windows[peer].acknowledged(self.match_index(peer))
 
     def rewind(self, peer: str, next_index: int) -> bool:
@@ -203,10 +245,10 @@ class SafeSyncObj(SyncObj):
         same question before: what it needs is gone.
         """
         self.alive(peer)
-        voter, window = self._voters[peer], self._windows[peer]
+        node, window = self._peers[peer], self._windows[peer]
         start = max(next_index, self.match_index(peer) + 1, self._journal.first + 1)
-        again = window.probing and start == self._SyncObj__raftNextIndex[voter]
-        self._SyncObj__raftNextIndex[voter] = start
+        again = window.probing and start == self._SyncObj__raftNextIndex[node]
+        self._SyncObj__raftNextIndex[node] = start
         window.probe()
         if not again:
             self._send(peer, start, ())
@@ -245,7 +287,7 @@ class SafeSyncObj(SyncObj):
         """
         if stand:
             # What an earlier reign had on its way may be gone from the log: nobody will answer it.
-            self._windows = {peer: _Window() for peer in self._voters}
+            self._windows = {peer: _Window() for peer in self._peers}
         deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
         if self._isLeader() and self._now() >= self._SyncObj__newAppendEntriesTime:
@@ -258,49 +300,46 @@ class SafeSyncObj(SyncObj):
 
     def announce(self) -> None:
         """Tell the connected followers that were sent everything the commit index."""
-        for peer, voter in self._voters.items():
-            start = self._SyncObj__raftNextIndex[voter]
-            if start > self._journal.last and voter in self._SyncObj__connectedNodes:
+        for peer, node in self._peers.items():
+            start = self._SyncObj__raftNextIndex[node]
+            if start > self._journal.last and node in self._SyncObj__connectedNodes:
                 self._send(peer, start, (), quiet=True)
 
     def replicate(self) -> None:
         """Send every connected follower what it has not been sent, as far as its window goes."""
         last = self._journal.last
-        for peer, voter in self._voters.items():
-            if (
-                self._SyncObj__raftNextIndex[voter] <= last
-                and voter in self._SyncObj__connectedNodes
-            ):
-                self._send_entries(peer, voter)
+        for peer, node in self._peers.items():
+            if self._SyncObj__raftNextIndex[node] <= last and node in self._SyncObj__connectedNodes:
+                self._send_entries(peer, node)
 
     # What the library would do and must not.
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
         """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
         self._SyncObj__newAppendEntriesTime = self._now() + self._settings.heartbeat_ms / 1000
-        for peer, voter in self._voters.items():
-            if voter in self._SyncObj__connectedNodes and not self._send_entries(peer, voter):
-                self._send(peer, self._next(voter), ())
+        for peer, node in self._peers.items():
+            if node in self._SyncObj__connectedNodes and not self._send_entries(peer, node):
+                self._send(peer, self._next(node), ())
 
-    def _send_entries(self, peer: str, voter: Node) -> bool:
+    def _send_entries(self, peer: str, node: Node) -> bool:
         """Send entries up to the window's end; tell whether any were sent."""
         window = self._windows[peer]
         bytes_max = self._settings.append_bytes_max
         sent = False
-        start = self._next(voter)
+        start = self._next(node)
         while start <= self._journal.last and window.open(_WINDOW_BATCHES * bytes_max):
             entries = self._journal.read(start, count=ENTRIES_MAX, bytes_max=bytes_max)
             self._send(peer, start, entries)
             start = entries[-1][1] + 1
             window.sent(start - 1, sum(len(entry[0]) for entry in entries))
-            self._SyncObj__raftNextIndex[voter] = start
+            self._SyncObj__raftNextIndex[node] = start
             sent = True
         return sent
 
-    def _next(self, voter: Node) -> int:
+    def _next(self, node: Node) -> int:
         """Return the entry the follower is sent next, one that there still is."""
-        start = max(self._SyncObj__raftNextIndex[voter], self._journal.first + 1)
-        self._SyncObj__raftNextIndex[voter] = start
+        start = max(self._SyncObj__raftNextIndex[node], self._journal.first + 1)
+        self._SyncObj__raftNextIndex[node] = start
         return start
 
     def _send(
@@ -318,13 +357,16 @@ class SafeSyncObj(SyncObj):
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
         """Append what the group hands over, at the one place where this node surely leads."""
+        if self._isLeader() and (members := self._host.take_members()) is not None:
+            self._add(MEMBERS + members)
         while self._isLeader():
             payload = self._host.take()
             if payload is None:
                 return
-            self._journal.add(
-                _REGULAR + payload, self._journal.last + 1, self._SyncObj__raftCurrentTerm
-            )
+            self._add(PAYLOAD + payload)
+
+    def _add(self, command: bytes) -> None:
+        self._journal.add(command, self._journal.last + 1, self._SyncObj__raftCurrentTerm)
 
     def _SyncObj__getEntries(  # noqa: N802 - the library's name
         self,
@@ -359,7 +401,7 @@ class SafeSyncObj(SyncObj):
         raise AssertionError(f"the library loads a dump (clear journal: {clearJournal})")
 
 
-class _Voter(Node):
+class _Member(Node):
     """A node whose hash is the same in every process, so that iteration order is too."""
 
     def __init__(self, id: str) -> None:  # noqa: A002 - the library's name

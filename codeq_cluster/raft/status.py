@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """One other voter.
+    """One other member.
 
     Attributes:
+        voter: It counts for a majority.
         match_index: Last entry it is known to hold durably; 0 unless this node leads.
     """
 
     id: str
+    voter: bool
     connected: bool
     match_index: int
 
@@ -30,6 +32,9 @@ class GroupStatus:
         digest: Hex, of the state at `applied_index`.
         log_bytes: Of the entries kept, payloads only.
         leader_changes: Times the known leader changed since the start, to "none" included.
+        voting: This node counts for a majority.
+        preferred: Who should lead when it can.
+        changing: The newest membership is not known to be committed.
         counters: What was dropped or refused, by reason.
         in_doubt: Voters whose state differs, while no majority is known to be on this one's side.
     """
@@ -47,6 +52,9 @@ class GroupStatus:
     log_first: int
     log_last: int
     leader_changes: int
+    voting: bool
+    preferred: str | None
+    changing: bool
     peers: tuple[PeerStatus, ...]
     counters: Mapping[str, int]
     in_doubt: tuple[str, ...] = ()

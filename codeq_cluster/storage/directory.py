@@ -1,8 +1,8 @@
 """Directory: a node's data on disk: whose it is, who has it open, and how often it was opened.
 
-Data has an identity of its own, drawn when it is made. Peers remember it: a node that comes back
-under its old name with other data has forgotten its votes and what it acknowledged, and must not
-count for a majority again.
+Data has an identity of its own, drawn when it is made, by which its node is a member: one that
+comes back under its old name with other data has forgotten its votes and what it acknowledged, and
+must not count for a majority again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Self
 
 import msgspec
 
+from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.exchange import settle
 
 FORMAT_VERSION = 1
 
-_OPENED_BITS = 32  # An incarnation is the data's identity, then how often it was opened.
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
 _ASIDE = "damaged-"
@@ -39,7 +39,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     Attributes:
         data: Drawn when the directory was made, 1 to 2^31 - 1.
         opened: So many times.
-        peers: The `data` of every peer met so far.
+        founding: Who founded the cluster, if this node was one of them and knows it.
     """
 
     format_version: int
@@ -48,7 +48,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     shards: int
     data: int
     opened: int = 0
-    peers: dict[str, int] = {}
+    founding: Membership | None = None
 
 
 class DataDirectory:
@@ -68,31 +68,30 @@ class DataDirectory:
     @property
     def incarnation(self) -> int:
         """Return what tells this opening of this data from every other; grows with each opening."""
-        return self._identity.data << _OPENED_BITS | self._identity.opened
+        return incarnation_of(self._identity.data, self._identity.opened)
 
-    def recognises(self, peer: str, incarnation: int) -> bool:
-        """Tell whether a peer still has the data it had; remember a new peer's, durably.
+    @property
+    def data(self) -> int:
+        """Return the identity of this data."""
+        return self._identity.data
 
-        Args:
-            peer: Its node id.
-            incarnation: What it says of itself.
+    @property
+    def founding(self) -> Membership | None:
+        """Return who founded the cluster, if this node was one of them and knows it."""
+        return self._identity.founding
+
+    def found(self, founding: Membership) -> None:
+        """Write down, durably, who founds the cluster.
 
         Raises:
-            StorageFailed: The new acquaintance cannot be written down.
+            StorageFailed: It cannot be written down.
         """
-        data = incarnation >> _OPENED_BITS
-        known = self._identity.peers.get(peer)
-        if known is not None:
-            return known == data
-        identity = msgspec.structs.replace(
-            self._identity, peers=self._identity.peers | {peer: data}
-        )
+        identity = msgspec.structs.replace(self._identity, founding=founding)
         try:
             _write_durably(self.path / _IDENTITY, msgspec.json.encode(identity))
         except OSError as error:
             raise StorageFailed(f"writing {_IDENTITY}: {error}") from error
         self._identity = identity
-        return True
 
     def shard_path(self, shard: int) -> Path:
         """Return where a shard's database is."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -33,7 +34,10 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFa
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.exchange import exchange, incoming_path, settle
 
-TermAt = Callable[[Callable[[bytes], bytes | None], int], int | None]
+Get = Callable[[bytes], bytes | None]
+Rows = Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]
+LogAt = Callable[[Get, Rows, int], tuple[int | None, bytes]]
+"""Finds the term of an entry, and the row that says who forms the group there, in a log."""
 
 _STATE = "state"
 _LOG = "raft"
@@ -50,6 +54,7 @@ _STALLED = "Write stall"
 _STALLED_S = 0.002
 _STALLED_S_STEP_MAX = 0.25
 _STALLED_S_MAX = 60.0
+_LAST_KEY = b"\xff" * 16  # Past every key.
 
 # Half of so many rows in a row deleted marks a file; a claim's head scan reads fewer than that.
 _TOMBSTONE_WINDOW = 512
@@ -550,42 +555,46 @@ class StoredShard:
             raise StorageFailed(f"reading {self._name}: {error}") from error
 
 
-def read_place(path: Path, *, term_at: TermAt, every_row: bool = False) -> tuple[int, int, bytes]:
-    """Return (index, term, digest) of the last entry in a directory that nobody writes.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a shard's state stands.
+
+    Attributes:
+        index: Of the last entry in it.
+        term: Of that entry.
+        members: The row of the log that says who forms the group there; empty when none does.
+    """
+
+    index: int
+    term: int
+    digest: bytes
+    members: bytes
+
+
+def read_place(path: Path, *, log_at: LogAt, every_row: bool = False) -> Place:
+    """Say where a directory stands that nobody writes.
 
     Args:
         path: A checkpoint.
-        term_at: Finds the term of an entry among the rows of the log.
+        log_at: Finds what the log says of an entry.
         every_row: Read all the state, whose checksums RocksDB then compares.
 
     Raises:
         StorageFailed: It cannot be read, or is damaged.
     """
-    families = {_STATE: Options(raw_mode=True), _LOG: Options(raw_mode=True)}
-    try:
-        db = Rdict(
-            str(path),
-            Options(raw_mode=True),
-            column_families=families,
-            access_type=AccessType.read_only(),
-        )
+    with StoredShard(path) as shard:
+        if every_row:
+            for _ in shard.rows(b"", _LAST_KEY):
+                pass
         try:
-            state = db.get_column_family(_STATE)
-            if every_row:
-                rows = state.iter()
-                rows.seek_to_first()
-                while rows.valid():
-                    rows.next()
-                rows.status()
-            index, digest = _place(state.get(_PLACE))
-            term = term_at(db.get_column_family(_LOG).get, index)
-        finally:
-            db.close()
-    except Exception as error:
-        raise StorageFailed(f"reading {path.name}: {error}") from error
-    if term is None:
-        raise StorageFailed(f"{path.name} lacks the log entry {index} that its state ends with")
-    return index, term, digest
+            term, members = log_at(shard.log_get, shard.log_rows, shard.index)
+        except (ValueError, DataDirectoryRefused) as error:
+            raise StorageFailed(f"reading the log of {path.name}: {error}") from error
+        if term is None:
+            raise StorageFailed(
+                f"{path.name} lacks the log entry {shard.index} that its state ends with"
+            )
+        return Place(shard.index, term, shard.digest, members)
 
 
 def _place(row: bytes | None) -> tuple[int, bytes]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from codeq_cluster.codec.manifests import File, Manifest
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.storage.rocks import RocksShard, TermAt, read_place
+from codeq_cluster.storage.rocks import LogAt, Place, RocksShard, read_place
 
 CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat behind one waits 0.1 s on a link of 20 Mbit/s.
 
@@ -28,17 +28,17 @@ class Snapshots:
         shard: Its number.
         store: The shard.
         incoming: Where one that is received is gathered.
-        term_at: Finds the term of an entry among the rows of a log.
+        log_at: Finds what a log says of an entry.
     """
 
     def __init__(
-        self, root: Path, *, shard: int, store: RocksShard, incoming: Path, term_at: TermAt
+        self, root: Path, *, shard: int, store: RocksShard, incoming: Path, log_at: LogAt
     ) -> None:
         self._root = root
         self._shard = shard
         self._store = store
         self._incoming = incoming
-        self._term_at = term_at
+        self._log_at = log_at
         shutil.rmtree(root, ignore_errors=True)
 
     def take(self) -> Manifest:
@@ -52,7 +52,7 @@ class Snapshots:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             self._store.checkpoint(path)
-            index, term, digest = read_place(path, term_at=self._term_at)
+            place = read_place(path, log_at=self._log_at)
             files = sorted(
                 (File(each.name, each.stat().st_size) for each in path.iterdir()),
                 key=lambda file: (file.size, file.name),
@@ -64,7 +64,13 @@ class Snapshots:
             self._delete(name)
             raise
         return Manifest(
-            id=name, shard=self._shard, index=index, term=term, digest=digest, files=tuple(files)
+            id=name,
+            shard=self._shard,
+            index=place.index,
+            term=place.term,
+            digest=place.digest,
+            members=place.members,
+            files=tuple(files),
         )
 
     def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
@@ -98,7 +104,7 @@ class Snapshots:
         """
         if manifest.shard != self._shard:
             raise ValueError(f"a snapshot of shard {manifest.shard}, not of {self._shard}")
-        return Incoming(self._incoming, manifest, term_at=self._term_at)
+        return Incoming(self._incoming, manifest, log_at=self._log_at)
 
     def _delete(self, name: str) -> None:
         shutil.rmtree(self._path(name), ignore_errors=True)
@@ -113,14 +119,14 @@ class Incoming:
     Every method blocks and belongs into a thread.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, *, term_at: TermAt) -> None:
+    def __init__(self, path: Path, manifest: Manifest, *, log_at: LogAt) -> None:
         """Begin with an empty directory.
 
         Raises:
             StorageFailed: The disk refused.
         """
         self.path = path
-        self._term_at = term_at
+        self._log_at = log_at
         self.manifest = manifest
         shutil.rmtree(path, ignore_errors=True)
         try:
@@ -159,10 +165,10 @@ class Incoming:
         Raises:
             StorageFailed: Something is damaged, or it is not the state the manifest names.
         """
-        index, term, digest = read_place(self.path, term_at=self._term_at, every_row=True)
+        found = read_place(self.path, log_at=self._log_at, every_row=True)
         wanted = self.manifest
-        if (index, term, digest) != (wanted.index, wanted.term, wanted.digest):
-            raise StorageFailed(f"the snapshot holds entry {index}, not {wanted.index}")
+        if found != Place(wanted.index, wanted.term, wanted.digest, wanted.members):
+            raise StorageFailed(f"the snapshot holds entry {found.index}, not {wanted.index}")
 
     def drop(self) -> None:
         """Delete what came so far."""

@@ -65,6 +65,9 @@ _PROVIDERS: Mapping[str, object] = {
 }
 
 
+_NOBODY = 1  # A port that nobody listens on.
+
+
 class ClusterError(AssertionError):
     """The cluster did not reach a state in time; the text says which and shows the nodes' logs."""
 
@@ -181,7 +184,7 @@ class LocalCluster:
         authority: Signs a certificate a node, for https and for the link; None leaves both plain.
         names: Ids of the nodes; None for n1, n2 and so on.
         ready_within_s: Of the nodes' start.
-        absent: Nodes that are not started, until `start` is.
+        absent: Nodes that help to found the cluster and are stopped then, until `start`.
     """
 
     def __init__(
@@ -218,7 +221,7 @@ class LocalCluster:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Start every node that is not absent, and wait until they are ready."""
+        """Start every node, and wait until they are ready; then stop those to be absent."""
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
@@ -229,10 +232,11 @@ class LocalCluster:
                 await self._proxies.start()
             for node in self.nodes.values():
                 self._write_config(node)
-            present = [node for node in self.nodes if node not in self._absent]
-            for node_id in present:
-                self._launch(self.nodes[node_id])
-            await self.wait_ready(present, within_s=self._ready_within_s)
+            for node in self.nodes.values():
+                self._launch(node)
+            await self.wait_ready(within_s=self._ready_within_s)
+            for node_id in self._absent:
+                await self.kill(node_id)
         except BaseException:
             await self.close()
             raise
@@ -518,6 +522,9 @@ class LocalCluster:
         peers = {
             peer.id: f"127.0.0.1:{self._link_port(node, peer)}" for peer in self.nodes.values()
         }
+        if self._cuttable:
+            # What it tells its peers of itself must lead nobody past a cut.
+            peers[node.id] = f"127.0.0.1:{_NOBODY}"
         config: dict[str, object] = {
             "port": node.http_port,
             "clusterId": "acceptance",

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from codeq_cluster.cluster import joining
+from codeq_cluster.codec.membership import Member, Membership, incarnation_of
+from codeq_cluster.errors import MembershipRefused
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import FIRST_INDEX, Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
@@ -56,10 +59,21 @@ class _Promises:
     votes: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A snapshot on its way."""
+
+    index: int
+    term: int
+    members: bytes
+    rows: list[tuple[bytes, bytes]]
+
+
 class SimCluster:
     """Nodes, their disks and the network between them.
 
     Attributes:
+        ids: Every node that ever was part of it.
         history: Index -> (term, payload) as first applied anywhere.
         acknowledged: Values whose client was told "done".
         flush_s: Draws the seconds a disk write takes.
@@ -71,6 +85,7 @@ class SimCluster:
         snapshot_arrives: Draws whether a snapshot that was fetched is whole.
         at_exchange: Called with the node right before its disk is exchanged, and right after.
         snapshots: Installed so far.
+        changes: Of the membership, committed so far.
         nodes: Those that are up.
         expect_fatal: A replica that stops itself is part of the story.
     """
@@ -88,7 +103,15 @@ class SimCluster:
         self.ids = tuple(node_ids)
         self.settings = settings or RaftSettings()
         self.rules = rules
-        self.preferred = preferred or self.ids[0]
+        # The voters in the order in which they should lead.
+        first = self.ids.index(preferred or self.ids[0])
+        self._data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
+        self._founding = Membership(
+            members=tuple(
+                Member(id=node_id, data=self._data[node_id])
+                for node_id in self.ids[first:] + self.ids[:first]
+            )
+        )
         self.clock = SimClock()
         self.network = SimNetwork(self.clock, random)
         self.network.observers.append(self._watch_message)
@@ -105,8 +128,9 @@ class SimCluster:
         self.snapshot_arrives: Callable[[], bool] = lambda: True
         self.at_exchange: Callable[[str], None] = lambda _node_id: None
         self.snapshots = 0
+        self.changes = 0
         self.expect_fatal = False
-        self._incarnations = dict.fromkeys(self.ids, 0)
+        self._opened = dict.fromkeys(self.ids, 0)
         self._leaders: dict[int, str] = {}
         self._indexes: dict[bytes, int] = {}
         self._promises = {node_id: _Promises() for node_id in self.ids}
@@ -120,7 +144,9 @@ class SimCluster:
 
     def _start(self, node_id: str) -> None:
         assert node_id not in self.nodes, f"{node_id} is up"
-        self._incarnations[node_id] += 1
+        self._opened[node_id] += 1
+        member = self._founding.of(node_id)
+        is_founder = member is not None and member.data == self._data[node_id]
         timers = SimTimers(self.clock)
         flusher = SimFlusher(timers, self._draw_flush)
         source = SimSource(self._acknowledge)
@@ -128,9 +154,8 @@ class SimCluster:
         group = RaftGroup(
             shard=SHARD,
             node_id=node_id,
-            nodes=self.ids,
-            preferred=self.preferred,
-            incarnation=self._incarnations[node_id],
+            founding=self._founding if is_founder else Membership(),
+            incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
             store=self.disks[node_id],
             machine=machine,
             source=source,
@@ -242,44 +267,40 @@ class SimCluster:
             node.reseeding = False
             return
         leader.group.hold()
-        index = leader.machine.applied_index
-        term = self._log(leader.id).term_at(index)
-        assert term is not None
-        rows = leader.machine.rows()
-        node.timers.call_later(
-            self.snapshot_s(), partial(self._install, node, rows, index=index, term=term)
-        )
+        taken = self.taken_from(leader)
+        node.timers.call_later(self.snapshot_s(), partial(self._install, node, taken))
 
-    def _install(
-        self, node: SimNode, rows: list[tuple[bytes, bytes]], *, index: int, term: int
-    ) -> None:
+    def taken_from(self, node: SimNode) -> _Taken:
+        """Make a snapshot of a node as it is now."""
+        index, log = node.machine.applied_index, self._log(node.id)
+        term = log.term_at(index)
+        assert term is not None, "the last applied entry is in the log"
+        return _Taken(index, term, log.members_row(index), node.machine.rows())
+
+    def _install(self, node: SimNode, taken: _Taken) -> None:
         node.reseeding = False
         wanted = node.group.running and not node.group.status().is_leader
-        if wanted and self.snapshot_arrives() and node.group.wants_snapshot(index, term):
-            node.group.pause(partial(self._exchange, node, rows, index=index, term=term))
+        if (
+            wanted
+            and self.snapshot_arrives()
+            and node.group.wants_snapshot(taken.index, taken.term)
+        ):
+            node.group.pause(partial(self._exchange, node, taken))
 
-    def _exchange(
-        self,
-        node: SimNode,
-        rows: list[tuple[bytes, bytes]],
-        error: BaseException | None,
-        *,
-        index: int,
-        term: int,
-    ) -> None:
+    def _exchange(self, node: SimNode, taken: _Taken, error: BaseException | None) -> None:
         if error is not None:
             self._storage_failed(node.id, error)
             return
-        held = self._log(node.id).term_at(index) == term
+        held = self._log(node.id).term_at(taken.index) == taken.term
         reseeded = node.machine.corrupted
-        puts, _ = node.group.rows_after_snapshot(index, term)
+        puts, _ = node.group.rows_after_snapshot(taken.index, taken.term, taken.members)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
-        self.disks[node.id].exchange([*rows, *puts])
+        self.disks[node.id].exchange([*taken.rows, *puts])
         if not held:
             # What it held beyond the snapshot was another history's, so nobody counts on it.
-            self._promises[node.id].entry = (index, term)
+            self._promises[node.id].entry = (taken.index, taken.term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
@@ -368,6 +389,73 @@ class SimCluster:
         """Give a node that is down an empty disk: nothing it promised binds it any more."""
         self.disks[node_id] = SimDisk()
         self._promises[node_id] = _Promises()
+        self._data[node_id] = max(self._data.values()) + 1
+
+    # Members.
+
+    def add(self, node_id: str) -> None:
+        """Make a node that nobody has let in yet, with an empty disk; it is down."""
+        self.ids = (*self.ids, node_id)
+        self.disks[node_id] = SimDisk()
+        self._promises[node_id] = _Promises()
+        self._opened[node_id] = 0
+        self._data[node_id] = max(self._data.values()) + 1
+
+    def expect(self, node_id: str) -> bool:
+        """Have the leader let a node come in; False when that cannot be done now."""
+        return self._change(lambda was: joining.expect(was, node_id, link=node_id, http=node_id))
+
+    def dismiss(self, node_id: str) -> bool:
+        """Have the leader remove a node; False when that cannot be done now."""
+        leader = self.leader()
+        if leader in (None, node_id):
+            return False
+        return self._change(
+            lambda was: joining.dismiss(was, node_id, reachable=self.nodes.__contains__)
+        )
+
+    def knock(self, node_id: str) -> bool:
+        """Have a node that is not let in on its data say so to the leader."""
+        who = joining.Newcomer(
+            id=node_id, data=self._data[node_id], link=node_id, http=node_id, level=1
+        )
+        leader = self.leader()
+        if leader is None or not {(leader, node_id), (node_id, leader)}.isdisjoint(
+            self.network.cut
+        ):
+            return False
+        return self._change(
+            lambda was: joining.let_in(was, who, lives=lambda _node_id, _data: False)
+        )
+
+    def is_let_in(self, node_id: str) -> bool:
+        """Tell whether a node knows itself to be a member on the data it has."""
+        member = self.nodes[node_id].group.membership.of(node_id)
+        return member is not None and member.data == self._data[node_id]
+
+    def is_waiting(self, node_id: str) -> bool:
+        """Tell whether a member is not yet a voter on the data it has."""
+        member = self.members().of(node_id)
+        return member is not None and (not member.voter or member.data != self._data[node_id])
+
+    def members(self) -> Membership:
+        """Return who forms the group, as its leader has it; nobody without a leader."""
+        leader = self.leader()
+        return self.nodes[leader].group.membership if leader is not None else Membership()
+
+    def _change(self, change: Callable[[Membership], Membership]) -> bool:
+        leader = self.leader()
+        if leader is None:
+            return False
+        group = self.nodes[leader].group
+        try:
+            wanted = change(group.membership)
+            return wanted != group.membership and group.change(wanted, self._changed)
+        except (MembershipRefused, ValueError):
+            return False
+
+    def _changed(self, committed: bool) -> None:
+        self.changes += committed
 
     # What nobody may ever see.
 
@@ -452,6 +540,9 @@ class SimCluster:
             return
         if follower.group.status().term != term:
             return
+        member = leader.group.membership.of(peer)
+        if member is None or member.data != self._data[peer]:
+            return  # What it believes is true of the disk that is gone.
         mine, theirs = self._log(leader.id), self._log(peer)
         known = min(match - mine.first, match - theirs.first) >= 0  # Else one of them forgot it.
         if match > theirs.flushed_last or (known and mine.term_at(match) != theirs.term_at(match)):
@@ -465,8 +556,10 @@ class SimCluster:
         Raises:
             InvariantViolated: A state differs, or an acknowledged value is nowhere.
         """
-        longest = max((node.machine.values for node in self.nodes.values()), key=len)
-        for node in self.nodes.values():
+        # Who is no member any more stopped hearing of what goes on.
+        voters = [self.nodes[node_id] for node_id in self.members().voters]
+        longest = max((node.machine.values for node in voters), key=len)
+        for node in voters:
             if node.machine.values != longest:
                 raise InvariantViolated(
                     f"{node.id} ends with {len(node.machine.values)} values of {len(longest)}"

@@ -44,6 +44,8 @@ class Options:
         corrupt: A node's state becomes another than its log makes; a minority of one at a time.
         full: A node's disk refuses every write for a while.
         torn: Part of the snapshots that come damaged, and of the exchanges in which the node dies.
+        members: Nodes are added and removed.
+        wipe: A voter loses its disk.
         in_flight: Entries a leader may propose ahead; many of them close the windows.
     """
 
@@ -63,6 +65,8 @@ class Options:
     torn: float
     full: float
     corrupt: float
+    members: float
+    wipe: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,8 @@ def draw_options(random: Random, *, full: float, corrupt: float) -> Options:
         torn=sometimes(0.2),
         full=full,
         corrupt=corrupt,
+        members=random.choice((0.0, 0.0, 0.005, 0.02)),
+        wipe=random.choice((0.0, 0.0, 0.003)),
     )
 
 
@@ -176,6 +182,8 @@ class _Run:
         self._crashes = 0
         self._down: dict[str, float] = {}
         self._back_at = float("inf")
+        self._wiped: str | None = None
+        self._newcomers = iter("VWXYZ")
         self._counters: Counter[str] = Counter()
         self.note(f"options {options}")
         self._cluster.start()
@@ -198,6 +206,7 @@ class _Run:
             self._crash_and_restart()
             self._fill_a_disk()
             self._corrupt_a_state()
+            self._members()
             self._step()
 
     def calm(self) -> None:
@@ -222,11 +231,15 @@ class _Run:
         end = cluster.clock.now + _CALM_S
         halfway = end - _CALM_S / 2
         while cluster.clock.now < end:
+            self._knock()
             self._step()
             if cluster.clock.now >= halfway and cluster.propose(b"calm"):
                 # What differs shows with the next entry, and is made anew.
                 halfway = float("inf")
         if cluster.leader() is None:
+            if self._undecidable():
+                self.note("nobody can tell whose state is right")
+                return
             raise InvariantViolated("no leader though nothing is wrong")
         last = b"last"
         cluster.propose(last)
@@ -235,6 +248,10 @@ class _Run:
             raise InvariantViolated("the healed cluster acknowledges nothing")
         cluster.check()
         cluster.check_converged()
+        members = cluster.members()
+        unfinished = [member.id for member in members.members if member.data and not member.voter]
+        if unfinished:
+            raise InvariantViolated(f"{unfinished} never became voters")
 
     def report(self, violation: str) -> Report:
         """Sum the run up."""
@@ -246,6 +263,7 @@ class _Run:
         self._counters["snapshots"] = cluster.snapshots
         self._counters["outages"] = cluster.outages
         self._counters["reseeded"] = cluster.reseeded
+        self._counters["member changes"] = cluster.changes
         return Report(
             seed=self._seed,
             options=self._options,
@@ -387,7 +405,11 @@ class _Run:
 
     def _corrupt_a_state(self) -> None:
         random, cluster = self._disks, self._cluster
-        if random.random() >= self._options.corrupt or len(cluster.nodes) < len(cluster.ids):
+        voters = cluster.members().voters
+        # A majority has to be right, and whole.
+        if random.random() >= self._options.corrupt or len(voters) < 3:
+            return
+        if set(voters) != set(cluster.nodes) or any(map(cluster.is_waiting, voters)):
             return
         # Of two that are wrong at once in three, nobody could say who is right; nor when the third
         # needs a snapshot to be asked, which nobody gives who may be wrong.
@@ -395,10 +417,19 @@ class _Run:
         reach = max(log.log_first for log in logs) <= min(log.log_last for log in logs)
         if not reach or any(node.machine.corrupted for node in cluster.nodes.values()):
             return
-        node = cluster.nodes[random.choice(cluster.ids)]
+        node = cluster.nodes[random.choice(voters)]
         if node.group.running and not cluster.disks[node.id].full:
             self.note(f"corrupt {node.id}")
             node.machine.corrupt()
+
+    def _undecidable(self) -> bool:
+        """Tell whether two that differ cannot ask a third, which needs a snapshot of one of them.
+
+        Then nobody may lead: it is for an operator to say who is right.
+        """
+        logs = [node.group.status() for node in self._cluster.nodes.values()]
+        reach = max(log.log_first for log in logs) <= min(log.log_last for log in logs)
+        return not reach and any(log.in_doubt for log in logs)
 
     def _given(self, leader: str) -> bool:
         """Keep a corrupted state that nobody has compared yet from being given to others.
@@ -406,6 +437,59 @@ class _Run:
         That is beyond what the cluster promises: two of three may have it then.
         """
         return not self._cluster.nodes[leader].machine.corrupted
+
+    def _members(self) -> None:
+        random, options = self._random, self._options
+        self._knock()
+        change, wipe = random.random() < options.members, random.random() < options.wipe
+        if any(node.machine.corrupted for node in self._cluster.nodes.values()):
+            return  # Fewer who are right would be no majority.
+        if change:
+            self._change_members()
+        if wipe:
+            self._wipe()
+
+    def _change_members(self) -> None:
+        random, cluster = self._random, self._cluster
+        voters = cluster.members().voters
+        if len(voters) > 2 and random.random() < 0.5:
+            node_id = random.choice(voters)
+            if cluster.dismiss(node_id):
+                self.note(f"dismiss {node_id}")
+            return
+        # Whoever was removed may come back with what it has.
+        node_id = random.choice(cluster.ids)
+        if random.random() < 0.5 and (new := next(self._newcomers, None)) is not None:
+            node_id = new
+            cluster.add(node_id)
+            self._down[node_id] = cluster.clock.now + random.uniform(0.0, 1.0)
+        if cluster.expect(node_id):
+            self.note(f"expect {node_id}")
+
+    def _knock(self) -> None:
+        """Have every node that is not let in say so, now and then."""
+        cluster = self._cluster
+        for node in list(cluster.nodes.values()):
+            asks = self._random.random() < 0.1 and node.fatal is None
+            if asks and not cluster.is_let_in(node.id) and cluster.knock(node.id):
+                self.note(f"let in {node.id}")
+
+    def _wipe(self) -> None:
+        """Take a voter's disk, when all others are up and hold what was acknowledged.
+
+        Two disks lost at once are beyond what three nodes promise.
+        """
+        cluster = self._cluster
+        voters = cluster.members().voters
+        if len(voters) < 3 or any(voter not in cluster.nodes for voter in voters):
+            return
+        if self._wiped is not None and cluster.is_waiting(self._wiped):
+            return
+        node_id = self._random.choice(voters)
+        self.note(f"wipe {node_id}")
+        self._crash(node_id, down_s=self._random.uniform(0.05, 2.0))
+        cluster.replace_disk(node_id)
+        self._wiped = node_id
 
     def _slow_flush(self) -> float:
         if self._random.random() < 0.02:
@@ -462,9 +546,10 @@ def main(arguments: list[str] | None = None) -> int:
             write,
             f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
             f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
-            f"{report.counters['snapshots']} snapshots{' of a small log' * report.options.small}, "
-            f"{report.counters['outages']} outages, {report.counters['reseeded']} made anew, "
-            f"digest {report.digest}",
+            f"{report.counters['snapshots']} snapshots, {report.counters['outages']} outages, "
+            f"{report.counters['reseeded']} states made anew, "
+            f"{report.counters['member changes']} member changes"
+            f"{' of a small log' * report.options.small}, digest {report.digest}",
         )
     seconds = time.monotonic() - began
     print_line(

@@ -95,7 +95,9 @@ class Connection(asyncio.Protocol, ABC):
             self._tally.reject(refused.reason, address=self.address, peer=self.peer)
             self.abort()
         except HandshakeRefusedError as refused:
-            self._tally.refuse(refused.reason, address=self.address, peer=self.peer)
+            self._tally.refuse(
+                refused.reason, address=self.address, peer=self.peer, said=refused.said
+            )
             self._refuse(refused.reason)
         except BaseException:
             # A receiver's bug: nothing behind the message it failed on may be delivered.

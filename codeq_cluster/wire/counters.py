@@ -12,6 +12,16 @@ from codeq_cluster.wire.refusals import BadFrame, HandshakeRefusal
 
 log = logging.getLogger(__name__)
 
+# What a refused node's operator can do, by the other side's reason.
+_REMEDIES = {
+    HandshakeRefusal.STRANGER.value: "let this node in with `codeq-cluster cluster join`",
+    HandshakeRefusal.LIVES.value: "a node of this id is running on other data: stop one of the "
+    "two, or give this one another id",
+    HandshakeRefusal.CLUSTER.value: "the other side is of another cluster: compare clusterId",
+    HandshakeRefusal.PROOF.value: "compare the cluster secret of both nodes",
+    HandshakeRefusal.VERSION.value: "the releases of the two nodes are too far apart",
+}
+
 # Each (address, reason) is logged once while it is among the last so many: 1,000 x ~100 bytes.
 _LOGGED_MAX: Final = 1000
 
@@ -67,19 +77,27 @@ class Tally:
     calls_served: int = 0
     _logged: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
-    def refuse(self, reason: HandshakeRefusal, *, address: str, peer: str = "") -> None:
+    def refuse(
+        self, reason: HandshakeRefusal, *, address: str, peer: str = "", said: str = ""
+    ) -> None:
         """Count a handshake that failed, and log it when this is new.
 
         Args:
             reason: Why.
             address: Host of the other side, without its port.
             peer: Id of the node this side dialled; empty for an accepted connection.
+            said: The other side's reason.
         """
         self.refused_handshakes[reason] += 1
-        if self._is_new(address, reason.value):
+        if self._is_new(address, said or reason.value):
             log.warning(
                 "link handshake failed",
-                extra={"address": address, "peer": peer, "reason": reason.value},
+                extra={
+                    "address": address,
+                    "peer": peer,
+                    "reason": said or reason.value,
+                    "remedy": _REMEDIES.get(said, ""),
+                },
             )
 
     def reject(self, reason: BadFrame, *, address: str, peer: str = "") -> None:

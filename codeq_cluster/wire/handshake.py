@@ -1,7 +1,7 @@
 """Handshake: two nodes prove to each other that they hold the cluster's secret, without saying it.
 
     dialling                                        accepting
-    hello(version, cluster, from, to, nonce, incarnation, session)  ->
+    hello(version, cluster, from, to, nonce, incarnation, session, address)  ->
                                                 <-  challenge(nonce)
     proof(HMAC of everything said, role)        ->
                                                 <-  welcome(HMAC of everything said, other role)
@@ -43,12 +43,14 @@ class Identity:
 
     Attributes:
         incarnation: Grows with every start of the node.
+        address: Where its peers reach it, host:port; empty leaves it to what they know.
     """
 
     node_id: str
     cluster_id: str
     incarnation: int
     secret: bytes = field(repr=False)
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Session:
     Attributes:
         peer: Id of the node at the other end, proved.
         incarnation: The peer's.
+        address: Where the peer says that it is reached; empty when it does not.
         number: Grows with every connection of the dialling side's incarnation.
         send_key: 32 bytes; seals what this side says.
         receive_key: 32 bytes; seals what the other side says.
@@ -66,6 +69,7 @@ class Session:
     peer: str
     incarnation: int
     number: int
+    address: str
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
 
@@ -81,6 +85,7 @@ class _Transcript:
     acceptor_nonce: bytes
     incarnation: int
     session: int
+    address: str
 
     def sign(self, secret: bytes, role: str, incarnation: int = 0) -> bytes:
         text = cbor2.dumps(
@@ -95,6 +100,7 @@ class _Transcript:
                 self.acceptor_nonce,
                 self.incarnation,
                 self.session,
+                self.address,
                 incarnation,
             ]
         )
@@ -127,6 +133,7 @@ class Dialling:
                 self._nonce,
                 me.incarnation,
                 self._session,
+                me.address,
             ]
         )
 
@@ -138,8 +145,8 @@ class Dialling:
             HandshakeRefusedError: The other side refused, or could not prove itself.
         """
         match decode_greeting(body):
-            case ["refused", str()]:
-                raise HandshakeRefusedError(HandshakeRefusal.REFUSED_BY_PEER)
+            case ["refused", str(said)]:
+                raise HandshakeRefusedError(HandshakeRefusal.REFUSED_BY_PEER, said=_known(said))
             case ["challenge", bytes(nonce)] if (
                 len(nonce) == _NONCE_BYTES and self._transcript is None
             ):
@@ -163,6 +170,7 @@ class Dialling:
             acceptor_nonce=nonce,
             incarnation=me.incarnation,
             session=self._session,
+            address=me.address,
         )
         return cbor2.dumps(["proof", self._transcript.sign(me.secret, "dialler")])
 
@@ -174,6 +182,7 @@ class Dialling:
             peer=self._peer,
             incarnation=incarnation,
             number=transcript.session,
+            address="",
             send_key=transcript.sign(secret, "dialler's frames", incarnation),
             receive_key=transcript.sign(secret, "acceptor's frames", incarnation),
         )
@@ -182,25 +191,25 @@ class Dialling:
 class Accepting:
     """The side that was asked."""
 
-    __slots__ = ("_identity", "_is_stale", "_names", "_peers", "_transcript")
+    __slots__ = ("_identity", "_names", "_objection", "_peers", "_transcript")
 
     def __init__(
         self,
         identity: Identity,
         peers: Container[str],
-        is_stale: Callable[[str, int, int], bool],
+        objection: Callable[[str, int, int], HandshakeRefusal | None],
     ) -> None:
         """Expect one of `peers`.
 
         Args:
             identity: This node.
             peers: Ids of the other nodes of the cluster.
-            is_stale: Tells of a peer that proved itself, its incarnation and its session number,
-                whether a later connection of it has been accepted before.
+            objection: Tells of a peer that proved itself, its incarnation and its session number,
+                what speaks against it.
         """
         self._identity = identity
         self._peers = peers
-        self._is_stale = is_stale
+        self._objection = objection
         self._names: Container[str] | None = None
         self._transcript: _Transcript | None = None
 
@@ -233,12 +242,13 @@ class Accepting:
                 bytes(nonce),
                 int(incarnation),
                 int(session),
+                str(address),
             ] if (
                 magic == _MAGIC
                 and len(nonce) == _NONCE_BYTES
                 and _is_number(incarnation)
                 and _is_number(session)
-                and max(len(cluster_id), len(dialler), len(acceptor)) <= _NAME_CHARACTERS_MAX
+                and max(map(len, (cluster_id, dialler, acceptor, address))) <= _NAME_CHARACTERS_MAX
             ):
                 pass
             case _:
@@ -262,6 +272,7 @@ class Accepting:
             acceptor_nonce=secrets.token_bytes(_NONCE_BYTES),
             incarnation=incarnation,
             session=session,
+            address=address,
         )
         return cbor2.dumps(["challenge", self._transcript.acceptor_nonce])
 
@@ -274,8 +285,9 @@ class Accepting:
         me = self._identity
         if not hmac.compare_digest(transcript.sign(me.secret, "dialler"), proof):
             raise HandshakeRefusedError(HandshakeRefusal.PROOF)
-        if self._is_stale(transcript.dialler, transcript.incarnation, transcript.session):
-            raise HandshakeRefusedError(HandshakeRefusal.STALE)
+        objection = self._objection(transcript.dialler, transcript.incarnation, transcript.session)
+        if objection is not None:
+            raise HandshakeRefusedError(objection)
         return (
             cbor2.dumps(
                 [
@@ -288,6 +300,7 @@ class Accepting:
                 peer=transcript.dialler,
                 incarnation=transcript.incarnation,
                 number=transcript.session,
+                address=transcript.address,
                 send_key=transcript.sign(me.secret, "acceptor's frames", me.incarnation),
                 receive_key=transcript.sign(me.secret, "dialler's frames", me.incarnation),
             ),
@@ -302,3 +315,8 @@ def refusal(reason: HandshakeRefusal) -> bytes:
 def _is_number(value: int) -> bool:
     # True and False match int() and would be signed differently from 1 and 0.
     return type(value) is int and 0 <= value <= _NUMBER_MAX
+
+
+def _known(said: str) -> str:
+    """Return a refusal in our own words: what came proves nothing, and goes into a log."""
+    return said if said in set(HandshakeRefusal) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
+from codeq_cluster.codec.membership import data_of
 from codeq_cluster.errors import ConfigInvalid, PeerUnreachable
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.addresses import Address
@@ -57,6 +59,9 @@ class _Missed(Enum):
 class Mesh:
     """Carries Raft messages and RPC between this node and its peers, over one port.
 
+    Who they are may change while it runs, and so may where they are: a peer that has dialled this
+    node says where it is reached itself.
+
     Each node dials every peer and says everything on the connection it dialled, so each direction
     is FIFO: what is delivered of it is in order and unaltered, and messages are lost only where a
     connection ended. All methods and callbacks belong to the loop that called `start`. A callback
@@ -74,6 +79,7 @@ class Mesh:
         port: int,
         settings: LinkSettings,
         incarnation: int,
+        address: str = "",
         on_raft: Callable[[str, int, dict[str, object]], None],
         on_up: Callable[[str], None],
         on_down: Callable[[str, bool], None],
@@ -92,12 +98,13 @@ class Mesh:
             port: To listen on; 0 for any free one.
             settings: Bounds.
             incarnation: Grows with every start of the node.
+            address: Where peers reach this node, host:port; empty leaves it to what they know.
             on_raft: Takes (peer, group, message); the message is the receiver's own.
             on_up: Takes a peer whose connection, dialled by this node, is authenticated.
             on_down: Takes (peer, refused) once per loss of such a connection, when it is known
                 whether the peer's machine refuses a new one at once (its process has ended).
-            recognises: Tells whether (peer, incarnation) is who it was; a peer that proved itself
-                and is not is kept out, for its data is not the data it had.
+            recognises: Tells whether (peer, incarnation) may connect; False for one that proved
+                itself, on other data than a node of its id that is connected.
             certificates: What both ends of every connection prove themselves with, beside the
                 secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
@@ -111,9 +118,15 @@ class Mesh:
         if node_id in peers:
             raise ConfigInvalid(f"peers must not name this node, {node_id}")
         self._identity = Identity(
-            node_id=node_id, cluster_id=cluster_id, incarnation=incarnation, secret=secret
+            node_id=node_id,
+            cluster_id=cluster_id,
+            incarnation=incarnation,
+            secret=secret,
+            address=address,
         )
         self._peers = {peer: Address.parse(text) for peer, text in peers.items()}
+        self._said: dict[str, Address] = {}  # By peers themselves, of where they are.
+        self._diallers: dict[str, asyncio.Task[None]] = {}
         self._listen = (host, port)
         self._settings = settings
         self._on_raft = on_raft
@@ -138,7 +151,7 @@ class Mesh:
         self._unknown: dict[Inbound, None] = {}  # in order of arrival
         self._outbound: dict[str, Outbound] = {}
         self._inbound: dict[str, Inbound] = {}
-        self._latest: dict[str, tuple[int, int]] = {}
+        self._latest: dict[tuple[str, int], tuple[int, int]] = {}
         self._wake = {peer: asyncio.Event() for peer in self._peers}
         self._idle = asyncio.Event()
         self._jitter = random.SystemRandom()
@@ -251,6 +264,33 @@ class Mesh:
         """End the calls to `peer` about `topic` that wait, with LinkLost: it may have acted."""
         self._calls.give_up(peer, topic)
 
+    def know(self, peers: Mapping[str, str]) -> None:
+        """Have these peers and no others from now on.
+
+        Args:
+            peers: host:port of every other node by its id; an address that is none is passed over.
+        """
+        for peer in self._peers.keys() - peers.keys():
+            self._forget(peer)
+        for peer, text in peers.items():
+            try:
+                address = Address.parse(text)
+            except ConfigInvalid as error:
+                log.warning("a peer without an address", extra={"peer": peer, "error": str(error)})
+                continue
+            is_new = peer not in self._peers
+            self._peers[peer] = address
+            if is_new:
+                self._wake[peer] = asyncio.Event()
+                self._keep(peer)
+
+    def data_at(self, peer: str) -> int | None:
+        """Return the identity of the data that a connected peer runs on."""
+        connection = self._inbound.get(peer)
+        if connection is None or connection.session is None:
+            return None
+        return data_of(connection.session.incarnation)
+
     def connected(self, peer: str) -> bool:
         """Tell whether `send` reaches `peer` now."""
         connection = self._outbound.get(peer)
@@ -260,7 +300,7 @@ class Mesh:
 
     def _accept(self) -> Inbound:
         return Inbound(
-            Accepting(self._identity, self._peers, self._is_stale),
+            Accepting(self._identity, self._peers, self._objection),
             settings=self._settings,
             tally=self._tally,
             channel=self._channel(accepting=True),
@@ -279,21 +319,30 @@ class Mesh:
             oldest.give_up(HandshakeRefusal.CROWDED_OUT)
         self._unknown[connection] = None
 
-    def _is_stale(self, peer: str, incarnation: int, session: int) -> bool:
+    def _objection(self, peer: str, incarnation: int, session: int) -> HandshakeRefusal | None:
         if not self._recognises(peer, incarnation):
-            return True
-        return (incarnation, session) <= self._latest.get(peer, (0, 0))
+            return HandshakeRefusal.LIVES
+        latest = self._latest.get((peer, data_of(incarnation)), (0, 0))
+        return HandshakeRefusal.STALE if (incarnation, session) <= latest else None
 
     def _authenticated(self, connection: Inbound) -> None:
         del self._unknown[connection]
         session = connection.session
         assert session is not None
+        if session.peer not in self._peers:
+            connection.abort()  # Forgotten since its first greeting.
+            return
         previous = self._inbound.get(session.peer)
         if previous is not None:
             previous.abort()
             self._calls.lose(session.peer)
         self._inbound[session.peer] = connection
-        self._latest[session.peer] = (session.incarnation, session.number)
+        self._latest[session.peer, data_of(session.incarnation)] = (
+            session.incarnation,
+            session.number,
+        )
+        with contextlib.suppress(ConfigInvalid):
+            self._said[session.peer] = Address.parse(session.address)
         # The peer is evidently there: no reason to wait before dialling it.
         self._wake[session.peer].set()
 
@@ -334,13 +383,32 @@ class Mesh:
             self._tasks = tasks
             tasks.create_task(self._keep_alive())
             for peer in self._peers:
-                tasks.create_task(self._keep_dialled(peer))
+                self._keep(peer)
 
     def _ran(self, runner: asyncio.Task[None]) -> None:
         if not runner.cancelled() and (error := runner.exception()) is not None:
             runner.get_loop().call_exception_handler(
                 {"message": "the link stopped on a bug", "exception": error, "task": runner}
             )
+
+    def _keep(self, peer: str) -> None:
+        if self._tasks is not None and not self._stopping:
+            self._diallers[peer] = self._tasks.create_task(self._keep_dialled(peer))
+
+    def _forget(self, peer: str) -> None:
+        """Have nothing to do with a peer any more."""
+        del self._peers[peer], self._wake[peer]
+        self._said.pop(peer, None)
+        dialler = self._diallers.pop(peer, None)
+        if dialler is not None:
+            dialler.cancel()
+        outbound, inbound = self._outbound.pop(peer, None), self._inbound.pop(peer, None)
+        for connection in (outbound, inbound):
+            if connection is not None:
+                connection.abort()
+        self._calls.lose(peer)
+        if outbound is not None:
+            self._on_down(peer, False)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -352,10 +420,13 @@ class Mesh:
         """Dial `peer` for ever, and say when it comes and goes."""
         loop = asyncio.get_running_loop()
         loss_unsaid = False
-        misses = flaps = 0
+        misses = flaps = worked = 0
         while True:
-            dialled = await self._dial(peer)
+            # First where it was reached last, so that "refused" tells of its process.
+            attempt = worked + max(0, misses - _HASTY_DIALS)
+            dialled = await self._dial(peer, attempt)
             if isinstance(dialled, Outbound):
+                worked = attempt
                 if loss_unsaid:
                     self._on_down(peer, False)
                 born = loop.time()
@@ -381,8 +452,12 @@ class Mesh:
                 self._on_down(peer, dialled is _Missed.REFUSED)
             await self._pause(peer, misses)
 
-    async def _dial(self, peer: str) -> Outbound | _Missed:
-        """Make one attempt; the answer comes within the dial and the handshake timeout."""
+    async def _dial(self, peer: str, attempt: int) -> Outbound | _Missed:
+        """Make one attempt; the answer comes within the dial and the handshake timeout.
+
+        Where this node was told that the peer is, and where the peer itself says so, in turns.
+        """
+        address = self._said.get(peer, self._peers[peer]) if attempt % 2 else self._peers[peer]
         self._last_session = max(self._last_session + 1, time.monotonic_ns())
         session = self._last_session
 
@@ -399,12 +474,16 @@ class Mesh:
 
         try:
             async with asyncio.timeout(self._settings.dial_timeout_ms / 1000):
-                dialled = await self._peers[peer].connect(connection)
+                dialled = await address.connect(connection)
         except ConnectionRefusedError:
             return _Missed.REFUSED
         except OSError:
             return _Missed.UNREACHABLE
-        return dialled if await dialled.authenticated else _Missed.BROKEN
+        try:
+            return dialled if await dialled.authenticated else _Missed.BROKEN
+        except asyncio.CancelledError:
+            dialled.abort()
+            raise
 
     async def _pause(self, peer: str, misses: int) -> None:
         """Wait before the next attempt, or until the peer has dialled this node."""

@@ -19,7 +19,7 @@ class HandshakeRefusal(StrEnum):
     """Why two nodes did not become peers.
 
     `tls`: the other side speaks no TLS 1.3; `certificate`: it has none the CA has signed; `name`:
-    its certificate is another node's.
+    its certificate is another node's; `lives`: a node of the same id is connected, on other data.
     """
 
     VERSION = "version"
@@ -29,6 +29,7 @@ class HandshakeRefusal(StrEnum):
     MISDIRECTED = "misdirected"
     PROOF = "proof"
     STALE = "stale"
+    LIVES = "lives"
     TIMEOUT = "timeout"
     CROWDED_OUT = "crowded-out"
     REFUSED_BY_PEER = "refused-by-peer"
@@ -54,8 +55,10 @@ class HandshakeRefusedError(Exception):
 
     Attributes:
         reason: What was wrong.
+        said: The other side's reason, when it was that which refused.
     """
 
-    def __init__(self, reason: HandshakeRefusal) -> None:
+    def __init__(self, reason: HandshakeRefusal, *, said: str = "") -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.said = said

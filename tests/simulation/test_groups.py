@@ -398,6 +398,7 @@ def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
     wire = Wiretap(cluster)
 
     cluster.start("C")
+    cluster.run_until(lambda: cluster.knock("C"))
     propose(cluster, 1000, prefix="w")
     cluster.run(3.0)
 

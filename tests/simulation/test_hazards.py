@@ -133,8 +133,11 @@ def test_one_voter_has_one_vote(rules: Rules) -> None:
 
     for _ in range(2):
         # The same vote in two messages: each is fresh.
-        seq = candidate._inbox._seen["B"][1] + 1
-        cluster.network.deliver(("B", "A"), {"t": VOTE, "i": 1, "s": seq, "e": term})
+        [(incarnation, seq)] = [
+            seen for (peer, _), seen in candidate._inbox._seen.items() if peer == "B"
+        ]
+        vote = {"t": VOTE, "i": incarnation, "s": seq + 1, "e": term}
+        cluster.network.deliver(("B", "A"), vote)
     cluster.run(0.01)
 
     assert (rules != ALL_RULES) == candidate.status().is_leader

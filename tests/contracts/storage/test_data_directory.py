@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.codec.membership import Member, Membership, data_of
 from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.storage.directory import (
     DataDirectory,
@@ -205,20 +206,27 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
             opened(tmp_path / "d")
 
 
-def test_a_peer_is_recognised_by_its_data(tmp_path: Path) -> None:
-    """It may start as often as it likes; under its old name with other data it is a stranger."""
-    with opened(tmp_path / "n1") as mine:
-        with opened(tmp_path / "n2") as theirs:
-            first = theirs.incarnation
-        with opened(tmp_path / "n2") as theirs:
-            second = theirs.incarnation
-        with opened(tmp_path / "wiped") as wiped:
-            anew = wiped.incarnation
+def test_data_keeps_its_identity(tmp_path: Path) -> None:
+    """It may be opened as often as it likes; made anew it is other data."""
+    with opened(tmp_path / "n1") as directory:
+        first = directory.incarnation
+    with opened(tmp_path / "n1") as directory:
+        second = directory.incarnation
+        data = directory.data
+    with opened(tmp_path / "wiped") as wiped:
+        assert wiped.data != data
 
-        assert [True, True, False] == [
-            mine.recognises("n2", incarnation) for incarnation in (first, second, anew)
-        ]
-    with opened(tmp_path / "n1") as mine:
-        assert not mine.recognises("n2", anew)
-        assert mine.recognises("n2", second)
     assert second > first
+    assert data_of(first) == data_of(second) == data
+
+
+def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
+    """Once, and durably."""
+    founding = Membership(members=(Member(id="n1", data=7), Member(id="n2", data=8)))
+    with opened(tmp_path / "n1") as directory:
+        assert directory.founding is None
+        directory.found(founding)
+        assert directory.founding == founding
+
+    with opened(tmp_path / "n1") as directory:
+        assert directory.founding == founding

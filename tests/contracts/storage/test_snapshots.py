@@ -12,7 +12,7 @@ import pytest
 
 from codeq_cluster.codec.manifests import File, Manifest
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.raft.journal import rows_after_snapshot, stored_term
+from codeq_cluster.raft.journal import rows_after_snapshot, stored_place
 from codeq_cluster.storage.exchange import incoming_path, settle
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.snapshots import CHUNK_BYTES_MAX, Incoming, Snapshots
@@ -35,7 +35,7 @@ class Side:
             shard=0,
             store=self.shard,
             incoming=incoming_path(self.path),
-            term_at=stored_term,
+            log_at=stored_place,
         )
 
     def fill(self, first: int, last: int, *, text: str = "leader's", rows: int = 20) -> None:
@@ -321,7 +321,7 @@ def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
         shard=0,
         store=leader.shard,
         incoming=incoming_path(leader.path),
-        term_at=stored_term,
+        log_at=stored_place,
     )
 
     assert not (leader.root / "snapshots").exists()

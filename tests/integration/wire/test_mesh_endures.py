@@ -302,7 +302,7 @@ async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
     greeted: list[float] = []
 
     async def hang_up(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        accepting, reader, session = Accepting(two, {"n1"}, lambda *_: False), FrameReader(), None
+        accepting, reader, session = Accepting(two, {"n1"}, lambda *_: None), FrameReader(), None
         while session is None and (data := await source.read(2**16)):
             reader.feed(data)
             while session is None and (body := reader.next()) is not None:

@@ -274,7 +274,7 @@ async def test_a_node_whose_data_was_made_anew_is_kept_out(nodes: Nodes) -> None
     await two.stop()
     two.incarnation = 1
     await two.start()
-    await eventually(lambda: one.running.counters.refused_handshakes["stale"] > 0)
+    await eventually(lambda: one.running.counters.refused_handshakes["lives"] > 0)
 
     assert not two.running.connected("n1")
 

@@ -104,7 +104,7 @@ async def limited(
         each.node.serve = each.serve
         each.quotas = Quotas(
             node_id=each.node.id,
-            nodes=3,
+            nodes=lambda: 3,
             replicas=each.shards,
             calls=await each.node.start(),
             limits=RateLimits(settings),

@@ -154,7 +154,7 @@ class Replica:
         """Tell whether the snapshot leads forward."""
         return index > self.at and term == 1
 
-    async def exchange(self, index: int, term: int) -> bool:
+    async def exchange(self, index: int, term: int, members: bytes) -> bool:
         """Go on from there."""
         if self.broken:
             raise StorageFailed("the disk refused")

@@ -22,6 +22,7 @@ from codeq_cluster.api import (
     deliveries,
     downloads,
     imports,
+    membership,
     openapi,
     paging,
     queues,
@@ -57,7 +58,7 @@ HANDLERS = (
     *(allowed, call, paging),
     *(tasks, workers, reads, raft, queues),
     *(attachments, downloads, uploads),
-    *(audit, backups, cluster, imports),
+    *(audit, backups, cluster, imports, membership),
     *(dead_letters, deliveries, subscriptions, task_lists, topics),
 )
 REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.
@@ -167,6 +168,10 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
         ("ReplayBody", {"ids": "all"}),
         ("TransferBody", {"to": "n2"}),
         ("TransferBody", {"shard": 99}),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1"}),
+        ("JoinBody", {"nodeId": "n/4", "addr": "h:1", "httpAddr": "http://h:1"}),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "h:1"}),
+        ("RemoveBody", {"dryRun": True}),
         ("SubscriptionBody", {"eventTypes": ["c"]}),
         ("SubscriptionBody", {"callbackUrl": "http://a/", "deliveryMode": "some"}),
         ("RenewalBody", {"ttlSeconds": -1}),

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.raft.doubts import Doubts
+from codeq_cluster.raft.electorate import Electorate
+
+
+def electorate(voters: int) -> Electorate:
+    """Return what node A of so many voters knows."""
+    made = Electorate(node_id="A", shard=0)
+    made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
+    return made
 
 
 def test_two_of_three_outvote_the_third() -> None:
     """Who has this state where the third has another is asked for, not who has it elsewhere."""
-    doubts = Doubts(voters=3)
+    doubts = Doubts(electorate(3))
     assert not doubts.open
 
     assert doubts.heard("B", 9, same=False)
@@ -25,7 +34,7 @@ def test_two_of_three_outvote_the_third() -> None:
 
 def test_what_differed_first_is_what_is_asked_about() -> None:
     """A voter that goes on being wrong is not to be proved wrong anew with each entry."""
-    doubts = Doubts(voters=3)
+    doubts = Doubts(electorate(3))
     doubts.heard("B", 9, same=False)
     doubts.heard("C", 9, same=True)
 
@@ -36,7 +45,7 @@ def test_what_differed_first_is_what_is_asked_about() -> None:
 
 def test_one_of_three_has_lost_against_two() -> None:
     """It need not know whether they agree: without either it has no majority."""
-    doubts = Doubts(voters=3)
+    doubts = Doubts(electorate(3))
     doubts.heard("B", 9, same=False)
     assert not doubts.lost
     doubts.heard("C", 11, same=False)
@@ -48,7 +57,7 @@ def test_one_of_three_has_lost_against_two() -> None:
 
 def test_a_state_made_anew_is_doubted_no_more() -> None:
     """Being equal again is news, once."""
-    doubts = Doubts(voters=3)
+    doubts = Doubts(electorate(3))
     doubts.heard("B", 9, same=False)
 
     assert doubts.heard("B", 12, same=True)
@@ -59,7 +68,7 @@ def test_a_state_made_anew_is_doubted_no_more() -> None:
 
 def test_a_single_voter_is_right() -> None:
     """There is nobody to differ."""
-    doubts = Doubts(voters=1)
+    doubts = Doubts(electorate(1))
 
     assert not doubts.open
     assert not doubts.lost

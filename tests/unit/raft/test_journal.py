@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
-from codeq_cluster.raft.journal import NO_OP, Journal, rows_after_snapshot, stored_term
+from codeq_cluster.raft.journal import Journal, rows_after_snapshot, stored_term
+from codeq_cluster.raft.messages import NO_OP
 from codeq_cluster.testing.sim_disk import SimDisk
 
 Change = Callable[[bytes], bytes | None]

@@ -7,19 +7,33 @@ from random import Random
 
 import pytest
 
+from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import SafetyViolated
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.digests import Digests
 from codeq_cluster.raft.elections import Elections
+from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
 from codeq_cluster.settings import RaftSettings
 
 
+def electorate(voters: int = 3, *, rank: int = 1) -> Electorate:
+    """Return what node A of so many voters knows, in its place behind the preferred one."""
+    made = Electorate(node_id="A", shard=-rank % voters)
+    made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
+    return made
+
+
 def elections(*, rank: int = 1, voters: int = 3, seed: int = 1) -> Elections:
-    return Elections(node_id="A", voters=voters, rank=rank, election_ms=1000, random=Random(seed))
+    return Elections(
+        node_id="A",
+        electorate=electorate(voters, rank=rank),
+        election_ms=1000,
+        random=Random(seed),
+    )
 
 
 def append(size: int, seq: int) -> dict[str, object]:
@@ -128,7 +142,7 @@ def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None
 
     for _ in range(3):
         started = now
-        while not handover.preferred_due(caught_up=True, now=now):
+        while not handover.preferred_due("B", caught_up=True, now=now):
             now += 0.5
         waits.append(now - started)
         handover.end()
@@ -140,15 +154,15 @@ def test_a_peer_that_falls_behind_starts_over() -> None:
     """It has to be caught up all the time."""
     handover = Handover()
 
-    assert not handover.preferred_due(caught_up=True, now=0.0)
-    assert not handover.preferred_due(caught_up=False, now=4.0)
-    assert not handover.preferred_due(caught_up=True, now=6.0)
-    assert handover.preferred_due(caught_up=True, now=11.0)
+    assert not handover.preferred_due("B", caught_up=True, now=0.0)
+    assert not handover.preferred_due("B", caught_up=False, now=4.0)
+    assert not handover.preferred_due("B", caught_up=True, now=6.0)
+    assert handover.preferred_due("B", caught_up=True, now=11.0)
 
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
     """A question that comes while a round runs waits for the next."""
-    barriers = Barriers(voters=3)
+    barriers = Barriers(electorate(3))
     answers: list[str] = []
     barriers.ask(lambda done: answers.append(f"first {done}"))
     barriers.start(index=5, node_id="A")
@@ -185,7 +199,7 @@ def test_digests_at_one_index_are_compared_both_ways_round() -> None:
 def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
     """What does not fit is dropped and counted; a message without entries needs no bytes."""
     counters: Counter[str] = Counter()
-    inbox = Inbox(peers=["B"], bytes_max=100, counters=counters, fresh_only=True)
+    inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
     assert inbox.put("B", append(60, 1))
     assert not inbox.put("B", append(60, 2))
@@ -202,7 +216,7 @@ def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
 def test_an_inbox_takes_only_what_is_newer() -> None:
     """Order within a life, and lives in order."""
     counters: Counter[str] = Counter()
-    inbox = Inbox(peers=["B"], bytes_max=100, counters=counters, fresh_only=True)
+    inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
     def put(incarnation: int, seq: int) -> bool:
         return inbox.put("B", render(TermHint(term=1), Stamp(incarnation, seq)))
@@ -240,3 +254,12 @@ def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
         assert not options.dynamicMembershipChange
         assert options.journalFile is None
         assert options.fullDumpFile is None
+
+
+def test_a_peer_that_becomes_the_preferred_one_waits_from_then_on() -> None:
+    """Another one's patience is not its own: a node that has just come in is not handed to."""
+    handover = Handover()
+    assert not handover.preferred_due("B", caught_up=True, now=0.0)
+
+    assert not handover.preferred_due("C", caught_up=True, now=100.0)
+    assert handover.preferred_due("C", caught_up=True, now=105.0)

@@ -16,7 +16,9 @@ def identity(node_id: str, *, cluster_id: str = "c", secret: bytes = b"secret") 
 
 
 def accepting(me: Identity | None = None, *, stale: bool = False) -> Accepting:
-    return Accepting(me or identity("n2"), {"n1", "n3"}, lambda *_: stale)
+    return Accepting(
+        me or identity("n2"), {"n1", "n3"}, lambda *_: HandshakeRefusal.STALE if stale else None
+    )
 
 
 def dialling(me: Identity | None = None, peer: str = "n2") -> Dialling:

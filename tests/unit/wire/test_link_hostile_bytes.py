@@ -181,10 +181,10 @@ def identity(node_id: str) -> Identity:
 
 def greetings() -> tuple[Accepting, Dialling, list[bytes]]:
     """Return both sides before their handshake, and what an honest one would have them say."""
-    acceptor = Accepting(identity("n2"), {"n1"}, lambda *_: False)
+    acceptor = Accepting(identity("n2"), {"n1"}, lambda *_: None)
     dialler = Dialling(identity("n1"), "n2", session=1)
     other = Dialling(identity("n1"), "n2", session=2)
-    other_side = Accepting(identity("n2"), {"n1"}, lambda *_: False)
+    other_side = Accepting(identity("n2"), {"n1"}, lambda *_: None)
     said = [other.hello()]
     said.append(other_side.receive(said[-1])[0])
     proof = other.receive(said[-1])

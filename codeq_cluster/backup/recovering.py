@@ -1,0 +1,111 @@
+"""Recovering: making the last node with the data a cluster of one, when the majority is gone.
+
+The other nodes cannot be asked, so what only they had is lost. What this node has is kept, also
+what it does not know to be agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import Identity, stopped_directory
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+
+_LOG_CACHE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """What a node has of one shard.
+
+    Attributes:
+        applied: Everything up to here was agreed on.
+        last: What is beyond `applied` up to here is kept, and was perhaps never acknowledged.
+        voters: Of the group, as this node's log says.
+    """
+
+    shard: int
+    applied: int
+    last: int
+    voters: tuple[str, ...]
+
+
+class Survivor:
+    """The directory of the node that is to go on alone; it does not run."""
+
+    def __init__(self, identity: Identity, shards: list[tuple[RocksShard, Journal]]) -> None:
+        self.identity = identity
+        self._shards = shards
+
+    def stands(self) -> list[Stand]:
+        """Say what the node has, by shard."""
+        return [
+            Stand(
+                shard=number,
+                applied=store.state.applied_index,
+                last=journal.last,
+                voters=journal.memberships.newest[1].voters,
+            )
+            for number, (store, journal) in enumerate(self._shards)
+        ]
+
+    def recover(self) -> None:
+        """Make this node the only member of every shard's group, durably.
+
+        Done again after a crash in the middle, it comes to the same.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        for store, journal in self._shards:
+            membership = journal.memberships.newest[1]
+            me = membership.of(self.identity.node_id) or Member(id=self.identity.node_id)
+            alone = Membership(
+                members=(
+                    Member(
+                        id=me.id,
+                        data=self.identity.data,
+                        link=me.link,
+                        http=me.http,
+                        level=max(me.level, membership.level),
+                    ),
+                ),
+                level=membership.level,
+            )
+            # In a term of its own: what a leader that is gone wrote there is another entry.
+            journal.setCurrentTerm(journal.term + 1, None)
+            journal.name_members(alone)
+            flush = journal.flush()
+            store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+            journal.flushed()
+
+
+@contextmanager
+def survivor(path: Path) -> Iterator[Survivor]:
+    """Open the directory of a node that does not run, for `recover`.
+
+    Raises:
+        DataDirectoryRefused: It is in use, is no data directory, or is damaged.
+        StorageFailed: It cannot be read.
+    """
+    with stopped_directory(path) as identity, ExitStack() as stack:
+        settings = StoreSettings()
+        cache = new_cache(settings)
+        shards = []
+        for shard in range(identity.shards):
+            directory = path / f"shard-{shard}"
+            if not directory.is_dir():
+                raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")
+            store = RocksShard(directory, settings=settings, cache=cache)
+            stack.callback(store.close)
+            journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)
+            journal.load(applied=store.state.applied_index, founding=identity.founding)
+            shards.append((store, journal))
+        yield Survivor(identity, shards)

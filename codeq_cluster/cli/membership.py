@@ -1,0 +1,201 @@
+"""Commands `cluster join`, `remove`, `replace` and `rebalance`: which nodes form the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+
+from codeq_cluster.cli.asking import Verbs, asks
+from codeq_cluster.cli.outcome import Exit, Usage
+from codeq_cluster.cli.output import document, note, rows_of, table
+from codeq_cluster.client import Operator
+
+_WAIT_S_DEFAULT = 600
+_WAIT_S_MAX = 86_400
+_LOOK_EVERY_S = 0.5
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    join = verbs.add_parser(
+        "join",
+        help="let a node come in",
+        description="Let a node come in: as a learner, and as a voter as soon as it holds the log. "
+        "Start it with its own id, address and an empty data directory, before or after this.",
+    )
+    _name(join, "node", "its id")
+    _addresses(join)
+    _waits(join)
+    asks(join, Operator, _join)
+
+    remove = verbs.add_parser(
+        "remove",
+        help="remove a node for good",
+        description="Remove a node for good; what it leads is handed over first. Refused when "
+        "those who stay would have no majority.",
+    )
+    _name(remove, "node", "its id")
+    _tries(remove)
+    asks(remove, Operator, _remove)
+
+    replace = verbs.add_parser(
+        "replace",
+        help="let a node come in, then remove another one",
+        description="Let a node come in, wait until it votes, then remove another one.",
+    )
+    _name(replace, "old", "id of the node that goes")
+    _name(replace, "new", "id of the node that comes")
+    _addresses(replace)
+    _waits(replace)
+    asks(replace, Operator, _replace)
+
+    rebalance = verbs.add_parser(
+        "rebalance",
+        help="spread the leaderships evenly now",
+        description="Hand every shard's leadership to the node that should lead it. That happens "
+        "by itself too, a few seconds after that node is up to date.",
+    )
+    asks(rebalance, Operator, _rebalance)
+
+
+def _name(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+    parser.add_argument(name, metavar=name.upper(), help=words)
+
+
+def _addresses(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--addr", required=True, metavar="HOST:PORT", help="where the other nodes reach it"
+    )
+    parser.add_argument("--http", required=True, metavar="URL", help="where callers reach it")
+
+
+def _tries(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what it would do to each shard, and no more"
+    )
+
+
+def _waits(parser: argparse.ArgumentParser) -> None:
+    _tries(parser)
+    parser.add_argument(
+        "--wait",
+        type=int,
+        default=_WAIT_S_DEFAULT,
+        metavar="SECONDS",
+        help=f"for the node to become a voter; 0 not to wait; default: {_WAIT_S_DEFAULT}",
+    )
+
+
+async def _join(operator: Operator, options: argparse.Namespace) -> Exit:
+    if not await _begin(operator, options, options.node):
+        return Exit.OK
+    return await _wait(operator, options.node, options.wait)
+
+
+async def _remove(operator: Operator, options: argparse.Namespace) -> None:
+    ahead = await operator.remove(options.node, dry_run=True)
+    _show_ahead(ahead, options)
+    if options.dry_run:
+        return
+    done = await operator.remove(options.node)
+    _show_done(done, options)
+    changed = done.get("changed")
+    note(f"{options.node} {'is removed' if changed else 'was no member'}: stop it, if it runs")
+
+
+async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
+    if options.old == options.new:
+        raise Usage(
+            "a node is replaced by another one; one that lost its disk comes back by itself"
+        )
+    # Before anything is begun: what must not be removed is not replaced.
+    await operator.remove(options.old, dry_run=True)
+    if not await _begin(operator, options, options.new):
+        return Exit.OK
+    waited = await _wait(operator, options.new, options.wait or _WAIT_S_DEFAULT)
+    if waited is not Exit.OK:
+        note(f"{options.old} stays until then: run this again")
+        return waited
+    _show_done(await operator.remove(options.old), options)
+    note(f"{options.old} is removed: stop it, if it runs")
+    return Exit.OK
+
+
+async def _rebalance(operator: Operator, options: argparse.Namespace) -> None:
+    answers = []
+    for shard in rows_of((await operator.cluster()).get("shards")):
+        number, preferred = int(str(shard.get("shard"))), str(shard.get("preferred"))
+        if shard.get("leader") != preferred:
+            answers.append(await operator.transfer(number, to=preferred))
+    if options.json:
+        document({"transferred": answers}, compact=True)
+        return
+    for answer in answers:
+        note(f"shard {answer.get('shard')} is led by {answer.get('leader')}")
+    if not answers:
+        note("every shard is led by the node that should lead it")
+
+
+async def _begin(operator: Operator, options: argparse.Namespace, node_id: str) -> bool:
+    """Show what a node's coming in does to each shard, and let it; False when it was only shown."""
+    if not 0 <= options.wait <= _WAIT_S_MAX:
+        raise Usage(f"--wait {options.wait}: allowed is 0 to {_WAIT_S_MAX}")
+    ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
+    _show_ahead(ahead, options)
+    if options.dry_run:
+        return False
+    _show_done(await operator.join(node_id, addr=options.addr, http_addr=options.http), options)
+    return True
+
+
+async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
+    if seconds == 0:
+        note(f"{node_id} may come in: start it")
+        return Exit.OK
+    note(f"{node_id} may come in: start it; waiting until it votes")
+    try:
+        async with asyncio.timeout(seconds):
+            while not await _votes(operator, node_id):  # noqa: ASYNC110, it is another process
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        note(f"after {seconds} s {node_id} does not vote yet; it will once it holds the log")
+        return Exit.ERROR
+    note(f"{node_id} votes in every shard")
+    return Exit.OK
+
+
+async def _votes(operator: Operator, node_id: str) -> bool:
+    nodes = rows_of((await operator.cluster()).get("nodes"))
+    return any(node.get("id") == node_id and node.get("voter") is True for node in nodes)
+
+
+def _show_done(effect: Mapping[str, object], options: argparse.Namespace) -> None:
+    if options.json:
+        document(effect, compact=True)
+
+
+def _show_ahead(effect: Mapping[str, object], options: argparse.Namespace) -> None:
+    if options.json:
+        if options.dry_run:
+            document(effect, compact=True)
+        return
+    table(
+        ("SHARD", "LEADER", "VOTERS", "VOTERS AFTER", "LEARNERS AFTER", "QUORUM", "ANSWERING"),
+        (
+            [
+                row.get("shard"),
+                row.get("leader"),
+                _names(row.get("voters")),
+                _names(row.get("votersAfter")),
+                _names(row.get("learnersAfter")),
+                f"{row.get('quorum')} -> {row.get('quorumAfter')}",
+                row.get("answering"),
+            ]
+            for row in rows_of(effect.get("shards"))
+        ),
+    )
+
+
+def _names(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else ""

@@ -1,0 +1,111 @@
+"""Announcing: a node tells its groups who it is, until each of them has that on record.
+
+That is how one that was expected comes in, how one that lost its data comes back as a learner, and
+how a new address or a newer release becomes known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from codeq_cluster.cluster.joining import Newcomer
+from codeq_cluster.cluster.members import Effect, Group, Members
+from codeq_cluster.codec.membership import Member
+from codeq_cluster.errors import CodeqError
+
+TIMEOUT_S = 5.0
+PAUSE_S = 0.2
+PAUSE_S_MAX = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Announcing:
+    """One node's announcements.
+
+    Args:
+        me: This node; whether it votes is for the groups to say.
+        groups: Of this node, in the order of shards.
+        members: Asks their leaders.
+        peers: Returns the nodes that are connected.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: Member,
+        groups: Sequence[Group],
+        members: Members,
+        peers: Callable[[], Sequence[str]],
+    ) -> None:
+        self._me = me
+        self._groups = groups
+        self._members = members
+        self._peers = peers
+        self._changed = asyncio.Event()
+        self._told: set[str] = set()
+
+    def changed(self) -> None:
+        """Note that a group's membership is another."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Announce this node wherever it is not on record as it is, for ever."""
+        pause_s = PAUSE_S
+        while True:
+            self._changed.clear()
+            unknown = [shard for shard in range(len(self._groups)) if not self._on_record(shard)]
+            if not unknown:
+                self._told.clear()
+                pause_s = PAUSE_S
+                await self._changed.wait()
+                continue
+            done = [await self._announce(shard) for shard in unknown]
+            pause_s = PAUSE_S if all(done) else min(2 * pause_s, PAUSE_S_MAX)
+            # Also what was done has to come back through the log.
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _on_record(self, shard: int) -> bool:
+        me, known = self._me, self._groups[shard].membership.of(self._me.id)
+        return known is not None and (known.data, known.link, known.http, known.level) == (
+            me.data,
+            me.link,
+            me.http,
+            me.level,
+        )
+
+    async def _announce(self, shard: int) -> bool:
+        me = self._me
+        newcomer = Newcomer(id=me.id, data=me.data, link=me.link, http=me.http, level=me.level)
+        try:
+            if self._groups[shard].membership.of(me.id) is not None:
+                effect = await self._members.change(shard, newcomer, timeout_s=TIMEOUT_S)
+            else:
+                effect = await self._through_a_peer(shard, newcomer)
+        except CodeqError as error:
+            self._tell(f"shard {shard}: {error}")
+            return False
+        if effect.refused:
+            self._tell(effect.refused)
+        return effect.done
+
+    async def _through_a_peer(self, shard: int, newcomer: Newcomer) -> Effect:
+        """Ask the leader by way of whoever is connected: this node's own log names nobody."""
+        failure: CodeqError | None = None
+        for peer in self._peers():
+            try:
+                return await self._members.ask_through(peer, shard, newcomer, timeout_s=TIMEOUT_S)
+            except CodeqError as error:
+                failure = error
+        raise failure or CodeqError("no node of the cluster is connected")
+
+    def _tell(self, reason: str) -> None:
+        if reason not in self._told:
+            self._told.add(reason)
+            log.warning("not let in", extra={"node": self._me.id, "reason": reason})

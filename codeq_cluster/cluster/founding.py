@@ -1,0 +1,162 @@
+"""Founding: how the first nodes of a cluster begin, and how a later one learns that it is later.
+
+A new cluster begins when all its nodes are there and none has data of another one: the first of
+them by its id then writes down who they are, on which data, and the others take that over. A node
+that is asked by one whose data is not in that list tells it so; that node waits to be let in. So
+one that lost its disk can never help to begin anew what the others still have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import CodeqError
+
+STAND = "stand"
+
+PAUSE_S = 0.1  # Between two rounds of questions.
+ASK_TIMEOUT_S = 2.0
+_TELL_EVERY = 50  # Rounds.
+
+log = logging.getLogger(__name__)
+
+State = tuple[int, bytes]
+"""Applied index and digest of a shard."""
+
+
+class Standing(Struct, frozen=True, array_like=True, kw_only=True):
+    """What a node says of itself before it knows who forms the cluster.
+
+    Attributes:
+        me: This node, on its data.
+        peers: Ids of all nodes it was told of, itself included, ascending.
+        states: Of its shards: empty ones, or what was restored.
+        founding: Encoded; who founded the cluster as far as it knows, empty for nobody.
+        member: It has been let in by others.
+    """
+
+    me: Member
+    peers: tuple[str, ...]
+    states: tuple[State, ...]
+    founding: bytes = b""
+    member: bool = False
+
+
+class Calls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises CodeqError."""
+
+
+class Outcome(Enum):
+    """What a node found."""
+
+    FOUNDED = "founded"
+    LATER = "later"
+
+
+class Founding:
+    """One node's part in it.
+
+    Args:
+        standing: Returns what it is now.
+        order: Ids of the nodes it was told of, in the order in which they shall lead.
+        calls: The link.
+        level: Of the formats that a new cluster uses.
+        found: Writes down who founds the cluster, durably, and begins.
+    """
+
+    def __init__(
+        self,
+        *,
+        standing: Callable[[], Standing],
+        order: Sequence[str],
+        calls: Calls,
+        level: int,
+        found: Callable[[Membership], None],
+    ) -> None:
+        self._standing = standing
+        self._order = order
+        self._calls = calls
+        self._level = level
+        self._found = found
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Tell a peer what this node is."""
+        del peer, method, body, timeout_s
+        return msgspec.to_builtins(self._standing(), builtin_types=(bytes,))
+
+    async def run(self) -> Outcome:
+        """Ask the others until it is known who forms the cluster; for ever, if need be."""
+        rounds = 0
+        while True:
+            mine = self._standing()
+            others = [peer for peer in mine.peers if peer != mine.me.id]
+            said = await asyncio.gather(*map(self._ask, others))
+            known = [standing for standing in said if standing is not None]
+            founding = judge(mine, known, order=self._order, level=self._level)
+            if isinstance(founding, Membership):
+                self._found(founding)
+                return Outcome.FOUNDED
+            if founding is Outcome.LATER:
+                return founding
+            if rounds % _TELL_EVERY == 0:
+                missing = [peer for peer, answer in zip(others, said, strict=True) if not answer]
+                log.info(
+                    "waiting to begin: a new cluster begins when all its nodes are there",
+                    extra={"missing": missing, "reason": founding},
+                )
+            rounds += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self, peer: str) -> Standing | None:
+        try:
+            said = await self._calls.call(peer, STAND, None, timeout_s=ASK_TIMEOUT_S)
+            return msgspec.convert(said, Standing, builtin_types=(bytes,))
+        except (CodeqError, ValueError):
+            return None
+
+
+def judge(
+    mine: Standing, others: Sequence[Standing], *, order: Sequence[str], level: int
+) -> Membership | Outcome | str:
+    """Say what a node is to do, by what the others say.
+
+    Returns:
+        Who founds the cluster, with this node among them; or that it came later; or what it waits
+        for.
+    """
+    for standing in others:
+        if standing.founding:
+            founding = codec.decode(standing.founding)
+            member = founding.of(mine.me.id)
+            if member is not None and member.data == mine.me.data:
+                return founding
+            return Outcome.LATER
+    if any(standing.member for standing in others):
+        return Outcome.LATER
+    if {standing.me.id for standing in others} | {mine.me.id} != set(mine.peers):
+        return "not all nodes answer"
+    if any(standing.peers != mine.peers for standing in others):
+        return "the nodes are configured with different peers"
+    if any(standing.states != mine.states for standing in others):
+        return "the nodes hold different data: restore all of them from the same backup, or none"
+    if mine.me.id != min(mine.peers):
+        return f"{min(mine.peers)} begins"
+    found = {standing.me.id: standing.me for standing in [mine, *others]}
+    return Membership(
+        members=tuple(found[node_id] for node_id in order),
+        level=min(level, *(member.level for member in found.values())),
+    )

@@ -1,0 +1,184 @@
+"""Joining: what each change of membership makes of a group, and when it is refused.
+
+One step each, so that every majority before shares a node with every majority after. A node comes
+in as a learner; the leader makes it a voter when it has caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.codec.membership import MEMBERS_MAX, Member, Membership
+from codeq_cluster.errors import MembershipRefused
+
+
+class Newcomer(Struct, frozen=True, array_like=True, kw_only=True, tag="let-in"):
+    """A node says who it is; see `Member`."""
+
+    id: str
+    data: int
+    link: str
+    http: str
+    level: int
+
+
+class Expect(Struct, frozen=True, array_like=True, kw_only=True, tag="expect"):
+    """An operator lets a node come in."""
+
+    id: str
+    link: str
+    http: str
+
+
+class Dismiss(Struct, frozen=True, array_like=True, kw_only=True, tag="dismiss"):
+    """An operator removes a node."""
+
+    id: str
+
+
+Change = Newcomer | Expect | Dismiss
+
+
+def changed(
+    membership: Membership,
+    change: Change,
+    *,
+    lives: Callable[[str, int], bool],
+    reachable: Callable[[str], bool],
+) -> Membership:
+    """Return what the change makes of the membership; the same when there is nothing to do.
+
+    Args:
+        membership: As it is.
+        change: What is asked for.
+        lives: Tells whether a node of that id is connected, on that data.
+        reachable: Tells whether a voter answers.
+
+    Raises:
+        MembershipRefused: It would be unsafe, or makes no sense.
+    """
+    match change:
+        case Newcomer():
+            return let_in(membership, change, lives=lives)
+        case Expect():
+            return expect(membership, change.id, link=change.link, http=change.http)
+        case Dismiss():
+            return dismiss(membership, change.id, reachable=reachable)
+        case _:
+            assert_never(change)
+
+
+def let_in(
+    membership: Membership, who: Newcomer, *, lives: Callable[[str, int], bool]
+) -> Membership:
+    """Return the membership once a node has said who it is; the same when nothing is new.
+
+    A node that is known comes back with new addresses. One that is expected comes in as a learner.
+    One on other data than it was let in with has forgotten what it promised: it takes the place of
+    what it was, as a learner.
+
+    Args:
+        membership: As it is.
+        who: The node.
+        lives: Tells whether the node of that id is connected, on that data.
+
+    Raises:
+        MembershipRefused: It is no member, the one it says to be still lives, or it cannot read
+            the formats in use.
+    """
+    known = membership.of(who.id)
+    if known is None:
+        raise MembershipRefused(
+            f"{who.id} is no member of this cluster: let it in with `cluster join {who.id}`",
+            code="not-a-member",
+        )
+    if who.level < membership.level:
+        raise MembershipRefused(
+            f"{who.id} knows formats up to level {who.level}, this cluster uses level "
+            f"{membership.level}: start it with a newer release",
+            code="level-too-low",
+        )
+    voter = known.voter and known.data == who.data
+    if known.data not in (0, who.data):
+        if lives(who.id, known.data):
+            raise MembershipRefused(
+                f"a node {who.id} with other data is running: stop one of the two, or give this "
+                "one another id",
+                code="node-lives",
+                retryable=True,
+            )
+        if known.voter and len(membership.voters) == 1:
+            raise MembershipRefused(
+                f"{who.id} was the only node with the data: bring that back or restore a backup",
+                code="last-voter",
+            )
+    return membership.with_member(
+        Member(
+            id=who.id,
+            data=who.data,
+            voter=voter,
+            link=who.link,
+            http=who.http,
+            level=who.level,
+        )
+    )
+
+
+def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Membership:
+    """Return the membership in which a node may come in.
+
+    Raises:
+        MembershipRefused: It is a member at another address already, or there are too many.
+    """
+    known = membership.of(node_id)
+    if known is not None:
+        if known.voter and (known.link, known.http) != (link, http):
+            raise MembershipRefused(
+                f"{node_id} is a member already, at {known.link}", code="already-a-member"
+            )
+        return membership if known.voter else _at(membership, known, link=link, http=http)
+    if len(membership.members) >= MEMBERS_MAX:
+        raise MembershipRefused(f"a cluster has at most {MEMBERS_MAX} nodes", code="too-many-nodes")
+    return membership.with_member(
+        Member(id=node_id, data=0, voter=False, link=link, http=http, level=membership.level)
+    )
+
+
+def dismiss(
+    membership: Membership, node_id: str, *, reachable: Callable[[str], bool]
+) -> Membership:
+    """Return the membership without a node.
+
+    Args:
+        membership: As it is.
+        node_id: Who goes.
+        reachable: Tells whether a voter answers.
+
+    Raises:
+        MembershipRefused: It is the last voter, or those who stay would have no majority.
+    """
+    known = membership.of(node_id)
+    if known is None:
+        return membership
+    after = membership.without(node_id)
+    if not known.voter:
+        return after
+    if not after.voters:
+        raise MembershipRefused(f"{node_id} is the only voter", code="last-voter")
+    answer = sum(map(reachable, after.voters))
+    if answer <= len(after.voters) // 2:
+        raise MembershipRefused(
+            f"without {node_id} only {answer} of {len(after.voters)} voters would answer, which is "
+            "no majority: bring the others back first",
+            code="no-majority",
+            retryable=True,
+        )
+    return after
+
+
+def _at(membership: Membership, member: Member, *, link: str, http: str) -> Membership:
+    return membership.with_member(msgspec.structs.replace(member, link=link, http=http))

@@ -1,0 +1,273 @@
+"""Members: changing who forms the groups, whichever node is asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.cluster import joining
+from codeq_cluster.cluster.joining import Change, Dismiss
+from codeq_cluster.cluster.leaders import Leaders, Replica
+from codeq_cluster.codec.membership import Membership
+from codeq_cluster.errors import (
+    LinkLost,
+    MembershipRefused,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    PeerUnreachable,
+)
+
+MEMBERS = "members"
+
+PAUSE_S = 0.05  # Between two tries when nothing tells of a change.
+HAND_OVER_S = 2.0  # A leader that is to go hands over for half a second, then is heard of.
+
+
+class Effect(Struct, frozen=True, array_like=True, kw_only=True):
+    """What a change makes of one shard's group, or why it is refused.
+
+    Attributes:
+        leader: Who decided.
+        voters: Now.
+        voters_after: When it is done.
+        learners_after: Likewise; the leader makes voters of them when they have caught up.
+        answering: So many of `voters_after` answer now.
+        changes: Something is to be done, or was.
+        done: It is committed; False for one that was only tried out or refused.
+        refused: Why nothing was done; empty when nothing speaks against it.
+        code: Stable, of the refusal.
+        retryable: It may be possible later.
+    """
+
+    shard: int
+    leader: str
+    voters: tuple[str, ...]
+    voters_after: tuple[str, ...]
+    learners_after: tuple[str, ...]
+    answering: int
+    changes: bool
+    done: bool = False
+    refused: str = ""
+    code: str = ""
+    retryable: bool = False
+
+
+class Group(Protocol):
+    """One shard's Raft group on this node."""
+
+    @property
+    def membership(self) -> Membership:
+        """Return who forms it."""
+
+    def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
+        """Ask for another membership; False when that cannot be done now; raises ValueError."""
+
+    def transfer(self, peer: str | None) -> bool:
+        """Hand leadership over; False when it cannot."""
+
+
+class Link(Protocol):
+    """The link to the other nodes."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+
+    def connected(self, peer: str) -> bool:
+        """Tell whether a peer is reached."""
+
+    def data_at(self, peer: str) -> int | None:
+        """Return the identity of the data that a connected peer runs on."""
+
+
+class Members:
+    """The membership of every shard, from this node.
+
+    Args:
+        node_id: This node.
+        replicas: This node's, in the order of shards; they know who leads.
+        groups: Likewise.
+        link: To the other nodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        replicas: Sequence[Replica],
+        groups: Sequence[Group],
+        link: Link,
+    ) -> None:
+        self._node_id = node_id
+        self._groups = groups
+        self._link = link
+        self._leaders = Leaders(replicas, replaced=lambda _shard, _leader: None)
+
+    async def change(
+        self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
+    ) -> Effect:
+        """Change one group, or find out what that would do.
+
+        A change that another one is in the way of waits for it.
+
+        Args:
+            shard: Of the group.
+            change: What is wanted.
+            timeout_s: How long it may take.
+            dry: Change nothing.
+
+        Raises:
+            NoLeader: Nobody was found to lead the shard; nothing was done.
+            OutcomeUnknown: The leader was asked and did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        effect: Effect | None = None
+        while (left_s := deadline - loop.time()) > 0:
+            leader = self._leaders.of(shard)
+            try:
+                effect = await self._ask(leader, shard, change, dry=dry, left_s=left_s)
+                if effect.code != "busy":
+                    return effect
+            except (NotLeader, PeerUnreachable):
+                pass  # Nothing was done.
+            except LinkLost as lost:
+                raise OutcomeUnknown(f"{leader} was asked to change shard {shard}") from lost
+            await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
+        if effect is not None:
+            return effect
+        raise NoLeader(f"no leader for shard {shard}")
+
+    async def ask_through(
+        self, peer: str, shard: int, change: Change, *, timeout_s: float
+    ) -> Effect:
+        """Have a peer ask the leader: for a node that nobody leads yet.
+
+        Raises:
+            PeerUnreachable: The peer was not asked.
+            NoLeader: It knows no leader.
+            OutcomeUnknown: It did not answer.
+        """
+        body = [shard, msgspec.to_builtins(change), False, timeout_s]
+        try:
+            said = await self._link.call(peer, MEMBERS, body, timeout_s=timeout_s)
+        except LinkLost as lost:
+            raise OutcomeUnknown(f"{peer} was asked to change shard {shard}") from lost
+        return msgspec.convert(said, Effect)
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Decide for a peer what this node leads, or ask on: an Effect.
+
+        Raises:
+            NotLeader: This node does not lead the shard, and was not to ask on; nothing was done.
+            ValueError: The body is not what the method takes.
+        """
+        del peer, method
+        shard, change, dry, ask_on_s = msgspec.convert(body, tuple[int, Change, bool, float])
+        if not 0 <= shard < len(self._groups):
+            raise ValueError(f"no such shard: {shard}")
+        if ask_on_s > 0:
+            effect = await self.change(shard, change, timeout_s=min(ask_on_s, timeout_s), dry=dry)
+        else:
+            effect = await self._decide(shard, change, dry=dry)
+        return msgspec.to_builtins(effect)
+
+    async def _ask(
+        self, leader: str | None, shard: int, change: Change, *, dry: bool, left_s: float
+    ) -> Effect:
+        if leader is None:
+            raise NotLeader
+        if leader == self._node_id:
+            try:
+                async with asyncio.timeout(left_s):
+                    return await self._decide(shard, change, dry=dry)
+            except TimeoutError as late:
+                raise OutcomeUnknown(f"shard {shard} has not agreed in time") from late
+        body = [shard, msgspec.to_builtins(change), dry, 0.0]
+        # About no shard in particular: such calls are given up when the leader changes.
+        said = await self._link.call(leader, MEMBERS, body, timeout_s=left_s)
+        return msgspec.convert(said, Effect)
+
+    async def _decide(self, shard: int, change: Change, *, dry: bool) -> Effect:
+        if self._leaders.of(shard) != self._node_id:
+            raise NotLeader(self._leaders.of(shard))
+        group = self._groups[shard]
+        now = group.membership
+        try:
+            wanted = joining.changed(
+                now,
+                change,
+                lives=lambda node_id, data: self._link.data_at(node_id) == data,
+                reachable=self._reachable,
+            )
+        except MembershipRefused as refused:
+            return self._effect(shard, now, now, refused=refused)
+        effect = self._effect(shard, now, wanted)
+        if dry:
+            return effect
+        if isinstance(change, Dismiss) and change.id == self._node_id and wanted != now:
+            await self._hand_over(shard)
+            raise NotLeader(self._leaders.of(shard))
+        if wanted == now:
+            return msgspec.structs.replace(effect, done=True)
+        return await self._commit(shard, wanted, effect)
+
+    async def _commit(self, shard: int, wanted: Membership, effect: Effect) -> Effect:
+        committed = asyncio.get_running_loop().create_future()
+
+        def done(known: bool) -> None:
+            if not committed.done():
+                committed.set_result(known)
+
+        group = self._groups[shard]
+        try:
+            begun = group.change(wanted, done)
+        except ValueError as error:
+            refused = MembershipRefused(str(error), code="unsafe")
+            return self._effect(shard, group.membership, group.membership, refused=refused)
+        if not begun:
+            busy = MembershipRefused(
+                "another change is under way: try again", code="busy", retryable=True
+            )
+            return self._effect(shard, group.membership, group.membership, refused=busy)
+        if not await committed:
+            raise OutcomeUnknown(f"the leader of shard {shard} changed meanwhile")
+        return msgspec.structs.replace(effect, done=True)
+
+    async def _hand_over(self, shard: int) -> None:
+        """Stop leading a group that this node is to leave; bounded."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HAND_OVER_S
+        self._groups[shard].transfer(None)
+        while self._leaders.of(shard) == self._node_id and (left_s := until - loop.time()) > 0:
+            await self._leaders.change(shard, left_s)
+
+    def _reachable(self, node_id: str) -> bool:
+        return node_id == self._node_id or self._link.connected(node_id)
+
+    def _effect(
+        self,
+        shard: int,
+        now: Membership,
+        wanted: Membership,
+        *,
+        refused: MembershipRefused | None = None,
+    ) -> Effect:
+        return Effect(
+            shard=shard,
+            leader=self._node_id,
+            voters=now.voters,
+            voters_after=wanted.voters,
+            learners_after=tuple(each.id for each in wanted.members if not each.voter),
+            answering=sum(map(self._reachable, wanted.voters)),
+            changes=wanted != now,
+            refused=str(refused or ""),
+            code=refused.code if refused else "",
+            retryable=refused.retryable if refused else False,
+        )

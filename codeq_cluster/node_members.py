@@ -1,0 +1,144 @@
+"""Node members: who this node's peers are, and how it becomes one of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+
+from codeq_cluster.cluster.announcing import Announcing
+from codeq_cluster.cluster.founding import STAND, Founding, Standing
+from codeq_cluster.cluster.leaders import Replica
+from codeq_cluster.cluster.members import MEMBERS, Members
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.codec.membership import Member, Membership, data_of
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.storage.directory import DataDirectory
+from codeq_cluster.wire import Mesh
+
+_Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
+
+log = logging.getLogger(__name__)
+
+
+class NodeMembers:
+    """Who forms the cluster, as this node's groups have it.
+
+    Before they have anything, it is as configured.
+
+    Args:
+        settings: The node's.
+        directory: Says on which data it runs, and who founded the cluster.
+        groups: Of this node, in the order of shards; may be filled later.
+        replicas: Likewise.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: DataDirectory,
+        *,
+        groups: Sequence[RaftGroup],
+        replicas: Sequence[Replica],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._groups = groups
+        self._replicas = replicas
+        self._configured = {
+            peer.id: Member(id=peer.id, link=peer.link, http=peer.http, level=LEVEL)
+            for peer in settings.peers
+        }
+        own = self._configured[settings.node_id]
+        self.me = Member(id=own.id, data=directory.data, link=own.link, http=own.http, level=LEVEL)
+        self._mesh: Mesh | None = None
+        self._announcing: Announcing | None = None
+
+    def attach(self, mesh: Mesh) -> dict[str, _Serve]:
+        """Begin to follow the groups with the link; return what is served to peers."""
+        self._mesh = mesh
+        self.members = Members(
+            node_id=self.me.id, replicas=self._replicas, groups=self._groups, link=mesh
+        )
+        self._founding = Founding(
+            standing=self._standing,
+            order=[peer.id for peer in self._settings.peers],
+            calls=mesh,
+            level=LEVEL,
+            found=self._found,
+        )
+        self._announcing = Announcing(
+            me=self.me, groups=self._groups, members=self.members, peers=self._connected
+        )
+        self.changed()
+        return {MEMBERS: self.members.serve, STAND: self._founding.serve}
+
+    @property
+    def founding(self) -> Membership:
+        """Return who forms a group whose log does not say; nobody as long as that is not known."""
+        return self._directory.founding or Membership()
+
+    def known(self) -> dict[str, Member]:
+        """Return every node by its id: members, or whoever is configured before there are any."""
+        found = {member.id: member for group in self._groups for member in group.membership.members}
+        return found or self._configured
+
+    def links(self) -> dict[str, str]:
+        """Return where the link reaches every other node: as configured, else as on record."""
+        return {
+            member.id: self._configured.get(member.id, member).link
+            for member in self.known().values()
+            if member.id != self.me.id
+        }
+
+    def recognises(self, peer: str, incarnation: int) -> bool:
+        """Tell whether a node may connect: not on other data than one of its id that lives."""
+        known = {
+            member.data
+            for group in self._groups
+            if (member := group.membership.of(peer)) is not None and member.data
+        }
+        if not known or data_of(incarnation) in known:
+            return True
+        return self._mesh is None or self._mesh.data_at(peer) not in known
+
+    def changed(self) -> None:
+        """Note that a group's membership is another."""
+        if self._mesh is not None:
+            self._mesh.know(self.links())
+        if self._announcing is not None:
+            self._announcing.changed()
+
+    async def take_part(self) -> None:
+        """Find out who forms the cluster, and be on record with it; for ever."""
+        assert self._announcing is not None, "attach comes first"
+        if self._directory.founding is None and not self._is_member():
+            outcome = await self._founding.run()
+            log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
+        await self._announcing.run()
+
+    def _standing(self) -> Standing:
+        founding = self._directory.founding
+        return Standing(
+            me=self.me,
+            peers=tuple(sorted(self._configured)),
+            states=tuple(
+                (status.applied_index, bytes.fromhex(status.digest))
+                for status in (group.status() for group in self._groups)
+            ),
+            founding=codec.encode(founding) if founding is not None else b"",
+            member=self._is_member(),
+        )
+
+    def _is_member(self) -> bool:
+        return any(group.membership.members for group in self._groups)
+
+    def _found(self, founding: Membership) -> None:
+        self._directory.found(founding)
+        for group in self._groups:
+            group.found(founding)
+
+    def _connected(self) -> list[str]:
+        assert self._mesh is not None, "attach comes first"
+        return [peer for peer in self.links() if self._mesh.connected(peer)]

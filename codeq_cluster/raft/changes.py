@@ -1,0 +1,77 @@
+"""Changes: the one change of membership that a leader has under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codeq_cluster.codec.membership import Membership
+from codeq_cluster.raft.electorate import Electorate
+from codeq_cluster.raft.rules import Rules
+
+Done = Callable[[bool], None]
+
+
+class Changes:
+    """What was asked for, from there until it is committed or this node leads no more."""
+
+    def __init__(self, electorate: Electorate, *, node_id: str, rules: Rules) -> None:
+        self._electorate = electorate
+        self._node_id = node_id
+        self._rules = rules
+        self._wanted: Membership | None = None
+        self._index: int | None = None
+        self._done: Done | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Tell whether a change was begun and has not ended."""
+        return self._done is not None
+
+    def check(self, wanted: Membership) -> None:
+        """Check that any majority of now and any majority of then have a voter in common.
+
+        Raises:
+            ValueError: They need not, or this node would lead a group it has no vote in.
+        """
+        now, then = _voters(self._electorate.membership), _voters(wanted)
+        if self._node_id not in wanted.voters:
+            raise ValueError(f"{self._node_id} leads: hand its leadership over first")
+        if len(now ^ then) > 1 and self._rules.one_change_at_a_time:
+            raise ValueError("at most one voter is added or removed at a time")
+        if self._rules.learners_first and then - now - _learners(self._electorate.membership):
+            raise ValueError("a node is a learner before it is a voter")
+
+    def begin(self, wanted: Membership, done: Done) -> None:
+        """Note what is asked for; `done` runs once."""
+        assert not (self.under_way and self._rules.one_change_at_a_time), "one at a time"
+        self._wanted, self._index, self._done = wanted, None, done
+
+    def take(self, index: int) -> Membership | None:
+        """Hand over what is to be proposed as that entry, once."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self._index = index
+        return wanted
+
+    def settle(self, applied: int) -> None:
+        """End the change when its entry is applied here."""
+        if self._index is not None and self._index <= applied:
+            self._end(committed=True)
+
+    def fail(self) -> None:
+        """End the change: whether it was committed is not known."""
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        done, self._done = self._done, None
+        self._wanted = self._index = None
+        if done is not None:
+            done(committed)
+
+
+def _voters(membership: Membership) -> set[tuple[str, int]]:
+    return {(member.id, member.data) for member in membership.members if member.voter}
+
+
+def _learners(membership: Membership) -> set[tuple[str, int]]:
+    return {(member.id, member.data) for member in membership.members if not member.voter}

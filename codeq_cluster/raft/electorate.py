@@ -1,0 +1,68 @@
+"""Electorate: who votes in a group and who only receives its log, as of the newest membership."""
+
+from __future__ import annotations
+
+import msgspec
+
+from codeq_cluster.codec.membership import Membership, data_of
+
+
+class Electorate:
+    """The members as one of the group's nodes sees them; `adopt` changes them under all readers.
+
+    Attributes:
+        membership: What counts now.
+        index: Of the entry that names it.
+        voters: Ids of those who count for a majority.
+        peers: Ids of all members but this node.
+        data: Identity of each peer's data, 0 when it is not known.
+        learners: Ids of those who wait to become voters, and whose data is known.
+        voting: This node is a voter.
+        majority: So many voters decide.
+        preferred: The voter that should lead when it can; None before the group is founded.
+        rank: Place of this node among the voters, counted from the preferred one.
+    """
+
+    def __init__(self, *, node_id: str, shard: int) -> None:
+        self._node_id = node_id
+        self._shard = shard
+        self.data: dict[str, int] = {}
+        self.adopt(0, Membership())
+
+    def adopt(self, index: int, membership: Membership) -> None:
+        """Go by another membership from now on."""
+        self.index = index
+        self.membership = membership
+        self.voters = membership.voters
+        self.peers = tuple(member.id for member in membership.members if member.id != self._node_id)
+        self.learners = tuple(
+            member.id for member in membership.members if not member.voter and member.data
+        )
+        self.voting = self._node_id in self.voters
+        self.majority = len(self.voters) // 2 + 1
+        self.preferred = self.voters[self._shard % len(self.voters)] if self.voters else None
+        self.rank = 0
+        if self.voting and self.preferred is not None:
+            places = self.voters.index(self._node_id) - self.voters.index(self.preferred)
+            self.rank = places % len(self.voters)
+        self.data = {
+            member.id: member.data for member in membership.members if member.id != self._node_id
+        }
+
+    def knows(self, peer: str, incarnation: int) -> bool:
+        """Tell whether a peer is a member, and runs on the data that it was let in with.
+
+        One that lost its data has forgotten its votes and what it acknowledged.
+        """
+        data = self.data.get(peer)
+        return data is not None and data in (0, data_of(incarnation))
+
+    def votes(self, peer: str) -> bool:
+        """Tell whether a node counts for a majority."""
+        return peer in self.voters
+
+    def with_voter(self, learner: str) -> Membership:
+        """Return the membership in which a learner votes."""
+        member = self.membership.of(learner)
+        assert member is not None, "a learner is a member"
+        return self.membership.with_member(msgspec.structs.replace(member, voter=True))

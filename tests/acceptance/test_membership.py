@@ -1,0 +1,200 @@
+"""Membership: nodes lose their disks, come and go, while producers and workers go on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+
+from codeq_cluster.testing.accounting import audit
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    NodeProcess,
+    free_ports,
+    until,
+)
+from codeq_cluster.testing.load import Load, workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SETTLES_S = 60.0
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """Run three nodes of two shards."""
+    async with LocalCluster(tmp_path, shards=2) as running:
+        yield running
+
+
+def under_load(cluster: LocalCluster) -> Load:
+    """Return producers and workers that ask every node that is there now."""
+    return Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 6),
+        command="membership",
+        cycles_per_s=20,
+    )
+
+
+async def administer(
+    cluster: LocalCluster, node: str, path: str, body: dict[str, object] | None = None
+) -> tuple[int, Any]:
+    """Ask an operators' route of a node."""
+    url = f"{cluster.nodes[node].url}/v1/codeq/admin/{path}"
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        if body is None:
+            async with session.get(url) as answer:
+                return answer.status, await answer.json()
+        async with session.post(url, json=body) as answer:
+            return answer.status, await answer.json()
+
+
+def configured(cluster: LocalCluster, node_id: str) -> NodeProcess:
+    """Give the cluster one more node, with a configuration of its own; it does not run."""
+    first = next(iter(cluster.nodes.values()))
+    http_port, link_port = free_ports(2)
+    node = NodeProcess(
+        id=node_id,
+        http_port=http_port,
+        link_port=link_port,
+        directory=first.directory.parent / node_id,
+        secure=False,
+    )
+    cluster.nodes[node_id] = node
+    cluster._write_config(node)
+    return node
+
+
+async def voters(cluster: LocalCluster, node: str) -> list[set[str]]:
+    """Return who votes in each shard, as a node has it."""
+    _, seen = await administer(cluster, node, "cluster")
+    own = next(each["id"] for each in seen["nodes"] if each["self"])
+    votes = {each["id"] for each in seen["nodes"] if each["voter"]}
+    return [
+        {peer["id"] for peer in shard["peers"] if peer["voter"]} | ({own} & votes)
+        for shard in seen["shards"]
+    ]
+
+
+async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
+    """Wait until exactly these nodes vote in every shard."""
+
+    async def do() -> bool:
+        return all(found == wanted for found in await voters(cluster, node))
+
+    await until(do, within_s=SETTLES_S, what=f"{wanted} vote")
+
+
+async def test_a_node_that_lost_its_disk_is_a_voter_again(
+    cluster: LocalCluster,
+) -> None:
+    """By itself, while it is under load; then the cluster outlives the loss of another disk."""
+    async with under_load(cluster) as load:
+        for lost in ("n2", "n3"):
+            load.avoid(lost)
+            await cluster.kill(lost)
+            shutil.rmtree(cluster.nodes[lost].data_path)
+            cluster.start(lost)
+            await cluster.wait_ready([lost], within_s=SETTLES_S)
+            load.allow(lost)
+            await all_vote(cluster, "n1", {"n1", "n2", "n3"})
+        assert await load.drain(within_s=SETTLES_S)
+        verdict = audit(load.calls, await load.final_tasks())
+    assert verdict.clean, verdict
+
+
+async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> None:
+    """Two nodes come, the first two go, leaders among them: nothing is lost or done twice."""
+    async with under_load(cluster) as load:
+        for number in (4, 5):
+            node = configured(cluster, f"n{number}")
+            cluster.start(node.id)
+            status, answer = await administer(
+                cluster,
+                "n3",
+                "cluster/join",
+                {
+                    "nodeId": node.id,
+                    "addr": f"127.0.0.1:{node.link_port}",
+                    "httpAddr": node.url,
+                },
+            )
+            assert status == 200, answer
+            await cluster.wait_ready([node.id], within_s=SETTLES_S)
+        await all_vote(cluster, "n3", {"n1", "n2", "n3", "n4", "n5"})
+        for node_id in ("n1", "n2"):
+            load.avoid(node_id)
+            status, answer = await administer(cluster, "n3", "cluster/remove", {"nodeId": node_id})
+            assert status == 200, answer
+            await cluster.stop(node_id)
+        await all_vote(cluster, "n4", {"n3", "n4", "n5"})
+        assert await load.drain(within_s=SETTLES_S)
+        verdict = audit(load.calls, await load.final_tasks())
+    assert verdict.clean, verdict
+    # The newcomers hold everything: the last of the first three may go.
+    await cluster.kill("n3")
+    await cluster.leader_of(0, among=["n4", "n5"])
+
+
+async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -> None:
+    """A second process of the same id, on other data, is told so and gets nowhere."""
+    twin = configured(cluster, "twin")
+    config = yaml.safe_load(twin.config_path.read_text())
+    config["raft"]["selfId"] = "n2"
+    config["raft"]["peers"] = ",".join(
+        f"{node.id}=127.0.0.1:{twin.link_port if node.id == 'n2' else node.link_port}"
+        for node in cluster.nodes.values()
+        if node.id != "twin"
+    )
+    config["raft"].pop("peerHTTPAddrs")
+    twin.config_path.write_text(yaml.safe_dump(config))
+    cluster.start("twin")
+
+    async def told() -> bool:
+        return '"reason": "lives"' in twin.log_path.read_text()
+
+    await until(told, within_s=SETTLES_S, what="the twin is told why")
+    assert "running on other data" in twin.log_path.read_text()
+    assert not await cluster.ready("twin")
+    assert await cluster.ready("n2")
+
+
+async def test_a_node_may_move(cluster: LocalCluster) -> None:
+    """It comes back at another address, which the others learn from itself."""
+    moved = cluster.nodes["n2"]
+    await cluster.stop("n2")
+    moved.link_port = free_ports(1)[0]
+    cluster._write_config(moved)
+    cluster.start("n2")
+
+    await cluster.wait_ready(["n2"], within_s=SETTLES_S)
+
+    async def on_record() -> bool:
+        _, seen = await administer(cluster, "n1", "cluster")
+        return any(each["addr"].endswith(f":{moved.link_port}") for each in seen["nodes"])
+
+    await until(on_record, within_s=SETTLES_S, what="the new address is on record")
+
+
+async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
+    """With the reason, for every shard, and nothing is done."""
+    await cluster.kill("n3")
+
+    async def refused() -> bool:
+        status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n2"})
+        return status == 409 and answer["code"] == "no-majority"
+
+    await until(refused, within_s=SETTLES_S, what="the removal is refused")
+    assert all(found == {"n1", "n2", "n3"} for found in await voters(cluster, "n1"))

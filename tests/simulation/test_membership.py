@@ -1,0 +1,329 @@
+"""Membership: nodes come, go and lose their disks while values are agreed on."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_cluster import InvariantViolated, SimCluster
+from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+
+VOTE_REQUEST = 3
+
+
+def let_in(cluster: SimCluster, node_id: str) -> None:
+    """Have a running node say who it is, until it is a member on its data."""
+
+    def is_member() -> bool:
+        return cluster.is_let_in(node_id) or (cluster.knock(node_id) and False)
+
+    cluster.run_until(is_member)
+
+
+def voters(cluster: SimCluster) -> set[str]:
+    return set(cluster.members().voters)
+
+
+def add(cluster: SimCluster, node_id: str) -> None:
+    """Let a new node come in, and wait until it votes."""
+    cluster.add(node_id)
+    cluster.start(node_id)
+    cluster.run_until(lambda: cluster.expect(node_id))
+    let_in(cluster, node_id)
+    cluster.run_until(lambda: node_id in voters(cluster))
+
+
+def lose_disk(cluster: SimCluster, node_id: str) -> None:
+    """Start a node again with an empty disk."""
+    cluster.crash(node_id)
+    cluster.replace_disk(node_id)
+    cluster.start(node_id)
+
+
+def test_a_new_node_learns_everything_and_then_votes() -> None:
+    """And what is proposed meanwhile is acknowledged."""
+    cluster = settled()
+    propose(cluster, 100)
+
+    add(cluster, "D")
+    propose(cluster, 10, prefix="w")
+
+    assert voters(cluster) == set("ABCD")
+    cluster.run(0.5)
+    assert cluster.values("D") == cluster.values("A")
+    assert len(cluster.values("D")) == 110
+
+
+def test_a_node_that_nobody_expects_is_not_let_in() -> None:
+    """It hears nothing and is asked nothing."""
+    cluster = settled()
+    cluster.add("D")
+    cluster.start("D")
+
+    assert not cluster.knock("D")
+    propose(cluster, 10)
+
+    assert cluster.members().of("D") is None
+    assert cluster.values("D") == []
+
+
+def test_a_learner_does_not_count_for_a_majority() -> None:
+    """It is sent entries and acknowledges them, and they are not committed by that."""
+    cluster = settled()
+    cluster.add("D")
+    cluster.start("D")
+    cluster.cut("AD", "BC")
+    before = len(cluster.acknowledged)
+    leader = cluster.nodes["A"]
+    group = leader.group
+    assert cluster.expect("D")
+    cluster.run(0.2)
+
+    leader.source.propose(b"alone")
+    group.wake()
+    cluster.run(0.6)
+
+    assert cluster.nodes["D"].group.status().log_last == group.status().log_last
+    assert len(cluster.acknowledged) == before
+
+
+def test_a_learner_never_stands() -> None:
+    """However long it hears nobody."""
+    cluster = settled()
+    cluster.add("D")
+    cluster.start("D")
+    assert cluster.expect("D")
+    cluster.run(0.5)
+    wire = Wiretap(cluster)
+    cluster.cut("D", "ABC")
+
+    cluster.run(20.0)
+
+    assert not wire.of(VOTE_REQUEST, "D", "A")
+    assert cluster.leader() == "A"
+
+
+@pytest.mark.parametrize("rules", [ALL_RULES, Rules(members_only=False)], ids=["all", "without"])
+def test_a_node_that_lost_its_disk_does_not_vote(rules: Rules) -> None:
+    """It acknowledged what only it and the leader have; without the leader nobody may lead."""
+    cluster = settled(rules=rules)
+    cluster.cut("C", "AB")
+    propose(cluster, 20)
+    cluster.crash("A")
+    lose_disk(cluster, "B")
+    cluster.heal()
+
+    if rules is not ALL_RULES:
+        with pytest.raises(InvariantViolated, match="another node"):
+            cluster.run(10.0)
+        return
+    cluster.run(10.0)
+    assert cluster.leader() is None
+    cluster.start("A")
+    cluster.elect()
+    let_in(cluster, "B")
+    cluster.run_until(lambda: voters(cluster) == set("ABC"))
+    propose(cluster, 1, prefix="after")
+    cluster.check_converged()
+
+
+def test_a_node_that_lost_its_disk_comes_back_as_a_learner() -> None:
+    """And is believed to hold only what it has received since."""
+    cluster = settled()
+    propose(cluster, 200)
+    lose_disk(cluster, "C")
+    leader = cluster.nodes["A"].group
+    assert "C" in voters(cluster)
+
+    let_in(cluster, "C")
+
+    [seen] = [peer for peer in leader.status().peers if peer.id == "C"]
+    assert seen.match_index <= cluster.nodes["C"].group.status().log_last
+    cluster.run_until(lambda: "C" in voters(cluster))
+    propose(cluster, 1, prefix="w")
+    cluster.run(0.5)
+    cluster.check_converged()
+
+
+def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> None:
+    """What it needs is trimmed; who is a member then is known from the snapshot alone."""
+    cluster = settled(settings=RaftSettings(keep_entries=50, log_entries_max=400))
+    add(cluster, "D")
+    for number in range(10):
+        propose(cluster, 100, prefix=f"r{number}/")
+    assert cluster.nodes["A"].group.status().log_first > 300
+    lose_disk(cluster, "C")
+
+    let_in(cluster, "C")
+    cluster.run_until(lambda: "C" in voters(cluster))
+
+    assert cluster.snapshots >= 1
+    assert set(cluster.nodes["C"].group.membership.voters) == set("ABCD")
+    cluster.crash("C")
+    cluster.start("C")
+    assert set(cluster.nodes["C"].group.membership.voters) == set("ABCD")
+    cluster.run(1.0)
+    cluster.check_converged()
+
+
+def test_a_voter_on_other_data_is_heard_again_once_it_is_let_in() -> None:
+    """Its messages begin at another number: they are no late ones of the old disk."""
+    cluster = settled()
+    lose_disk(cluster, "B")
+    let_in(cluster, "B")
+    cluster.run_until(lambda: "B" in voters(cluster))
+    cluster.crash("C")
+
+    propose(cluster, 5)
+
+    assert len(cluster.acknowledged) == 5
+
+
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(one_change_at_a_time=False)], ids=["all", "without"]
+)
+def test_two_changes_at_once_would_make_two_majorities(rules: Rules) -> None:
+    """A minority that removes the others one by one, and commits none of it, stays a minority."""
+    cluster = settled("ABCDE", rules=rules)
+    cluster.cut("AB", "CDE")
+    leader = cluster.nodes["A"]
+    asked = []
+    for node_id in "CDE":
+        asked.append(leader.group.change(leader.group.membership.without(node_id), print))
+        cluster.run(0.05)
+    leader.source.propose(b"here")
+    leader.group.wake()
+    cluster.run(0.2)
+    here = b"here" in cluster.acknowledged
+
+    if rules is ALL_RULES:
+        assert (asked, here) == ([True, False, False], False)
+        cluster.run_until(lambda: cluster.leader() in ("C", "D", "E"))
+        propose(cluster, 1, prefix="there")
+        cluster.heal()
+        cluster.run(2.0)
+        assert voters(cluster) == set("ABCDE"), "what A wanted was never committed"
+        assert set(leader.group.membership.voters) == set("ABCDE")
+        cluster.check_converged()
+    else:
+        assert (asked, here) == ([True, True, True], True)
+        with pytest.raises(InvariantViolated):
+            cluster.run_until(lambda: propose_anywhere(cluster, "CDE"))
+
+
+def propose_anywhere(cluster: SimCluster, node_ids: str) -> bool:
+    """Propose a value to whichever of the nodes leads; never ends by itself."""
+    for node_id in node_ids:
+        node = cluster.nodes[node_id]
+        if node.source.propose(b"there"):
+            node.group.wake()
+    return False
+
+
+def test_a_membership_that_is_not_committed_goes_with_its_entry() -> None:
+    """Whoever took it over from a leader that lost goes back to what was before."""
+    cluster = settled()
+    cluster.cut("AB", "C")
+    propose(cluster, 5)
+    cluster.cut("A", "BC")
+    cluster.add("D")
+    assert cluster.expect("D")
+    cluster.run(0.1)
+    assert cluster.nodes["A"].group.membership.of("D") is not None
+
+    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
+    propose(cluster, 5, prefix="w")
+    cluster.heal()
+    cluster.run(2.0)
+
+    assert cluster.nodes["A"].group.membership.of("D") is None
+    cluster.check_converged()
+
+
+def test_a_restart_goes_by_the_log_and_not_by_what_the_group_was_founded_with() -> None:
+    """Two of the first three are no majority of five."""
+    cluster = settled()
+    add(cluster, "D")
+    add(cluster, "E")
+    propose(cluster, 10)
+    for node_id in "ABCDE":
+        cluster.crash(node_id)
+
+    cluster.start("A", "B")
+    cluster.run(10.0)
+
+    assert cluster.leader() is None
+    cluster.start("D")
+    cluster.elect()
+
+
+def test_a_removed_node_disturbs_nobody() -> None:
+    """It does not know, and stands in vain."""
+    cluster = settled("ABCDE")
+    cluster.cut("E", "ABCD")
+    assert cluster.dismiss("E")
+    cluster.run(0.5)
+    term = cluster.nodes["A"].group.status().term
+
+    cluster.heal()
+    cluster.run(20.0)
+
+    assert voters(cluster) == set("ABCD")
+    assert cluster.leader() == "A"
+    assert cluster.nodes["A"].group.status().term == term
+    assert cluster.nodes["E"].group.status().is_leader is False
+
+
+def test_a_leader_does_not_remove_itself() -> None:
+    """Its leadership is handed over first."""
+    cluster = settled()
+    group = cluster.nodes["A"].group
+
+    with pytest.raises(ValueError, match="hand its leadership over"):
+        group.change(group.membership.without("A"), print)
+
+
+def test_a_change_is_one_voter_more_or_less() -> None:
+    """And a voter has been a learner before."""
+    cluster = settled("ABCDE")
+    group = cluster.nodes["A"].group
+
+    with pytest.raises(ValueError, match="one voter"):
+        group.change(group.membership.without("D").without("E"), print)
+    with pytest.raises(ValueError, match="learner"):
+        group.change(group.membership.with_member(Member(id="F", data=77)), print)
+
+
+def test_the_last_two_can_become_one() -> None:
+    """The one that is left needs nobody."""
+    cluster = settled("AB")
+    assert cluster.dismiss("B")
+    cluster.run(0.5)
+    cluster.crash("B")
+
+    propose(cluster, 3)
+
+    assert len(cluster.acknowledged) == 3
+
+
+def test_a_group_that_nobody_founded_waits() -> None:
+    """No vote and no leader, until it is founded; then as ever."""
+    cluster = SimCluster("ABC", random=Random(3))
+    founding, cluster._founding = cluster._founding, Membership()
+    cluster.start()
+    cluster.run(10.0)
+    assert cluster.leader() is None
+
+    for node in cluster.nodes.values():
+        node.group.found(founding)
+    cluster.elect()
+    for node_id in "ABC":
+        cluster.crash(node_id)
+    cluster.start()
+
+    cluster.elect()
+    propose(cluster, 3)
