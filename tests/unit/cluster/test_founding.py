@@ -1,0 +1,113 @@
+"""Founding: who begins a cluster, and who came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from codeq_cluster.cluster.founding import Outcome, Standing, judge
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Member, Membership
+
+PEERS = ("n1", "n2", "n3")
+EMPTY = ((1, bytes(16)),)
+ORDER = ("n3", "n1", "n2")
+
+
+def standing(node_id: str, data: int = 0, **more: object) -> Standing:
+    """Return a node on its own data; `n2` on data 2, unless told otherwise."""
+    made = Standing(
+        me=Member(id=node_id, data=data or int(node_id[1:]), level=1), peers=PEERS, states=EMPTY
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+FOUNDED = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node that asks, what it hears, and a part of why it waits."""
+
+    mine: Standing
+    others: tuple[Standing, ...]
+    waits: str
+
+
+def test_the_first_of_them_begins_when_all_are_there() -> None:
+    """With everybody's data, in the order in which they shall lead."""
+    others = [standing("n2"), standing("n3")]
+
+    assert judge(standing("n1"), others, order=ORDER, level=1) == FOUNDED
+
+
+def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
+    """The oldest decides."""
+    old = standing("n2", me=Member(id="n2", data=2, level=1))
+    new = [standing(node_id, me=Member(id=node_id, data=1, level=4)) for node_id in ("n1", "n3")]
+
+    founding = judge(new[0], [old, new[1]], order=ORDER, level=4)
+
+    assert isinstance(founding, Membership)
+    assert founding.level == 1
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(standing("n2"), (standing("n1"), standing("n3")), "n1 begins"),
+        Case(standing("n1"), (standing("n2"),), "not all nodes answer"),
+        Case(standing("n1"), (), "not all nodes answer"),
+        Case(standing("n1"), (standing("n2"), standing("n3", peers=("n1", "n3"))), "peers"),
+        Case(standing("n1"), (standing("n2"), standing("n3", states=((9, b"x"),))), "same backup"),
+    ],
+    ids=["not the first", "one is away", "alone", "other peers", "other data"],
+)
+def test_nobody_begins_before_it_is_sure(case: Case) -> None:
+    """Each reason is told."""
+    waits = judge(case.mine, case.others, order=ORDER, level=1)
+
+    assert isinstance(waits, str)
+    assert case.waits in waits
+
+
+def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
+    """Whoever tells it, and whoever else is away."""
+    told = standing("n3", founding=codec.encode(FOUNDED))
+
+    assert judge(standing("n2"), [told], order=ORDER, level=1) == FOUNDED
+
+
+@pytest.mark.parametrize("node_id", ["n1", "n2"])
+def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
+    """Also the one that would begin, and also when all answer."""
+    wiped = standing(node_id, data=99)
+    told = standing("n3", founding=codec.encode(FOUNDED))
+    other = standing("n1" if node_id == "n2" else "n2", data=98)
+
+    assert judge(wiped, [told, other], order=ORDER, level=1) is Outcome.LATER
+
+
+def test_two_that_lost_their_data_wait_for_the_third() -> None:
+    """It has what they forgot."""
+    waits = judge(standing("n1", data=99), [standing("n2", data=98)], order=ORDER, level=1)
+
+    assert waits == "not all nodes answer"
+
+
+def test_a_node_among_members_that_were_let_in_came_later() -> None:
+    """They know no founding, and are part of a cluster all the same."""
+    told = standing("n3", member=True)
+
+    assert judge(standing("n1"), [standing("n2"), told], order=ORDER, level=1) is Outcome.LATER
+
+
+def test_a_single_node_begins_at_once() -> None:
+    """It asks nobody."""
+    alone = standing("n1", peers=("n1",))
+
+    founding = judge(alone, [], order=("n1",), level=1)
+
+    assert founding == Membership(members=(alone.me,))

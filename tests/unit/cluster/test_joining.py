@@ -1,0 +1,145 @@
+"""Joining: each change, what it makes of a group, and what speaks against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.cluster.joining import Dismiss, Expect, Newcomer, changed
+from codeq_cluster.codec.membership import MEMBERS_MAX, Member, Membership
+from codeq_cluster.errors import MembershipRefused
+
+THREE = Membership(
+    members=tuple(
+        Member(id=f"n{n}", data=n, link=f"h{n}:1", http=f"http://h{n}") for n in (1, 2, 3)
+    )
+)
+
+
+def newcomer(node_id: str = "n2", data: int = 2, *, link: str = "h2:1", level: int = 1) -> Newcomer:
+    return Newcomer(id=node_id, data=data, link=link, http=f"http://{link[:2]}", level=level)
+
+
+def after(
+    change: Newcomer | Expect | Dismiss,
+    membership: Membership = THREE,
+    *,
+    lives: tuple[tuple[str, int], ...] = (),
+    away: str = "",
+) -> Membership:
+    """Return what the change makes of the membership."""
+    return changed(
+        membership,
+        change,
+        lives=lambda node_id, data: (node_id, data) in lives,
+        reachable=lambda node_id: node_id not in away.split(),
+    )
+
+
+def refusal(*arguments: object, **more: object) -> MembershipRefused:
+    with pytest.raises(MembershipRefused) as refused:
+        after(*arguments, **more)  # type: ignore[arg-type]
+    return refused.value
+
+
+def test_a_node_that_is_on_record_as_it_is_changes_nothing() -> None:
+    """It may say so as often as it likes."""
+    assert after(newcomer()) == THREE
+
+
+def test_a_node_that_moved_keeps_its_vote() -> None:
+    """Only its address changes."""
+    assert after(newcomer(link="h9:1")).of("n2") == Member(
+        id="n2", data=2, link="h9:1", http="http://h9"
+    )
+
+
+def test_a_node_on_other_data_is_a_learner_in_its_own_place() -> None:
+    """It has forgotten what it promised."""
+    membership = after(newcomer(data=22))
+
+    assert membership.voters == ("n1", "n3")
+    assert membership.of("n2") == Member(
+        id="n2", data=22, voter=False, link="h2:1", http="http://h2"
+    )
+
+
+def test_a_node_whose_other_self_lives_is_refused() -> None:
+    """It may try again: that one may end."""
+    refused = refusal(newcomer(data=22), lives=(("n2", 2),))
+
+    assert (refused.code, refused.retryable) == ("node-lives", True)
+    assert "stop one of the two" in str(refused)
+
+
+def test_the_only_voter_cannot_come_back_without_its_data() -> None:
+    """Nobody else has it."""
+    alone = Membership(members=(Member(id="n2", data=2),))
+
+    assert refusal(newcomer(data=22), alone).code == "last-voter"
+
+
+def test_nobody_comes_in_unexpected() -> None:
+    """The refusal names the command."""
+    refused = refusal(newcomer("n4", 4))
+
+    assert refused.code == "not-a-member"
+    assert "cluster join n4" in str(refused)
+
+
+def test_an_expected_node_comes_in_on_the_data_it_has() -> None:
+    """As a learner, whatever data that is."""
+    expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
+    assert expecting.of("n4") == Member(id="n4", data=0, voter=False, link="h4:1", http="http://h4")
+
+    membership = after(newcomer("n4", 44, link="h4:1"), expecting)
+    assert membership.of("n4") == Member(
+        id="n4", data=44, voter=False, link="h4:1", http="http://h4"
+    )
+    assert membership.voters == THREE.voters
+
+
+def test_a_member_is_not_expected_again() -> None:
+    """At its own address that is nothing new, at another one it is somebody else."""
+    assert after(Expect(id="n2", link="h2:1", http="http://h2")) == THREE
+    assert refusal(Expect(id="n2", link="h9:1", http="http://h9")).code == "already-a-member"
+
+
+def test_a_release_that_is_too_old_is_refused() -> None:
+    """It could not read what the others write."""
+    newer = Membership(members=THREE.members, level=2)
+
+    assert refusal(newcomer(level=1), newer).code == "level-too-low"
+    assert after(newcomer(level=3), newer).of("n2") is not None
+
+
+def test_a_cluster_has_a_bound() -> None:
+    """Far beyond what is sensible."""
+    full = Membership(members=tuple(Member(id=f"n{n}", data=n + 1) for n in range(MEMBERS_MAX)))
+
+    assert (
+        refusal(Expect(id="one-more", link="h:1", http="http://h"), full).code == "too-many-nodes"
+    )
+
+
+def test_a_node_goes_when_a_majority_of_the_others_answers() -> None:
+    """Itself it need not."""
+    assert after(Dismiss(id="n2"), away="n2").voters == ("n1", "n3")
+    assert after(Dismiss(id="n9")) == THREE
+
+    refused = refusal(Dismiss(id="n2"), away="n3")
+    assert (refused.code, refused.retryable) == ("no-majority", True)
+    assert "only 1 of 2 voters would answer" in str(refused)
+
+
+def test_a_learner_may_always_go() -> None:
+    """Nobody counts on it."""
+    expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
+
+    assert after(Dismiss(id="n4"), expecting, away="n1 n2 n3") == THREE
+
+
+def test_the_last_voter_stays() -> None:
+    """A group of nobody holds nothing."""
+    alone = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2, voter=False)))
+
+    assert refusal(Dismiss(id="n1"), alone).code == "last-voter"

@@ -1,0 +1,76 @@
+"""Membership: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.codec.membership import (
+    MEMBERS_MAX,
+    Member,
+    Membership,
+    data_of,
+    decode,
+    encode,
+    incarnation_of,
+)
+
+MEMBERS = st.builds(
+    Member,
+    id=st.text(min_size=1, max_size=64),
+    data=st.integers(0, 2**31 - 1),
+    voter=st.booleans(),
+    link=st.text(max_size=40),
+    http=st.text(max_size=40),
+    level=st.integers(1, 9),
+)
+THREE = Membership(members=(Member(id="n1", data=7), Member(id="n2"), Member(id="n3", voter=False)))
+
+
+@given(st.lists(MEMBERS, unique_by=lambda member: member.id, max_size=9), st.integers(1, 9))
+def test_what_is_written_is_read(members: list[Member], level: int) -> None:
+    """Every group that can be; nobody is one too."""
+    membership = Membership(members=tuple(members), level=level)
+
+    if members and not membership.voters:
+        with pytest.raises(ValueError, match="without a voter"):
+            decode(encode(membership))
+    else:
+        assert decode(encode(membership)) == membership
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x02" + encode(THREE)[1:],
+        encode(THREE)[:-1],
+        encode(THREE) + b"\x00",
+        encode(Membership(members=(Member(id="a"), Member(id="a")))),
+        encode(Membership(members=(Member(id=""),))),
+        encode(Membership(members=tuple(Member(id=f"n{n}") for n in range(MEMBERS_MAX + 1)))),
+    ],
+    ids=["nothing", "version", "cut short", "more", "twice", "nameless", "too many"],
+)
+def test_what_no_group_can_be_is_refused(payload: bytes) -> None:
+    """Damaged, of another version, or nonsense."""
+    with pytest.raises(ValueError, match=r".+"):
+        decode(payload)
+
+
+def test_a_member_takes_the_place_of_the_one_of_its_id() -> None:
+    """Others stay where they are: the order says who should lead."""
+    changed = THREE.with_member(Member(id="n1", data=8)).with_member(Member(id="n4"))
+
+    assert [member.id for member in changed.members] == ["n1", "n2", "n3", "n4"]
+    assert changed.of("n1") == Member(id="n1", data=8)
+    assert changed.voters == ("n1", "n2", "n4")
+    assert changed.without("n1").voters == ("n2", "n4")
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
+def test_an_incarnation_names_its_data(data: int, opened: int) -> None:
+    """And grows with every opening of it."""
+    assert data_of(incarnation_of(data, opened)) == data
+    assert incarnation_of(data, opened) < incarnation_of(data, opened + 1)

@@ -1,0 +1,122 @@
+"""Memberships: what a log says of its members, against a list of all that was ever said."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.raft.journal import Journal, rows_after_snapshot, stored_place
+from codeq_cluster.raft.messages import MEMBERS, NO_OP, PAYLOAD
+from codeq_cluster.testing.sim_disk import SimDisk
+
+FOUNDING = Membership(members=(Member(id="A", data=1),))
+
+
+def named(number: int) -> Membership:
+    return Membership(members=(Member(id="A", data=1), Member(id=f"N{number}", data=number)))
+
+
+def journal(disk: SimDisk, *, applied: int = 1) -> Journal:
+    made = Journal(disk, cache_bytes_max=2**16)
+    made.load(applied=applied, founding=FOUNDING)
+    return made
+
+
+def flushed(made: Journal, disk: SimDisk) -> None:
+    if made.dirty:
+        flush = made.flush()
+        disk.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+        made.flushed()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
+    """After appending, truncating, trimming, crashing and starting again, in any order."""
+    random, disk = Random(seed), SimDisk()
+    made = journal(disk)
+    flushed(made, disk)
+    said: dict[int, Membership] = {1: FOUNDING}  # By index, in the log as it is.
+    for number in range(200):
+        match random.choice(("payload", "members", "truncate", "trim", "restart")):
+            case "payload":
+                made.add(PAYLOAD + bytes(random.choice((1, 40_000))), made.last + 1, made.term)
+            case "members":
+                made.name_members(named(number))
+                said[made.last] = named(number)
+            case "truncate" if made.last > made.first:
+                start = random.randint(made.first + 1, made.last)
+                made.deleteEntriesFrom(start - made.first)
+                said = {index: each for index, each in said.items() if index < start}
+            case "trim":
+                flushed(made, disk)
+                made.trim(random.randint(made.first, made.last))
+            case "restart":
+                flushed(made, disk)
+                disk.crash(random)
+                made = journal(disk, applied=made.first)
+
+        assert made.memberships.newest[1] == said[max(said)]
+        for index in (made.first, made.last):
+            assert made.memberships.at(index)[1] == said[max(i for i in said if i <= index)]
+
+
+def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
+    """Neither who did before nor who did after it."""
+    disk = SimDisk()
+    made = journal(disk)
+    for number in range(6):
+        made.name_members(named(number))
+        made.add(NO_OP, made.last + 1, made.term)
+    flushed(made, disk)
+
+    term, members = stored_place(disk.get, lambda start, end: rows(disk, start, end), 7)
+
+    assert (term, members) == (0, made.members_row(7))
+    puts, _ = rows_after_snapshot(7, 0, vote_term=0, voted_for=None, members=members)
+    fresh = SimDisk()
+    fresh.write(puts, sync=True)
+    assert journal(fresh, applied=7).memberships.newest == (6, named(2))
+
+
+def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
+    """A restored one, or a node that waits to be let in."""
+    disk = SimDisk()
+    waiting = Journal(disk, cache_bytes_max=2**16)
+    waiting.load(applied=1)
+    assert waiting.memberships.newest[1] == Membership()
+
+    waiting.found(FOUNDING)
+    flushed(waiting, disk)
+
+    again = Journal(disk, cache_bytes_max=2**16)
+    again.load(applied=1)
+    assert again.memberships.newest[1] == FOUNDING
+
+
+@pytest.mark.parametrize("change", [lambda row: row[:5], lambda row: row[:-1] + b"\xff"])
+def test_a_damaged_membership_refuses_to_start(change: object) -> None:
+    """Who counts for a majority is not guessed."""
+    disk = SimDisk()
+    made = journal(disk)
+    made.setCurrentTerm(1, "A")
+    flushed(made, disk)
+    disk.damage(b"members", change)  # type: ignore[arg-type]
+
+    with pytest.raises(DataDirectoryRefused, match="membership"):
+        journal(disk)
+
+
+def test_an_entry_that_names_nobody_is_no_entry() -> None:
+    """It never gets into the log."""
+    made = journal(SimDisk())
+
+    with pytest.raises(ValueError, match="version"):
+        made.add(MEMBERS + codec.encode(FOUNDING)[1:], 2, 0)
+
+
+def rows(disk: SimDisk, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    return disk.scan(start, end, limit=10**6, bytes_max=10**9)
