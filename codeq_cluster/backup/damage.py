@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from codeq_cluster.backup.looking import mirrored
+from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.storage.directory import Identity, held_directory, read_identity
@@ -43,40 +44,50 @@ def examined(path: Path) -> Iterator[Examined]:
     with held_directory(path):
         identity: Identity | None = None
         damages: list[str] = []
+        members: set[str] = set()
         try:
             identity = read_identity(path)
         except DataDirectoryRefused as error:
             damages.append(str(error))
         if identity is not None:
+            members = set((identity.founding or Membership()).voters)
             with TemporaryDirectory(prefix="codeq-repair-") as aside:
                 for shard in range(identity.shards):
-                    damages += _damages(path.absolute(), shard, Path(aside))
-        yield Examined(identity=identity, damages=tuple(damages), risks=_risks(identity))
+                    try:
+                        # Of shards that differ, the smallest group is the one to think of.
+                        voters = _read(path.absolute(), shard, Path(aside))
+                        members = min(members, voters, key=len) if members else voters
+                    except (StorageFailed, DataDirectoryRefused) as error:
+                        damages.append(f"shard-{shard}: {' '.join(str(error).split())}")
+        yield Examined(identity=identity, damages=tuple(damages), risks=_risks(identity, members))
 
 
-def _risks(identity: Identity | None) -> tuple[str, ...]:
-    if identity is None:
+def _risks(identity: Identity | None, members: set[str]) -> tuple[str, ...]:
+    if identity is None or not members:
         return ("it cannot be read whether this node has peers that hold the same",)
-    others = len(identity.peers)
-    if others == 0:
-        return ("this node has met no peers: nobody else holds what it holds",)
-    if others == 1:
-        peer = next(iter(identity.peers))
-        return (f"its one peer {peer} is no majority of two, and a majority takes a node in",)
+    others = sorted(members - {identity.node_id})
+    if not others:
+        return ("this node has no peers: nobody else holds what it holds",)
+    if len(others) == 1:
+        return (f"its one peer {others[0]} is no majority of two, and a majority takes a node in",)
     return ()
 
 
-def _damages(path: Path, shard: int, aside: Path) -> list[str]:
-    try:
-        if not (path / f"shard-{shard}").is_dir():
-            return [f"shard-{shard} is missing"]
-        with StoredShard(mirrored(path, shard, aside)) as stored:
-            for _ in stored.rows(*_ALL):
-                pass
-            Journal(_Log(stored), cache_bytes_max=0).load(applied=stored.index)
-    except (StorageFailed, DataDirectoryRefused) as error:
-        return [f"shard-{shard}: {' '.join(str(error).split())}"]
-    return []
+def _read(path: Path, shard: int, aside: Path) -> set[str]:
+    """Read all of a shard; return who votes in it.
+
+    Raises:
+        StorageFailed: It is damaged.
+        DataDirectoryRefused: Likewise, or it is missing.
+    """
+    if not (path / f"shard-{shard}").is_dir():
+        raise DataDirectoryRefused("it is missing")
+    with StoredShard(mirrored(path, shard, aside)) as stored:
+        for _ in stored.rows(*_ALL):
+            pass
+        journal = Journal(_Log(stored), cache_bytes_max=0)
+        journal.load(applied=stored.index)
+        return set(journal.memberships.newest[1].voters)
 
 
 class _Log:
