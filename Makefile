@@ -42,7 +42,7 @@ bench: $(VENV)/installed-dev  ## measure; results go to bench/results
 	$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
-	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py $(ARGS)
+	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py $(ARGS)
 
 docker: $(VENV)/installed-dev  ## build the image, run the compose cluster through a node's death
 	deploy/verify-compose.sh

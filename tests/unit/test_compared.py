@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[2]
-_TEXT = (_ROOT / "docs" / "compared.md").read_text()
+from .named_tests import ROOT, named_in
+
+_TEXT = (ROOT / "docs" / "compared.md").read_text()
 
 # How many weaknesses each section has; they are numbered from 1.
 _WEAKNESSES = {1: 19, 2: 10, 3: 9, 4: 17, 5: 12, 6: 14, 7: 12, 8: 9, 9: 4, 10: 30, 11: 10}
@@ -24,28 +22,6 @@ _ROW = re.compile(r"^\| (\d+\.\d+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MUL
 _ROWS = _ROW.findall(_TEXT)
 _SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", row[3])})
 _OPEN = ("not yet", "not promised")
-
-
-@cache
-def _tests_of(path: str) -> frozenset[str]:
-    """Return the names of the tests of a file, state machines included."""
-    file = _ROOT / path
-    if not file.is_file():
-        return frozenset()
-    names: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                names.add(node.name)
-            case ast.ClassDef():
-                names |= {
-                    f"{node.name}::{each.name}"
-                    for each in node.body
-                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-                }
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                names.add(name)
-    return frozenset(name for name in names if name.startswith(("test_", "Test")))
 
 
 def test_every_weakness_has_one_row() -> None:
@@ -67,13 +43,13 @@ def test_what_a_row_names_is_there(shown_by: str) -> None:
     """A test of a file, a target of make, or a module that can be run."""
     words = shown_by.split()
     if words[0] == "make":
-        assert re.search(rf"^{words[1]}:", (_ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[0] == "python":
         assert words[1] == "-m"
-        assert (_ROOT / (words[2].replace(".", "/") + ".py")).is_file()
+        assert (ROOT / (words[2].replace(".", "/") + ".py")).is_file()
     else:
         path, _, name = shown_by.partition("::")
-        assert name in _tests_of(path), f"{path} has no test {name}"
+        assert name in named_in(path), f"{path} has no test {name}"
 
 
 def test_a_row_without_a_test_says_why() -> None:
@@ -95,5 +71,5 @@ def test_the_documents_it_refers_to_are_there() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", _TEXT):
         file, _, section = target.partition("#")
 
-        assert not file or (_ROOT / "docs" / file).is_file(), target
+        assert not file or (ROOT / "docs" / file).is_file(), target
         assert not section or file or section in sections, target

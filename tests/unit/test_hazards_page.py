@@ -1,0 +1,39 @@
+"""The page of the library's hazards: each has its row, and every row tests that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .named_tests import ROOT, named_in
+
+_TEXT = (ROOT / "docs" / "hazards.md").read_text()
+_ROW = re.compile(
+    r"^\| ([HD]\d+b?) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| (met|checked|gone) \|$", re.MULTILINE
+)
+_ROWS = _ROW.findall(_TEXT)
+_SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", row[3])})
+
+
+def test_every_hazard_has_one_row() -> None:
+    """In their order, none twice and none left out."""
+    hazards = [f"H{number}" for number in range(1, 33)]
+    hazards.insert(6, "H6b")
+    rules = [f"D{number}" for number in range(6, 11)]
+
+    assert [row[0] for row in _ROWS] == [*hazards, *rules]
+    assert len([line for line in _TEXT.splitlines() if line.startswith("|")]) == len(_ROWS) + 2
+
+
+@pytest.mark.parametrize("shown_by", _SHOWN_BY)
+def test_what_a_row_names_is_there(shown_by: str) -> None:
+    """A test of a file."""
+    path, _, name = shown_by.partition("::")
+
+    assert name in named_in(path), f"{path} has no test {name}"
+
+
+def test_no_row_is_without_a_test() -> None:
+    """A hazard that nothing shows to be held is not held."""
+    assert [row[0] for row in _ROWS if "::" not in row[3]] == []
