@@ -62,14 +62,15 @@ class Announcing:
                 pause_s = PAUSE_S
                 await self._changed.wait()
                 continue
-            done = [await self._announce(shard) for shard in unknown]
-            pause_s = PAUSE_S if all(done) else min(2 * pause_s, PAUSE_S_MAX)
-            # Also what was done has to come back through the log.
+            for shard in unknown:
+                await self._announce(shard)
+            # Also what was done has to come back through the log, which a snapshot may precede.
             try:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
+                pause_s = PAUSE_S
             except TimeoutError:
-                continue
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _on_record(self, shard: int) -> bool:
         me, known = self._me, self._groups[shard].membership.of(self._me.id)
@@ -80,7 +81,7 @@ class Announcing:
             me.level,
         )
 
-    async def _announce(self, shard: int) -> bool:
+    async def _announce(self, shard: int) -> None:
         me = self._me
         newcomer = Newcomer(id=me.id, data=me.data, link=me.link, http=me.http, level=me.level)
         try:
@@ -90,10 +91,9 @@ class Announcing:
                 effect = await self._through_a_peer(shard, newcomer)
         except CodeqError as error:
             self._tell(f"shard {shard}: {error}")
-            return False
+            return
         if effect.refused:
             self._tell(effect.refused)
-        return effect.done
 
     async def _through_a_peer(self, shard: int, newcomer: Newcomer) -> Effect:
         """Ask the leader by way of whoever is connected: this node's own log names nobody."""
