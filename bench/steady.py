@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import IO
 
 import aiohttp
 import msgspec
@@ -79,9 +81,9 @@ class Seen(msgspec.Struct, kw_only=True):
 class Running:
     """A generator that runs; `seen` is there when it has been stopped."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, said: IO[bytes]) -> None:
         self._process = process
-        self._reading = asyncio.create_task(_read(process))
+        self._said = said
 
     async def stop(self) -> Seen:
         """Stop offering, let what has begun end, and return what was seen.
@@ -91,38 +93,33 @@ class Running:
         """
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return await self._reading
+        if await self._process.wait():
+            raise RuntimeError(f"the generator ended with {self._process.returncode}")
+        self._said.seek(0)
+        return msgspec.json.decode(self._said.read(), type=Seen)
 
     async def end(self) -> None:
         """End it, whatever it does."""
         if self._process.returncode is None:
             self._process.kill()
-        self._reading.cancel()
         await self._process.wait()
 
 
 @asynccontextmanager
 async def running(steady: Steady) -> AsyncIterator[Running]:
     """Run a generator in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.steady", msgspec.json.encode(steady).decode()),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=_ROOT,
-    )
-    generator = Running(process)
-    try:
-        yield generator
-    finally:
-        await generator.end()
-
-
-async def _read(process: asyncio.subprocess.Process) -> Seen:
-    assert process.stdout is not None
-    out = await process.stdout.read()
-    if await process.wait():
-        raise RuntimeError(f"the generator ended with {process.returncode}")
-    return msgspec.json.decode(out, type=Seen)
+    with tempfile.TemporaryFile() as said:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.steady", msgspec.json.encode(steady).decode()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=said,
+            cwd=_ROOT,
+        )
+        generator = Running(process, said)
+        try:
+            yield generator
+        finally:
+            await generator.end()
 
 
 class _Load:
