@@ -47,6 +47,7 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
+from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
 from codeq_cluster.node_outages import Outages, out_of_room
@@ -73,8 +74,6 @@ log = logging.getLogger(__name__)
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
 _NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
-HANDOVER_S = 1.0  # A planned stop waits this long for other nodes to take the leaderships over,
-HANDOVER_TRIES = 2  # and asks once more: one who was slow may be quicker, or another.
 
 
 class SystemClock:
@@ -138,7 +137,7 @@ class Node:
                 self._draining = True
                 log.info("stopping", extra={"node": self.settings.node_id})
                 await asyncio.sleep(self.settings.limits.drain_ms / 1000)
-                await self._hand_over()
+                await self._leaving.give_all_away()
                 await self._http.leave()
         finally:
             await self._stack.aclose()
@@ -521,11 +520,14 @@ class Node:
             ShardReplica(store, group, engine)
             for store, group, engine in zip(self._shards, self._groups, self._engines, strict=True)
         ]
+        self._leaving = Leaving(
+            node_id=self.settings.node_id, groups=self._groups, replicas=self._engines
+        )
         self._outages = Outages(
             replicas=replicas,
             path=self.settings.data_dir,
             min_free_bytes=self.settings.store.min_free_bytes,
-            hand_over=self._hand_over,
+            hand_over=self._leaving.give_all_away,
             fatal=_stop_at_once,
         )
         fetching.spawn(self._outages.watch())
@@ -637,41 +639,6 @@ class Node:
         self._serve = forwarder.serve
         self._served = {BORROW: self._quotas.serve, TRANSFER: transfers.serve}
         return transfers
-
-    async def _hand_over(self) -> None:
-        """Give every leadership to a peer, so that nobody waits for an election; bounded."""
-        gone = asyncio.Event()
-        asked: list[RaftGroup] = []
-
-        def changed() -> None:
-            if not any(group.status().is_leader for group in asked):
-                gone.set()
-
-        for engine in self._engines:
-            engine.on_leader(changed)
-        led = self._led()
-        for _ in range(HANDOVER_TRIES):
-            gone.clear()
-            asked[:] = [group for group in self._groups if self._give_away(group)]
-            if not asked:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HANDOVER_S):
-                    await gone.wait()
-        log.info("leaderships handed over", extra={"led": led, "kept": self._led()})
-
-    def _led(self) -> int:
-        return sum(group.status().is_leader for group in self._groups)
-
-    def _give_away(self, group: RaftGroup) -> bool:
-        """Ask a peer to lead in this node's place, each of them in turn; tell whether one is."""
-        peers = self.settings.peers
-        own = next(place for place, peer in enumerate(peers) if peer.id == self.settings.node_id)
-        shard = group.status().shard
-        # Shards that prefer one node differ by a multiple of the nodes: their heirs alternate.
-        step = 1 + shard // len(peers) % max(1, len(peers) - 1)
-        heir = peers[(own + step) % len(peers)].id
-        return group.transfer(heir) or group.transfer(None)
 
     # -- what the node says of itself ------------------------------------------------------------
 

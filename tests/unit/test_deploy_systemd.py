@@ -12,7 +12,8 @@ import pytest
 
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.config import load
-from codeq_cluster.node import EXIT_UNSAFE, HANDOVER_S
+from codeq_cluster.node import EXIT_UNSAFE
+from codeq_cluster.node_leaving import HANDOVER_S
 from codeq_cluster.settings import LimitSettings
 
 _ROOT = Path(__file__).resolve().parents[2]
