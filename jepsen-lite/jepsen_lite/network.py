@@ -68,11 +68,11 @@ class LoopbackNetwork:
     """Addresses of the loopback device: no privilege is needed, and no link can be cut."""
 
     cuttable = False
-    harness = "127.0.0.1"
 
     def __init__(self, nodes: Sequence[str]) -> None:
         self._lock, run = _claim(Path(f"/tmp/jepsen-lite-{os.getuid()}"))
         self._addresses = {node: f"127.77.{run}.{n}" for n, node in enumerate(nodes, 1)}
+        self.harness = f"127.77.{run}.{_HARNESS}"
 
     def address(self, node: str) -> str:
         """Return a node's address."""
