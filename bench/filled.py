@@ -11,19 +11,21 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.queue_length import engine_on
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core.operations import Create
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.raft.journal import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.directory import new_directory
+from codeq_cluster.storage.directory import new_directory, open_directory
 from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
 from codeq_cluster.testing.cluster import NodeProcess
 from codeq_cluster.testing.one_node_log import OneNodeLog
@@ -36,13 +38,20 @@ _BATCH_MAX = 500
 
 
 def fill(
-    first: NodeProcess, second: NodeProcess, *, shards: int, tasks: int, payload_bytes: int
+    first: NodeProcess,
+    second: NodeProcess,
+    third: NodeProcess,
+    *,
+    shards: int,
+    tasks: int,
+    payload_bytes: int,
 ) -> None:
     """Make the data of two nodes that have never run; both hold the same.
 
     Args:
         first: Of a cluster that is not entered yet.
         second: Likewise.
+        third: Has nothing; the two others expect it.
         shards: Of the cluster.
         tasks: In all shards together.
         payload_bytes: Of each task, about; random, so that nothing compresses it.
@@ -67,6 +76,35 @@ def fill(
         ) as copy_of:
             for shard, path in enumerate(paths):
                 _link(path, copy_of(shard))
+    _found([first, second], third, shards=shards)
+
+
+def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) -> None:
+    """Write down that these nodes founded the cluster, and let another one come in."""
+    with ExitStack() as stack:
+        directories = [
+            stack.enter_context(
+                open_directory(node.data_path, cluster_id=_CLUSTER, node_id=node.id, shards=shards)
+            )
+            for node in nodes
+        ]
+        members = [
+            _member(node, data=directory.data)
+            for node, directory in zip(nodes, directories, strict=True)
+        ]
+        founding = Membership(members=(*members, _member(expected, data=0)))
+        for directory in directories:
+            directory.found(founding)
+
+
+def _member(node: NodeProcess, *, data: int) -> Member:
+    return Member(
+        id=node.id,
+        data=data,
+        voter=data > 0,
+        link=f"127.0.0.1:{node.link_port}",
+        http=node.url,
+    )
 
 
 def data_bytes(node: NodeProcess) -> int:

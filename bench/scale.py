@@ -58,7 +58,14 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     )
     first, second, third = cluster.nodes.values()
     begun_s = time.monotonic()
-    fill(first, second, shards=options.shards, tasks=options.tasks, payload_bytes=_PAYLOAD_BYTES)
+    fill(
+        first,
+        second,
+        third,
+        shards=options.shards,
+        tasks=options.tasks,
+        payload_bytes=_PAYLOAD_BYTES,
+    )
     filled_s = time.monotonic() - begun_s
     size = data_bytes(first)
     _say(f"filled in {filled_s:.0f} s, {size / 2**20:.0f} MiB a node")

@@ -65,7 +65,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     )
     first, second, third = cluster.nodes.values()
     tasks = round(options.gib * 2**30 / _PAYLOAD_BYTES)
-    fill(first, second, shards=options.shards, tasks=tasks, payload_bytes=_PAYLOAD_BYTES)
+    fill(first, second, third, shards=options.shards, tasks=tasks, payload_bytes=_PAYLOAD_BYTES)
     size = data_bytes(first)
     _say(f"filled, {size / 2**30:.2f} GiB a node")
     async with cluster:

@@ -184,7 +184,7 @@ class LocalCluster:
         authority: Signs a certificate a node, for https and for the link; None leaves both plain.
         names: Ids of the nodes; None for n1, n2 and so on.
         ready_within_s: Of the nodes' start.
-        absent: Nodes that help to found the cluster and are stopped then, until `start`.
+        absent: Nodes that are not started, until `start`: of a cluster that is founded already.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class LocalCluster:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Start every node, and wait until they are ready; then stop those to be absent."""
+        """Start every node that is not absent, and wait until they are ready."""
         self._http = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S),
@@ -232,11 +232,10 @@ class LocalCluster:
                 await self._proxies.start()
             for node in self.nodes.values():
                 self._write_config(node)
-            for node in self.nodes.values():
-                self._launch(node)
-            await self.wait_ready(within_s=self._ready_within_s)
-            for node_id in self._absent:
-                await self.kill(node_id)
+            present = [node for node in self.nodes if node not in self._absent]
+            for node_id in present:
+                self._launch(self.nodes[node_id])
+            await self.wait_ready(present, within_s=self._ready_within_s)
         except BaseException:
             await self.close()
             raise
