@@ -103,6 +103,10 @@ class NodeMembers:
             return True
         return self._mesh is None or self._mesh.data_at(peer) not in known
 
+    def unknown_to(self) -> list[str]:
+        """Return the nodes that say that this one is no member."""
+        return self._mesh.unknown_to() if self._mesh is not None else []
+
     def changed(self) -> None:
         """Note that a group's membership is another."""
         if self._mesh is not None:

@@ -100,8 +100,10 @@ async def _remove(operator: Operator, options: argparse.Namespace) -> None:
         return
     done = await operator.remove(options.node)
     _show_done(done, options)
-    changed = done.get("changed")
-    note(f"{options.node} {'is removed' if changed else 'was no member'}: stop it, if it runs")
+    if done.get("changed"):
+        note(f"{options.node} is removed: stop it, if it runs")
+    else:
+        note(f"{options.node} is no member: there is nothing to do")
 
 
 async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
@@ -109,7 +111,9 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
         raise Usage(
             "a node is replaced by another one; one that lost its disk comes back by itself"
         )
-    # Before anything is begun: what must not be removed is not replaced.
+    # Before anything is begun: what must not be removed, or is not there, is not replaced.
+    if not {options.old, options.new} & (await _nodes(operator)).keys():
+        raise Usage(f"{options.old} is no member of this cluster: nothing to replace")
     await operator.remove(options.old, dry_run=True)
     if not await _begin(operator, options, options.new):
         return Exit.OK
@@ -159,15 +163,29 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
             while not await _votes(operator, node_id):  # noqa: ASYNC110, it is another process
                 await asyncio.sleep(_LOOK_EVERY_S)
     except TimeoutError:
-        note(f"after {seconds} s {node_id} does not vote yet; it will once it holds the log")
+        note(f"after {seconds} s {await _lacks(operator, node_id)}")
         return Exit.ERROR
     note(f"{node_id} votes in every shard")
     return Exit.OK
 
 
 async def _votes(operator: Operator, node_id: str) -> bool:
-    nodes = rows_of((await operator.cluster()).get("nodes"))
-    return any(node.get("id") == node_id and node.get("voter") is True for node in nodes)
+    return (await _nodes(operator)).get(node_id, {}).get("voter") is True
+
+
+async def _lacks(operator: Operator, node_id: str) -> str:
+    """Say why a node does not vote yet."""
+    node = (await _nodes(operator)).get(node_id, {})
+    if node.get("connected") is True:
+        return f"{node_id} does not vote yet; it will once it holds the log"
+    return (
+        f"no node {node_id} is connected at {node.get('addr')}: it will vote once it is started; "
+        "its log and /readyz say what keeps it"
+    )
+
+
+async def _nodes(operator: Operator) -> dict[str, Mapping[str, object]]:
+    return {str(node.get("id")): node for node in rows_of((await operator.cluster()).get("nodes"))}
 
 
 def _show_done(effect: Mapping[str, object], options: argparse.Namespace) -> None:

@@ -243,6 +243,8 @@ class Outbound(Connection):
         authenticated: Done with True when both sides have proved themselves, with False when the
             connection ended before.
         lost: Done when the connection has ended.
+        denied: Why the peer refused this node, by its own word, which proves nothing; empty when it
+            did not.
     """
 
     def __init__(
@@ -262,6 +264,7 @@ class Outbound(Connection):
         self._on_ended = on_ended
         self.authenticated: asyncio.Future[bool] = self._loop.create_future()
         self.lost: asyncio.Future[None] = self._loop.create_future()
+        self.denied = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the socket and greet; called by the loop."""
@@ -278,7 +281,11 @@ class Outbound(Connection):
         self._greet(self._dialling.hello())
 
     def _greeted(self, body: bytes) -> None:
-        answer = self._dialling.receive(body)
+        try:
+            answer = self._dialling.receive(body)
+        except HandshakeRefusedError as refused:
+            self.denied = refused.said
+            raise
         if isinstance(answer, bytes):
             self._greet(answer)
             return

@@ -152,6 +152,7 @@ class Mesh:
         self._outbound: dict[str, Outbound] = {}
         self._inbound: dict[str, Inbound] = {}
         self._latest: dict[tuple[str, int], tuple[int, int]] = {}
+        self._denied: dict[str, str] = {}
         self._wake = {peer: asyncio.Event() for peer in self._peers}
         self._idle = asyncio.Event()
         self._jitter = random.SystemRandom()
@@ -296,6 +297,12 @@ class Mesh:
         connection = self._outbound.get(peer)
         return connection is not None and not connection.closed
 
+    def unknown_to(self) -> list[str]:
+        """Return the peers to which this node is a stranger, as they said when it last dialled."""
+        return sorted(
+            peer for peer, said in self._denied.items() if said == HandshakeRefusal.STRANGER
+        )
+
     # Accepting.
 
     def _accept(self) -> Inbound:
@@ -399,6 +406,7 @@ class Mesh:
         """Have nothing to do with a peer any more."""
         del self._peers[peer], self._wake[peer]
         self._said.pop(peer, None)
+        self._denied.pop(peer, None)
         dialler = self._diallers.pop(peer, None)
         if dialler is not None:
             dialler.cancel()
@@ -480,10 +488,12 @@ class Mesh:
         except OSError:
             return _Missed.UNREACHABLE
         try:
-            return dialled if await dialled.authenticated else _Missed.BROKEN
+            is_peer = await dialled.authenticated
         except asyncio.CancelledError:
             dialled.abort()
             raise
+        self._denied[peer] = dialled.denied
+        return dialled if is_peer else _Missed.BROKEN
 
     async def _pause(self, peer: str, misses: int) -> None:
         """Wait before the next attempt, or until the peer has dialled this node."""

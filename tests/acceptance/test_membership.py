@@ -97,6 +97,14 @@ async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
     await until(do, within_s=SETTLES_S, what=f"{wanted} vote")
 
 
+async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
+    """Return whether a node is out for the reason that it is no member, for every shard."""
+    url = f"{cluster.nodes[node].url}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        missing = (await answer.json()).get("missing", [])
+    return bool(missing) and all(f"{node}, which is no member" in line for line in missing)
+
+
 async def test_a_node_that_lost_its_disk_is_a_voter_again(
     cluster: LocalCluster,
 ) -> None:
@@ -138,6 +146,11 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
             load.avoid(node_id)
             status, answer = await administer(cluster, "n3", "cluster/remove", {"nodeId": node_id})
             assert status == 200, answer
+            await until(
+                lambda gone=node_id: tells_it_is_none(cluster, gone),
+                within_s=SETTLES_S,
+                what=f"{node_id} says that it is no member",
+            )
             await cluster.stop(node_id)
         await all_vote(cluster, "n4", {"n3", "n4", "n5"})
         assert await load.drain(within_s=SETTLES_S)

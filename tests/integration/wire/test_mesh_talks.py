@@ -367,6 +367,19 @@ async def test_a_wrong_configuration_is_refused_before_the_start(
         await one.start()
 
 
+async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
+    """One that is forgotten hears so when it dials, and no longer once it is known again."""
+    one, two = await nodes.started("n1", "n2")
+    assert not two.running.unknown_to()
+
+    one.running.know({})
+    await eventually(lambda: two.running.unknown_to() == ["n1"])
+
+    one.running.know({"n2": two.address})
+    await joined(one, two)
+    assert not two.running.unknown_to()
+
+
 def test_the_mesh_runs_on_the_loop_of_production() -> None:
     """Messages, calls, a loss and a clean stop on uvloop."""
 
