@@ -304,20 +304,25 @@ def test_values_that_make_no_cluster_are_refused(values: _Values, told: str) -> 
         _rendered(values)
 
 
-def test_an_upgrade_cannot_change_the_membership(tmp_path: Path) -> None:
-    """Nodes that were not there at the first install would not be let in; it ends before that."""
+def test_an_upgrade_takes_no_member_away(tmp_path: Path) -> None:
+    """Pods go when their nodes have been removed and somebody says so; they come at any time."""
     chart = tmp_path / "chart"
     shutil.copytree(_CHART, chart)
     helpers = chart / "templates" / "_helpers.tpl"
     there = 'with dict "spec" (dict "replicas" 5) -}}'
     text, replaced = re.subn(r"with lookup .* -}}", there, helpers.read_text())
     helpers.write_text(text)
-    kept = _rendered({**_LEAST, "replicas": 5}, chart)
-    with pytest.raises(helm.HelmError, match="the cluster has 5 nodes"):
-        _rendered(_LEAST, chart)
+    name = _one(_rendered(_LEAST), "StatefulSet")["metadata"]["name"]
+    both = [f"{name}-3", f"{name}-4"]
+    for removed in ([], both[:1]):
+        with pytest.raises(helm.HelmError, match=f"{both[len(removed)]} may be a member"):
+            _rendered({**_LEAST, "removed": removed}, chart)
+    fewer = _rendered({**_LEAST, "removed": both}, chart)
+    more = [_rendered({**_LEAST, "replicas": number}, chart) for number in (5, 7)]
 
     assert replaced == 1
-    assert _one(kept, "StatefulSet")["spec"]["replicas"] == 5
+    assert _one(fewer, "StatefulSet")["spec"]["replicas"] == 3
+    assert [_one(each, "StatefulSet")["spec"]["replicas"] for each in more] == [5, 7]
 
 
 def test_a_changed_configuration_starts_the_pods_again() -> None:
