@@ -329,6 +329,21 @@ class LocalCluster:
         assert not self.nodes[node_id].running, f"{node_id} runs already"
         self._launch(self.nodes[node_id])
 
+    def configure(self, node_id: str) -> NodeProcess:
+        """Give the cluster one more node, with a configuration of its own; it does not run."""
+        first = next(iter(self.nodes.values()))
+        http_port, link_port = free_ports(2)
+        node = NodeProcess(
+            id=node_id,
+            http_port=http_port,
+            link_port=link_port,
+            directory=first.directory.parent / node_id,
+            secure=first.secure,
+        )
+        self.nodes[node_id] = node
+        self._write_config(node)
+        return node
+
     def cut(self, node_id: str, *, hears: bool = False, speaks: bool = False) -> None:
         """Cut a node off from its peers; clients still reach it.
 

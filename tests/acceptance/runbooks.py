@@ -40,7 +40,7 @@ class Step:
     """A block of commands.
 
     Attributes:
-        again: It is repeated until it ends as it should.
+        again: It is repeated until it ends and shows as it should.
         exit_code: How it ends.
         shows: What its output must have, a line each; `…` is anything, one blank as good as many.
     """
@@ -73,6 +73,10 @@ class Runbook:
             "CLUSTER": str(directory),
             "CODEQ_TOKEN": ADMIN_TOKEN,
             **{node.id.upper(): node.url for node in cluster.nodes.values()},
+            **{
+                f"{node.id.upper()}_ADDR": f"127.0.0.1:{node.link_port}"
+                for node in cluster.nodes.values()
+            },
             **authority,
         }
 
@@ -93,14 +97,17 @@ class Runbook:
         async def ends() -> bool:
             nonlocal said
             code, said = await self._bash(step.script)
-            return code == step.exit_code
+            # What is asked again and again is asked until it shows what it should, too.
+            return code == step.exit_code and (not step.again or not lacking(said))
+
+        def lacking(said: str) -> list[str]:
+            return [line for line in step.shows if not _shown(line, said)]
 
         if step.again:
-            await until(ends, within_s=_AGAIN_WITHIN_S, what=f"{step.script}\n{said}")
+            await until(ends, within_s=_AGAIN_WITHIN_S, what=f"{step.script}\n{step.shows}")
         else:
             assert await ends(), f"ends otherwise than with {step.exit_code}:\n{step}\n{said}"
-        for line in step.shows:
-            assert _shown(line, said), f"does not show {line!r}:\n{step.script}\n{said}"
+        assert not lacking(said), f"does not show {lacking(said)}:\n{step.script}\n{said}"
 
     async def _bash(self, script: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(

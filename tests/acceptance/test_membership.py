@@ -18,7 +18,6 @@ from codeq_cluster.testing.cluster import (
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
-    NodeProcess,
     free_ports,
     until,
 )
@@ -59,22 +58,6 @@ async def administer(
                 return answer.status, await answer.json()
         async with session.post(url, json=body) as answer:
             return answer.status, await answer.json()
-
-
-def configured(cluster: LocalCluster, node_id: str) -> NodeProcess:
-    """Give the cluster one more node, with a configuration of its own; it does not run."""
-    first = next(iter(cluster.nodes.values()))
-    http_port, link_port = free_ports(2)
-    node = NodeProcess(
-        id=node_id,
-        http_port=http_port,
-        link_port=link_port,
-        directory=first.directory.parent / node_id,
-        secure=False,
-    )
-    cluster.nodes[node_id] = node
-    cluster._write_config(node)
-    return node
 
 
 async def voters(cluster: LocalCluster, node: str) -> list[set[str]]:
@@ -127,7 +110,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
     """Two nodes come, the first two go, leaders among them: nothing is lost or done twice."""
     async with under_load(cluster) as load:
         for number in (4, 5):
-            node = configured(cluster, f"n{number}")
+            node = cluster.configure(f"n{number}")
             cluster.start(node.id)
             status, answer = await administer(
                 cluster,
@@ -163,7 +146,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
 
 async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -> None:
     """A second process of the same id, on other data, is told so and gets nowhere."""
-    twin = configured(cluster, "twin")
+    twin = cluster.configure("twin")
     config = yaml.safe_load(twin.config_path.read_text())
     config["raft"]["selfId"] = "n2"
     config["raft"]["peers"] = ",".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,53 +35,82 @@ async def opened(
         book.assert_done()
 
 
-async def test_a_lost_node_comes_back(cluster: LocalCluster) -> None:
-    """The page of a lost node, for one that was killed."""
-    await cluster.kill("n2")
-    async with opened("lost-node.md", cluster) as book:
-        await book.run("See")
-        await book.run("Bring it back")
-        await book.run("It is over")
-    await cluster.wait_converged()
-
-
-async def test_a_node_without_its_disk_is_kept_out(tmp_path: Path) -> None:
-    """The page of a lost disk: who starts the node empty gets nowhere, and the others serve."""
-    async with LocalCluster(tmp_path) as cluster, Client(cluster.urls) as client:
+async def test_a_lost_disk_a_lost_node_and_another_in_its_place(tmp_path: Path) -> None:
+    """Two pages of one cluster: n2 loses its data under load, then its process, then its place."""
+    async with LocalCluster(tmp_path, shards=2) as cluster:
+        async with Load(
+            cluster.urls,
+            producer_token=PRODUCER_TOKEN,
+            worker_tokens=workers(WORKER_TOKENS, 4),
+            command="lost",
+            cycles_per_s=10,
+        ) as load:
+            load.avoid("n2")
+            await cluster.kill("n2")
+            damage(cluster.nodes["n2"].data_path)
+            async with opened("lost-disk.md", cluster) as book:
+                await book.run("See")
+                await book.run("See what is damaged")
+                await book.run("Set it aside")
+                await book.run("Start it empty")
+                await book.run("It is over")
+            drained = await load.drain(within_s=DRAINED_WITHIN_S)
+            verdict = audit(load.calls, await load.final_tasks())
         await cluster.kill("n2")
-        async with opened("lost-disk.md", cluster) as book:
+        cluster.configure("n4")
+        async with opened("lost-node.md", cluster) as book:
             await book.run("See")
-            data = cluster.nodes["n2"].data_path
-            manifest = next((data / "shard-0").glob("MANIFEST-*"))
-            content = bytearray(manifest.read_bytes())
-            content[len(content) // 3] ^= 0x5A
-            manifest.write_bytes(content)
-            await book.run("See what is damaged")
-            await book.run("Set it aside")
-            cluster.start("n2")
+            await book.run("Bring it back")
+            await book.run("It is over")
+            await book.run("Or replace it")
+        # The newcomer and one of the first are a majority now.
+        await cluster.kill("n1")
+        led_by = await cluster.leader_of(0, among=["n3", "n4"])
 
-            async def refused() -> bool:
-                return '"stale"' in cluster.nodes["n1"].log_path.read_text()
-
-            await until(refused, within_s=30, what="n2 refused by n1")
-            await book.run("If somebody has started it empty")
-            created = await client.create("n3", PRODUCER_TOKEN, "orders")
-            await book.run("Go on")
-
-    assert created.outcome is Outcome.OK, created
+    assert verdict.clean, str(verdict)
+    assert drained
+    assert led_by in {"n3", "n4"}
 
 
-async def test_a_majority_comes_back(cluster: LocalCluster, client: Client) -> None:
-    """The page of a lost quorum, with two nodes killed at once, and a task of before."""
-    created = await client.create("n1", PRODUCER_TOKEN, "before")
-    await cluster.kill("n2")
-    await cluster.kill("n3")
-    async with opened("lost-quorum.md", cluster) as book:
-        await book.run("See")
-        await book.run("Bring one back")
-    read = await client.task("n3", PRODUCER_TOKEN, created.body["id"])
+def damage(data: Path) -> None:
+    """Turn some bits of what a stopped node keeps."""
+    manifest = next((data / "shard-0").glob("MANIFEST-*"))
+    content = bytearray(manifest.read_bytes())
+    content[len(content) // 3] ^= 0x5A
+    manifest.write_bytes(content)
 
-    assert read.outcome is Outcome.OK, read
+
+async def test_a_majority_comes_back_and_when_it_cannot_one_node_goes_on(tmp_path: Path) -> None:
+    """The page of a lost quorum: two nodes killed at once, brought back, then lost for good.
+
+    What was acknowledged and had reached the survivor is on every node in the end, and is worked
+    on; the nodes that came later are a majority without it.
+    """
+    async with LocalCluster(tmp_path, shards=2) as cluster, Client(cluster.urls) as client:
+        created = [await client.create(node, PRODUCER_TOKEN, "before") for node in cluster.urls]
+        await cluster.kill("n2")
+        await cluster.kill("n3")
+        async with opened("lost-quorum.md", cluster) as book:
+            (tmp_path / "n1" / "backup").mkdir()
+            await book.run("See")
+            await book.run("Bring one back")
+            created += [await client.create(node, PRODUCER_TOKEN, "later") for node in cluster.urls]
+            await cluster.wait_converged()
+            for lost in ("n2", "n3"):
+                await cluster.kill(lost)
+                shutil.rmtree(cluster.nodes[lost].data_path)
+            await book.run("If a majority of the disks is gone")
+            created.append(await client.create("n1", PRODUCER_TOKEN, "alone"))
+            await book.run("Let new nodes come in")
+        await cluster.wait_converged()
+        await cluster.kill("n1")
+        reads = [await client.task("n3", PRODUCER_TOKEN, each.body["id"]) for each in created]
+        worker = WORKER_TOKENS["worker-0"]
+        commands = ["before", "later", "alone"]
+        claims = [await client.claim("n2", worker, commands, waitSeconds=5) for _ in created]
+
+    assert {Outcome.OK} == {each.outcome for each in (*created, *reads)}, (created, reads)
+    assert {each.body["id"] for each in created} == {each.body["id"] for each in claims}
 
 
 async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
