@@ -119,7 +119,7 @@ _RAFT = (
         "raft.peers",
         "RAFT_PEERS",
         each(ADDRESS),
-        "link address of every node, this one included; without it, a cluster of one",
+        "link address of every first node, this one included; without it, a cluster of one",
         "peers",
     ),
     Key(
@@ -866,6 +866,6 @@ IGNORED: dict[str, str] = {
     "persistenceProvider": "there is one store",
     "persistenceConfig.fsyncOnCommit": "`durability` decides",
     "raft.enabled": "every node replicates",
-    "raft.bootstrap": "a cluster forms itself from `raft.peers`",
+    "raft.bootstrap": "a new cluster begins when all nodes of `raft.peers` are there",
     "raft.muxEnabled": "the shards always share one link",
 }
