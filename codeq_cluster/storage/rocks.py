@@ -304,9 +304,12 @@ class _Rows:
 
         A write that RocksDB lets wait for a flush which has failed would wait for ever, and the
         process with it: so none is let wait, and those that should are tried again.
+
+        It is synced by a call of its own: rocksdict keeps the interpreter for as long as a write
+        takes, so a write that syncs would stop every thread of the process, the loop's among them,
+        for as long as the disk takes. It lets go of it in `flush_wal`.
         """
         options = WriteOptions()
-        options.sync = sync
         options.no_slowdown = True
         give_up_at = time.monotonic() + _STALLED_S_MAX
         pause_s = _STALLED_S
@@ -316,6 +319,14 @@ class _Rows:
             time.sleep(pause_s)
             # Asked too soon, RocksDB adds to the time it wants to have passed.
             pause_s = min(2 * pause_s, _STALLED_S_STEP_MAX)
+        if sync:
+            self._sync()
+
+    def _sync(self) -> None:
+        try:
+            self._db.flush_wal(sync=True)
+        except Exception as error:
+            raise self._failed("syncing", error) from error
 
     def _written(self, fill: Callable[[WriteBatch], None], options: WriteOptions) -> bool:
         batch = WriteBatch(raw_mode=True)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.storage.rocks import RocksShard
@@ -54,6 +55,40 @@ def filled(path: Path) -> RocksShard:
         shard.state.commit({b"%d" % index: b"x" * 100}, index=index, digest=DIGEST)
         shard.log.write([(b"%d" % index, b"y" * 100)], sync=True)
     return shard
+
+
+class Watched:
+    """A database that notes which calls reach the disk."""
+
+    def __init__(self, database: Rdict) -> None:
+        self.calls: list[tuple[str, bool]] = []
+        self._database = database
+
+    def write(self, batch: WriteBatch, options: WriteOptions) -> None:
+        """Write, and note whether that syncs."""
+        self.calls.append(("write", options.sync))
+        self._database.write(batch, options)
+
+    def flush_wal(self, *, sync: bool) -> None:
+        """Sync, and note it."""
+        self.calls.append(("flush_wal", sync))
+        self._database.flush_wal(sync=sync)
+
+
+def test_a_write_never_syncs_itself(tmp_path: Path) -> None:
+    """Only the call that lets other threads run waits for the disk, and after the rows are there.
+
+    rocksdict keeps the interpreter during a write: with the sync in it, a disk that took 1.5 s
+    stopped the node's loop for as long, with every entry.
+    """
+    shard = open_rocks(tmp_path / "shard-0")
+    watched = Watched(shard.log._db)
+    shard.log._db = watched  # type: ignore[assignment]
+    shard.log.write([(b"1", b"x")], sync=True)
+    shard.log.write([(b"2", b"x")], sync=False)
+
+    assert [("write", False), ("flush_wal", True), ("write", False)] == watched.calls
+    shard.close()
 
 
 def test_a_look_at_the_numbers_writes_nothing(tmp_path: Path) -> None:
