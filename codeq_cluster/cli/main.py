@@ -6,35 +6,34 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from codeq_cluster import __version__
-from codeq_cluster.cli import (
-    audit,
-    backup,
-    cluster,
-    config,
-    delivery,
-    dlq,
-    importing,
-    inspect,
-    node,
-    queue,
-    repair,
-    restore,
-    status,
-    task,
-    token,
-    topic,
-    worker,
-)
-from codeq_cluster.cli.dev import command as dev
-from codeq_cluster.cli.doctor import command as doctor
 from codeq_cluster.cli.outcome import report
 
-_COMMANDS = (
-    *(dev, node, status, task, worker, queue, dlq, topic, delivery, audit),
-    *(cluster, backup, restore, importing, inspect, repair, config, token, doctor),
-)
+# In the order of `--help`. Each is a module with `add`; one is imported when it is the one that is
+# run: a node that starts shall not pay for twenty commands.
+_COMMANDS = {
+    "dev": "dev.command",
+    "node": "node",
+    "status": "status",
+    "task": "task",
+    "worker": "worker",
+    "queue": "queue",
+    "dlq": "dlq",
+    "topic": "topic",
+    "delivery": "delivery",
+    "audit": "audit",
+    "cluster": "cluster",
+    "backup": "backup",
+    "restore": "restore",
+    "import": "importing",
+    "inspect": "inspect",
+    "repair": "repair",
+    "config": "config",
+    "token": "token",
+    "doctor": "doctor.command",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Without the program's name; None takes the process's own.
     """
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(given[:1]).parse_args(given)
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser for arguments that begin so: of one command, else of all."""
     parser = argparse.ArgumentParser(
         prog="codeq-cluster",
         description="A Raft-replicated task broker.",
@@ -68,8 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"codeq-cluster {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in _COMMANDS:
-        module.add(commands)
+    wanted = [name for name in _COMMANDS if [name] == list(first)] or list(_COMMANDS)
+    for name in wanted:
+        import_module(f"codeq_cluster.cli.{_COMMANDS[name]}").add(commands)
     return parser
 
 

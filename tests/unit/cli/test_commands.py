@@ -15,7 +15,7 @@ from codeq_cluster.config.keys import KEYS
 _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (
     *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "audit"),
-    *("cluster", "backup", "restore", "inspect", "config", "token", "doctor"),
+    *("cluster", "backup", "restore", "import", "inspect", "repair", "config", "token", "doctor"),
 )
 
 
