@@ -193,6 +193,7 @@ class Node:
             question=Question,
             answer=Answer,
             took=self.metrics.forwarded,
+            is_out=lambda shard: shard in self._outages.out,
         )
         transfers = self._serve_peers(mesh, forwarder)
 

@@ -127,6 +127,8 @@ class Forwarder:
         calls: The link.
         took: Told (method, seconds) of every call another node has answered.
         tracing: Makes spans of the calls; None for none.
+        is_out: Tells whether this node's replica of a shard is out of service: then it hears of no
+            leader, however long it waits.
         snapshot: Type of what `Engine.read` returns, likewise `head` and `depth`.
         question: Type of what `Engine.answer` takes, `answer` of what it returns.
     """
@@ -144,12 +146,14 @@ class Forwarder:
         answer: Any,
         took: Callable[[str, float], None],
         tracing: Tracing | None = None,
+        is_out: Callable[[int], bool] = lambda _shard: False,
     ) -> None:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
         self._took = took
         self._tracing = tracing
+        self._is_out = is_out
         # A leader that stopped answering without its connection breaking (a paused process, a
         # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
         self._leaders = Leaders(
@@ -314,6 +318,8 @@ class Forwarder:
         effect_possible = False
         while (left_s := deadline - loop.time()) > 0:
             leader = self._leaders.of(shard)
+            if leader is None and self._is_out(shard):
+                break  # Another node can say more; whoever asks shall not wait for this one.
             try:
                 return await self._ask(leader, shard, question, left_s=left_s)
             except (NotLeader, NoLeader, PeerUnreachable):

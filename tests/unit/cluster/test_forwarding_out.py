@@ -1,0 +1,79 @@
+"""Forwarding from a node whose replica is out: it hears of no leader, so nobody waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.errors import NoLeader
+
+FAR_S = 3600.0
+
+
+class Replica:
+    """A shard's replica on this node, which follows nobody."""
+
+    leader: str | None = None
+    leads = False
+
+    def on_leader(self, call: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+    async def operate(self, operations: object) -> list[Outcome]:
+        """Nobody asks it."""
+        raise AssertionError(operations)
+
+
+class NoPeers:
+    """A link that nobody is to use."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Nobody is called."""
+        raise AssertionError((peer, method, body, timeout_s, topic))
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """Nothing waits."""
+
+
+def forwarder(is_out: Callable[[int], bool]) -> Forwarder:
+    replicas: list[Any] = [Replica(), Replica()]
+    return Forwarder(
+        node_id="n1",
+        engines=replicas,
+        calls=NoPeers(),
+        snapshot=object,
+        head=object,
+        depth=object,
+        question=object,
+        answer=object,
+        took=lambda method, seconds: None,
+        is_out=is_out,
+    )
+
+
+async def test_nobody_waits_for_a_replica_that_is_out() -> None:
+    """The caller is told at once that nothing was done, and may ask another node."""
+    operations: list[Operation] = []
+    deadline = asyncio.get_running_loop().time() + FAR_S
+
+    async with asyncio.timeout(10):
+        with pytest.raises(NoLeader):
+            await forwarder(lambda shard: shard == 1).operate(1, operations, deadline=deadline)
+
+
+async def test_without_an_outage_a_leader_is_waited_for() -> None:
+    """An election is a matter of moments."""
+    operations: list[Operation] = []
+    deadline = asyncio.get_running_loop().time() + FAR_S
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await forwarder(lambda shard: shard == 1).operate(0, operations, deadline=deadline)
