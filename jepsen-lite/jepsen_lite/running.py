@@ -128,7 +128,8 @@ async def run(options: Options, directory: Path) -> Judgement:
     about = Run(
         options=options,
         begun=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        commit=_commit(Path(options.source)),
+        # A mutant is a copy of the tree that this harness is part of.
+        commit=_commit(HOME.parent if options.mutant else Path(options.source)),
         host=f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
         python=platform.python_version(),
         network="loopback" if options.loopback else "namespaces",
