@@ -666,16 +666,16 @@ class Node:
                     "and no majority has been heard"
                 )
             elif status.leader is None or (status.is_leader and not status.ready):
-                reasons.append(self._refused(status.shard) or f"shard {status.shard} has no leader")
+                reasons.append(self._refused() or f"shard {status.shard} has no leader")
             elif status.applied_index < status.known_commit:
                 behind = status.known_commit - status.applied_index
                 reasons.append(f"shard {status.shard} is {behind} entries behind")
-        return reasons
+        return list(dict.fromkeys(reasons))
 
     def _not_voting(self, status: GroupStatus) -> str:
         shard, me = status.shard, self._members.me.id
         members = self._groups[shard].membership
-        if refused := self._refused(shard):
+        if refused := self._refused():
             return refused
         if not members.members:
             return f"shard {shard} does not know its members yet"
@@ -683,13 +683,13 @@ class Node:
             return f"shard {shard}: {me} is no member of this cluster"
         return f"shard {shard} is being copied to this node"
 
-    def _refused(self, shard: int) -> str:
+    def _refused(self) -> str:
         """Return what to say when the others do not know this node, else nothing."""
         others, me = self._members.unknown_to(), self._members.me.id
         if not others:
             return ""
         return (
-            f"shard {shard}: {', '.join(others)} refuse {me}, which is no member of this cluster: "
+            f"{me} is no member of this cluster, by the word of {', '.join(others)}: "
             f"let it in with `cluster join {me}`, or stop it"
         )
 

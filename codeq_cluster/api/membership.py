@@ -27,6 +27,7 @@ _INVALID_ADDRESS = bad_request("invalid 'addr' (use host:port of its link)", "in
 _INVALID_URL = bad_request("invalid 'httpAddr' (use http://host:port)", "invalid-address")
 _BUSY = ApiError(409, "another change is under way: try again", "busy", retryable=True)
 _UNSAFE = ApiError(409, "at most one voter is added or removed at a time", "unsafe")
+_ITSELF = ApiError(409, "n2 is the node asked: ask another one to remove it", "asked-itself")
 JOIN_REFUSALS = (
     _INVALID_NODE,
     _INVALID_ADDRESS,
@@ -40,6 +41,7 @@ REMOVE_REFUSALS = (
     _INVALID_NODE,
     _BUSY,
     _UNSAFE,
+    _ITSELF,
     ApiError(409, "n1 is the only voter", "last-voter"),
     ApiError(
         409,
@@ -83,6 +85,9 @@ async def _change(call: Call, change: Change, *, action: str, dry_run: bool) -> 
     ]
     _refuse(effects)
     is_new = any(effect.changes for effect in effects)
+    if is_new and isinstance(change, Dismiss) and change.id == call.services.settings.node_id:
+        # Once it is out, it can neither learn that it is nor put it on record.
+        raise _ITSELF.saying(f"{change.id} is the node asked: ask another one to remove it")
     if not dry_run:
         effects = [await members.change(shard, change, timeout_s=timeout_s) for shard in shards]
         _refuse(effects)

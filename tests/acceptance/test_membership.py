@@ -85,7 +85,7 @@ async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
     url = f"{cluster.nodes[node].url}/readyz"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         missing = (await answer.json()).get("missing", [])
-    return bool(missing) and all(f"{node}, which is no member" in line for line in missing)
+    return bool(missing) and all(f"{node} is no member of this cluster" in line for line in missing)
 
 
 async def test_a_node_that_lost_its_disk_is_a_voter_again(
@@ -185,7 +185,9 @@ async def test_a_node_may_move(cluster: LocalCluster) -> None:
 
 
 async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
-    """With the reason, for every shard, and nothing is done."""
+    """With the reason, for every shard, and nothing is done; nor does a node remove itself."""
+    status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n1"})
+    assert (status, answer["code"]) == (409, "asked-itself"), answer
     await cluster.kill("n3")
 
     async def refused() -> bool:
