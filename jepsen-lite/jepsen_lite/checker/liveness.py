@@ -46,7 +46,11 @@ def abandoned_comes_back(history: History) -> Verdict:
 
     A claim that found nothing, in calm, contradicts every task that was ready all along.
     """
-    spans = [*_of(history, _returned, BACK_WITHIN_NS), *_of(history, _fresh, SEEN_WITHIN_NS)]
+    returned, fresh = (
+        _of(history, _returned, BACK_WITHIN_NS),
+        _of(history, _fresh, SEEN_WITHIN_NS),
+    )
+    spans = [*returned[0], *fresh[0]]
     found = list(_unseen(history, spans))
     if "drained" in history.phases:
         drained = history.phases["drained"]
@@ -70,14 +74,15 @@ def abandoned_comes_back(history: History) -> Verdict:
             for task in history.tasks.values()
             if task.final and task.final.out.status in {"PENDING", "IN_PROGRESS"}
         )
-    return judged("G9", found, checked=len(spans) if _empties(history) else 0)
+    # Those that came back in time are what is hoped for, and count as judged.
+    return judged("G9", found, checked=returned[1] + fresh[1] if _empties(history) else 0)
 
 
 def due_is_ready(history: History) -> Verdict:
     """G11: a delayed task can be had soon after it is due."""
-    spans = _of(history, _due, SEEN_WITHIN_NS)
+    spans, waited = _of(history, _due, SEEN_WITHIN_NS)
     found = list(_unseen(history, spans))
-    return judged("G11", found, checked=len(spans) if _empties(history) else 0)
+    return judged("G11", found, checked=waited if _empties(history) else 0)
 
 
 def writes_again(history: History) -> Verdict:
@@ -175,17 +180,20 @@ def _of(
     history: History,
     spans: Callable[[TaskOps], Iterator[tuple[int, int, tuple[int, ...]]]],
     within_ns: int,
-) -> list[_Open]:
+) -> tuple[list[_Open], int]:
+    """Return the spans in which a task was there for long enough, and how many there are at all."""
     found = []
+    count = 0
     for task in history.tasks.values():
         if task.creates and not task.args.ttl_ms and not task.requeues:
             for from_ns, until_ns, events in spans(task):
+                count += from_ns < until_ns
                 begins_ns = from_ns + within_ns + history.clock_ns
                 if begins_ns < until_ns:
                     found.append(
                         _Open(task=task, from_ns=begins_ns, until_ns=until_ns, events=events)
                     )
-    return found
+    return found, count
 
 
 def _ends_ns(task: TaskOps) -> int:
