@@ -57,6 +57,11 @@ class Barriers:
             running.confirmed_by.add(peer)
             self._settle(running)
 
+    def recount(self) -> None:
+        """Count again by another membership: whoever was waited for may vote no more."""
+        if self._running is not None:
+            self._settle(self._running)
+
     def release(self, applied: int) -> None:
         """Answer every confirmed round whose index the state has reached."""
         while self._confirmed and self._confirmed[0].index <= applied:

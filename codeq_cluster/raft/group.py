@@ -671,6 +671,8 @@ class RaftGroup:
 
     def _hand_over(self) -> None:
         engine, handover, now = self._engine, self._handover, self._timers.now()
+        if handover.peer is not None and not self._electorate.votes(handover.peer):
+            handover.end()  # It was removed, or lost its data, while it was waited for.
         if handover.peer is None:
             preferred = self._electorate.preferred or self._node_id
             # Under load a peer is always a few entries behind; these are waited for.
@@ -739,6 +741,7 @@ class RaftGroup:
         voting = electorate.voting
         electorate.adopt(index, membership)
         self._engine.adopt_members()
+        self._barriers.recount()
         _log.info(
             "members changed",
             extra={

@@ -310,6 +310,39 @@ def test_the_last_two_can_become_one() -> None:
     assert len(cluster.acknowledged) == 3
 
 
+def test_a_read_does_not_wait_for_a_voter_that_is_removed() -> None:
+    """The one that is left confirms itself what was asked before, and what is asked after."""
+    cluster = settled("AB")
+    cluster.crash("B", refused=False)
+    group = cluster.nodes["A"].group
+    answers: list[bool] = []
+    group.barrier(answers.append)
+    cluster.run(0.05)
+    assert cluster.dismiss("B")
+    cluster.run(0.1)
+    assert answers == [True]
+
+    group.barrier(answers.append)
+    cluster.run(0.1)
+
+    assert answers == [True, True]
+
+
+def test_leadership_is_not_given_to_a_voter_that_is_removed_meanwhile() -> None:
+    """Whoever leads goes on leading."""
+    cluster = settled()
+    group = cluster.nodes["A"].group
+    assert cluster.dismiss("B")
+    assert group.transfer("B")
+
+    cluster.run(0.2)
+    propose(cluster, 3)
+
+    assert cluster.leader() == "A"
+    assert voters(cluster) == set("AC")
+    assert len(cluster.acknowledged) == 3
+
+
 def test_a_group_that_nobody_founded_waits() -> None:
     """No vote and no leader, until it is founded; then as ever."""
     cluster = SimCluster("ABC", random=Random(3))
