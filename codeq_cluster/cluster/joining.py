@@ -48,7 +48,7 @@ def changed(
     change: Change,
     *,
     lives: Callable[[str, int], bool],
-    reachable: Callable[[str], bool],
+    answers: Callable[[Member], bool],
 ) -> Membership:
     """Return what the change makes of the membership; the same when there is nothing to do.
 
@@ -56,24 +56,28 @@ def changed(
         membership: As it is.
         change: What is asked for.
         lives: Tells whether a node of that id is connected, on that data.
-        reachable: Tells whether a voter answers.
+        answers: Tells whether a voter answers, on the data it is a member with.
 
     Raises:
         MembershipRefused: It would be unsafe, or makes no sense.
     """
     match change:
         case Newcomer():
-            return let_in(membership, change, lives=lives)
+            return let_in(membership, change, lives=lives, answers=answers)
         case Expect():
             return expect(membership, change.id, link=change.link, http=change.http)
         case Dismiss():
-            return dismiss(membership, change.id, reachable=reachable)
+            return dismiss(membership, change.id, answers=answers)
         case _:
             assert_never(change)
 
 
 def let_in(
-    membership: Membership, who: Newcomer, *, lives: Callable[[str, int], bool]
+    membership: Membership,
+    who: Newcomer,
+    *,
+    lives: Callable[[str, int], bool],
+    answers: Callable[[Member], bool],
 ) -> Membership:
     """Return the membership once a node has said who it is; the same when nothing is new.
 
@@ -85,10 +89,11 @@ def let_in(
         membership: As it is.
         who: The node.
         lives: Tells whether the node of that id is connected, on that data.
+        answers: Tells whether a voter answers, on the data it is a member with.
 
     Raises:
-        MembershipRefused: It is no member, the one it says to be still lives, or it cannot read
-            the formats in use.
+        MembershipRefused: It is no member, the one it says to be still lives, it cannot read the
+            formats in use, or those who vote without it would have no majority.
     """
     known = membership.of(who.id)
     if known is None:
@@ -116,6 +121,8 @@ def let_in(
                 f"{who.id} was the only node with the data: bring that back or restore a backup",
                 code="last-voter",
             )
+        if known.voter:
+            _check_majority(membership.without(who.id), who.id, answers=answers)
     return membership.with_member(
         Member(
             id=who.id,
@@ -149,14 +156,14 @@ def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Mem
 
 
 def dismiss(
-    membership: Membership, node_id: str, *, reachable: Callable[[str], bool]
+    membership: Membership, node_id: str, *, answers: Callable[[Member], bool]
 ) -> Membership:
     """Return the membership without a node.
 
     Args:
         membership: As it is.
         node_id: Who goes.
-        reachable: Tells whether a voter answers.
+        answers: Tells whether a voter answers, on the data it is a member with.
 
     Raises:
         MembershipRefused: It is the last voter, or those who stay would have no majority.
@@ -169,15 +176,21 @@ def dismiss(
         return after
     if not after.voters:
         raise MembershipRefused(f"{node_id} is the only voter", code="last-voter")
-    answer = sum(map(reachable, after.voters))
-    if answer <= len(after.voters) // 2:
+    _check_majority(after, node_id, answers=answers)
+    return after
+
+
+def _check_majority(after: Membership, without: str, *, answers: Callable[[Member], bool]) -> None:
+    """Refuse what could not be committed: it would stand in the way of every other change."""
+    voters = [member for member in after.members if member.voter]
+    answer = sum(map(answers, voters))
+    if answer <= len(voters) // 2:
         raise MembershipRefused(
-            f"without {node_id} only {answer} of {len(after.voters)} voters would answer, which is "
+            f"without {without} only {answer} of {len(voters)} voters would answer, which is "
             "no majority: bring the others back first",
             code="no-majority",
             retryable=True,
         )
-    return after
 
 
 def _at(membership: Membership, member: Member, *, link: str, http: str) -> Membership:

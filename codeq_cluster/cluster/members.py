@@ -12,7 +12,7 @@ from msgspec import Struct
 from codeq_cluster.cluster import joining
 from codeq_cluster.cluster.joining import Change, Dismiss
 from codeq_cluster.cluster.leaders import Leaders, Replica
-from codeq_cluster.codec.membership import Membership
+from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import (
     LinkLost,
     MembershipRefused,
@@ -63,6 +63,10 @@ class Group(Protocol):
     @property
     def membership(self) -> Membership:
         """Return who forms it."""
+
+    @property
+    def changing(self) -> bool:
+        """Tell whether that is not yet known to be agreed on."""
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Ask for another membership; False when that cannot be done now; raises ValueError."""
@@ -204,7 +208,7 @@ class Members:
                 now,
                 change,
                 lives=lambda node_id, data: self._link.data_at(node_id) == data,
-                reachable=self._reachable,
+                answers=self._answers,
             )
         except MembershipRefused as refused:
             return self._effect(shard, now, now, refused=refused)
@@ -215,7 +219,8 @@ class Members:
             await self._hand_over(shard)
             raise NotLeader(self._leaders.of(shard))
         if wanted == now:
-            return msgspec.structs.replace(effect, done=True)
+            # It may be what somebody asked for before, and may yet come to nothing.
+            return self._busy(shard) if group.changing else _done(effect)
         return await self._commit(shard, wanted, effect)
 
     async def _commit(self, shard: int, wanted: Membership, effect: Effect) -> Effect:
@@ -232,13 +237,17 @@ class Members:
             refused = MembershipRefused(str(error), code="unsafe")
             return self._effect(shard, group.membership, group.membership, refused=refused)
         if not begun:
-            busy = MembershipRefused(
-                "another change is under way: try again", code="busy", retryable=True
-            )
-            return self._effect(shard, group.membership, group.membership, refused=busy)
+            return self._busy(shard)
         if not await committed:
             raise OutcomeUnknown(f"the leader of shard {shard} changed meanwhile")
-        return msgspec.structs.replace(effect, done=True)
+        return _done(effect)
+
+    def _busy(self, shard: int) -> Effect:
+        now = self._groups[shard].membership
+        busy = MembershipRefused(
+            "another change is under way: try again", code="busy", retryable=True
+        )
+        return self._effect(shard, now, now, refused=busy)
 
     async def _hand_over(self, shard: int) -> None:
         """Stop leading a group that this node is to leave; bounded."""
@@ -248,8 +257,12 @@ class Members:
         while self._leaders.of(shard) == self._node_id and (left_s := until - loop.time()) > 0:
             await self._leaders.change(shard, left_s)
 
-    def _reachable(self, node_id: str) -> bool:
-        return node_id == self._node_id or self._link.connected(node_id)
+    def _answers(self, voter: Member) -> bool:
+        if voter.id == self._node_id:
+            return True
+        # One that lost its data is there and does not count.
+        known = voter.data in (0, self._link.data_at(voter.id))
+        return known and self._link.connected(voter.id)
 
     def _effect(
         self,
@@ -265,9 +278,13 @@ class Members:
             voters=now.voters,
             voters_after=wanted.voters,
             learners_after=tuple(each.id for each in wanted.members if not each.voter),
-            answering=sum(map(self._reachable, wanted.voters)),
+            answering=sum(self._answers(member) for member in wanted.members if member.voter),
             changes=wanted != now,
             refused=str(refused or ""),
             code=refused.code if refused else "",
             retryable=refused.retryable if refused else False,
         )
+
+
+def _done(effect: Effect) -> Effect:
+    return msgspec.structs.replace(effect, done=True)

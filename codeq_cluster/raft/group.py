@@ -426,6 +426,11 @@ class RaftGroup:
         """Return who forms the group, as far as this node's log says."""
         return self._electorate.membership
 
+    @property
+    def changing(self) -> bool:
+        """Tell whether who forms the group is not yet known here to be agreed on."""
+        return self._electorate.index > self._applied
+
     def found(self, membership: Membership) -> None:
         """Let these nodes form the group, unless somebody does already."""
         self._to_found = membership
@@ -470,7 +475,7 @@ class RaftGroup:
             leader_changes=self._leader_changes,
             voting=self._electorate.voting,
             preferred=self._electorate.preferred,
-            changing=self._electorate.index > self._applied,
+            changing=self.changing,
             peers=tuple(
                 PeerStatus(
                     id=peer,
@@ -761,7 +766,7 @@ class RaftGroup:
         """Tell whether this leader may ask for another membership now."""
         if not self._running or not self._engine.leads() or self._led_term != self._engine.term():
             return False
-        open_change = self._changes.under_way or self._electorate.index > self._applied
+        open_change = self._changes.under_way or self.changing
         return not (open_change and self._rules.one_change_at_a_time)
 
     def _let_vote(self) -> None:

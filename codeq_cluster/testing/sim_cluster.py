@@ -410,9 +410,7 @@ class SimCluster:
         leader = self.leader()
         if leader in (None, node_id):
             return False
-        return self._change(
-            lambda was: joining.dismiss(was, node_id, reachable=self.nodes.__contains__)
-        )
+        return self._change(lambda was: joining.dismiss(was, node_id, answers=self._is_up))
 
     def knock(self, node_id: str) -> bool:
         """Have a node that is not let in on its data say so to the leader."""
@@ -425,8 +423,13 @@ class SimCluster:
         ):
             return False
         return self._change(
-            lambda was: joining.let_in(was, who, lives=lambda _node_id, _data: False)
+            lambda was: joining.let_in(
+                was, who, lives=lambda _node_id, _data: False, answers=self._is_up
+            )
         )
+
+    def _is_up(self, member: Member) -> bool:
+        return member.id in self.nodes and member.data == self._data[member.id]
 
     def is_let_in(self, node_id: str) -> bool:
         """Tell whether a node knows itself to be a member on the data it has."""

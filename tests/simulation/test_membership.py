@@ -310,6 +310,40 @@ def test_the_last_two_can_become_one() -> None:
     assert len(cluster.acknowledged) == 3
 
 
+def test_nobody_is_removed_who_is_needed_for_one_that_lost_its_disk() -> None:
+    """That one answers, and what it says does not count: there would be no majority ever."""
+    cluster = settled()
+    lose_disk(cluster, "B")
+
+    assert not cluster.dismiss("C")
+    let_in(cluster, "B")
+    cluster.run_until(lambda: "B" in voters(cluster))
+
+    cluster.run_until(lambda: cluster.dismiss("C"))
+    propose(cluster, 3)
+    assert voters(cluster) == set("AB")
+
+
+def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
+    """While the third is away, the empty one is not let in: the first two agree on all."""
+    cluster = settled()
+    cluster.crash("C", refused=False)
+    disk, data = cluster.disks["B"], cluster.members().of("B")
+    assert data is not None
+    cluster.crash("B", refused=False)
+    cluster.replace_disk("B")
+    cluster.start("B")
+    assert cluster.leader() == "A"
+
+    assert not cluster.knock("B")
+    cluster.crash("B")
+    cluster.disks["B"], cluster._data["B"] = disk, data.data
+    cluster.start("B")
+
+    cluster.elect()
+    propose(cluster, 3)
+
+
 def test_a_read_does_not_wait_for_a_voter_that_is_removed() -> None:
     """The one that is left confirms itself what was asked before, and what is asked after."""
     cluster = settled("AB")

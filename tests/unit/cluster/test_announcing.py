@@ -23,6 +23,7 @@ class Group:
     """A shard whose log this node has or has not."""
 
     membership: Membership
+    changing: bool = False
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Nobody asks."""
@@ -66,7 +67,7 @@ class Cluster:
         refused = ""
         try:
             self.there[shard] = changed(
-                self.there[shard], change, lives=lambda *_: False, reachable=lambda _: True
+                self.there[shard], change, lives=lambda *_: False, answers=lambda _: True
             )
             self.groups[shard].membership = self.there[shard]
         except MembershipRefused as refusal:

@@ -31,7 +31,7 @@ def after(
         membership,
         change,
         lives=lambda node_id, data: (node_id, data) in lives,
-        reachable=lambda node_id: node_id not in away.split(),
+        answers=lambda member: member.id not in away.split(),
     )
 
 
@@ -61,6 +61,16 @@ def test_a_node_on_other_data_is_a_learner_in_its_own_place() -> None:
     assert membership.of("n2") == Member(
         id="n2", data=22, voter=False, link="h2:1", http="http://h2"
     )
+
+
+def test_a_node_on_other_data_waits_for_a_majority_of_the_others() -> None:
+    """Else nothing would be agreed on any more, not even with its old data back."""
+    refused = refusal(newcomer(data=22), away="n3")
+
+    assert (refused.code, refused.retryable) == ("no-majority", True)
+    assert after(newcomer(link="h9:1"), away="n3") != THREE
+    learner = Membership(members=(*THREE.members, Member(id="n4", data=4, voter=False)))
+    assert after(newcomer("n4", 44), learner, away="n1 n2 n3").of("n4") is not None
 
 
 def test_a_node_whose_other_self_lives_is_refused() -> None:

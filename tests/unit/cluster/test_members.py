@@ -1,0 +1,98 @@
+"""Members: what a leader makes of a change that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from codeq_cluster.cluster.joining import Dismiss
+from codeq_cluster.cluster.members import Members
+from codeq_cluster.codec.membership import Member, Membership
+
+THREE = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 3)))
+
+
+class Replica:
+    """A shard that this node leads."""
+
+    leader: str | None = "n1"
+
+    def on_leader(self, call: Callable[[], None]) -> None:
+        """Tell nobody: it never changes."""
+
+
+@dataclass
+class Group:
+    """A group that agrees at once."""
+
+    membership: Membership = THREE
+    changing: bool = False
+
+    def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
+        """Agree."""
+        self.membership = membership
+        done(True)
+        return True
+
+    def transfer(self, peer: str | None) -> bool:
+        """Nobody asks."""
+        raise AssertionError(peer)
+
+
+@dataclass
+class Link:
+    """The other nodes by the data they run on."""
+
+    data: dict[str, int] = field(default_factory=lambda: {"n2": 2, "n3": 3})
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Nobody is asked."""
+        raise AssertionError((peer, method, body, timeout_s, topic))
+
+    def connected(self, peer: str) -> bool:
+        """Tell who is there."""
+        return peer in self.data
+
+    def data_at(self, peer: str) -> int | None:
+        """Tell on which data."""
+        return self.data.get(peer)
+
+
+def members(group: Group, link: Link | None = None) -> Members:
+    return Members(node_id="n1", replicas=[Replica()], groups=[group], link=link or Link())
+
+
+async def test_a_change_is_done_when_it_is_agreed_on() -> None:
+    """And done again, it is done already."""
+    group = Group()
+    asked = members(group)
+
+    first = await asked.change(0, Dismiss(id="n3"), timeout_s=5)
+    again = await asked.change(0, Dismiss(id="n3"), timeout_s=5)
+
+    assert group.membership.voters == ("n1", "n2")
+    assert (first.changes, first.done) == (True, True)
+    assert (again.changes, again.done) == (False, True)
+
+
+async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
+    """What was asked for before is in this leader's log, and nobody has agreed."""
+    asked = members(Group(THREE.without("n3"), changing=True))
+
+    effect = await asked.change(0, Dismiss(id="n3"), timeout_s=0.2)
+
+    assert (effect.done, effect.code, effect.retryable) == (False, "busy", True)
+
+
+@pytest.mark.parametrize(("data", "code"), [(2, ""), (22, "no-majority")])
+async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> None:
+    """It is connected, and what it says does not count."""
+    asked = members(Group(), Link({"n2": data, "n3": 3}))
+
+    effect = await asked.change(0, Dismiss(id="n3"), timeout_s=5, dry=True)
+
+    assert effect.code == code
