@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 
 from codeq_cluster.cluster.announcing import Announcing
-from codeq_cluster.cluster.founding import STAND, Founding, Standing
+from codeq_cluster.cluster.founding import STAND, Founding, Outcome, Standing
 from codeq_cluster.cluster.leaders import Replica
 from codeq_cluster.cluster.members import MEMBERS, Members
 from codeq_cluster.codec import membership as codec
@@ -52,6 +53,7 @@ class NodeMembers:
         }
         own = self._configured[settings.node_id]
         self.me = Member(id=own.id, data=directory.data, link=own.link, http=own.http, level=LEVEL)
+        self._heard: dict[str, Member] = {}
         self._mesh: Mesh | None = None
         self._announcing: Announcing | None = None
 
@@ -67,6 +69,7 @@ class NodeMembers:
             calls=mesh,
             level=LEVEL,
             found=self._found,
+            heard=self._hear,
         )
         self._announcing = Announcing(
             me=self.me, groups=self._groups, members=self.members, peers=self._connected
@@ -80,9 +83,9 @@ class NodeMembers:
         return self._directory.founding or Membership()
 
     def known(self) -> dict[str, Member]:
-        """Return every node by its id: members, or whoever is configured before there are any."""
+        """Return every node by its id: members, or whoever may let this node be one."""
         found = {member.id: member for group in self._groups for member in group.membership.members}
-        return found or self._configured
+        return found or self._heard | self._configured
 
     def links(self) -> dict[str, str]:
         """Return where the link reaches every other node: as configured, else as on record."""
@@ -117,10 +120,13 @@ class NodeMembers:
     async def take_part(self) -> None:
         """Find out who forms the cluster, and be on record with it; for ever."""
         assert self._announcing is not None, "attach comes first"
-        if self._directory.founding is None and not self._is_member():
-            outcome = await self._founding.run()
-            log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
-        await self._announcing.run()
+        async with asyncio.TaskGroup() as tasks:
+            if self._directory.founding is None and not self._is_member():
+                outcome = await self._founding.run()
+                log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
+                if outcome is Outcome.LATER:
+                    tasks.create_task(self._founding.go_on())
+            await self._announcing.run()
 
     def _standing(self) -> Standing:
         founding = self._directory.founding
@@ -133,10 +139,19 @@ class NodeMembers:
             ),
             founding=codec.encode(founding) if founding is not None else b"",
             member=self._is_member(),
+            members=self._members(),
         )
 
     def _is_member(self) -> bool:
         return any(group.membership.members for group in self._groups)
+
+    def _members(self) -> bytes:
+        known = (group.membership for group in self._groups if group.membership.members)
+        return next(map(codec.encode, known), b"")
+
+    def _hear(self, membership: Membership) -> None:
+        self._heard = {member.id: member for member in membership.members}
+        self.changed()
 
     def _found(self, founding: Membership) -> None:
         self._directory.found(founding)

@@ -89,7 +89,7 @@ class Announcing:
                 effect = await self._members.change(shard, newcomer, timeout_s=TIMEOUT_S)
             else:
                 effect = await self._through_a_peer(shard, newcomer)
-        except CodeqError as error:
+        except (CodeqError, ValueError) as error:
             self._tell(f"shard {shard}: {error}")
             return
         if effect.refused:

@@ -19,11 +19,12 @@ from msgspec import Struct
 
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Member, Membership
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, StorageFailed
 
 STAND = "stand"
 
 PAUSE_S = 0.1  # Between two rounds of questions.
+LATER_PAUSE_S = 5.0  # Likewise, of a node that came later.
 ASK_TIMEOUT_S = 2.0
 _TELL_EVERY = 50  # Rounds.
 
@@ -42,6 +43,7 @@ class Standing(Struct, frozen=True, array_like=True, kw_only=True):
         states: Of its shards: empty ones, or what was restored.
         founding: Encoded; who founded the cluster as far as it knows, empty for nobody.
         member: It has been let in by others.
+        members: Encoded; who forms the cluster as far as it knows, empty for nobody.
     """
 
     me: Member
@@ -49,6 +51,7 @@ class Standing(Struct, frozen=True, array_like=True, kw_only=True):
     states: tuple[State, ...]
     founding: bytes = b""
     member: bool = False
+    members: bytes = b""
 
 
 class Calls(Protocol):
@@ -76,6 +79,8 @@ class Founding:
         calls: The link.
         level: Of the formats that a new cluster uses.
         found: Writes down who founds the cluster, durably, and begins.
+        heard: Told who forms a cluster that this node is not yet part of: some of them it may
+            know nothing of, and they let it in.
     """
 
     def __init__(
@@ -86,12 +91,15 @@ class Founding:
         calls: Calls,
         level: int,
         found: Callable[[Membership], None],
+        heard: Callable[[Membership], None],
     ) -> None:
         self._standing = standing
         self._order = order
         self._calls = calls
         self._level = level
         self._found = found
+        self._heard = heard
+        self._rounds = 0
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Tell a peer what this node is."""
@@ -100,26 +108,51 @@ class Founding:
 
     async def run(self) -> Outcome:
         """Ask the others until it is known who forms the cluster; for ever, if need be."""
-        rounds = 0
         while True:
-            mine = self._standing()
-            others = [peer for peer in mine.peers if peer != mine.me.id]
-            said = await asyncio.gather(*map(self._ask, others))
-            known = [standing for standing in said if standing is not None]
+            found = await self._round()
+            if isinstance(found, Outcome):
+                return found
+            await asyncio.sleep(PAUSE_S)
+
+    async def go_on(self) -> None:
+        """Go on asking, now and then, until this node is let in.
+
+        Those of whom it came later may lose their data too, and begin anew with it.
+        """
+        while not self._standing().member:
+            await asyncio.sleep(LATER_PAUSE_S)
+            if await self._round() is Outcome.FOUNDED:
+                return
+
+    async def _round(self) -> Outcome | str:
+        """Ask everybody once; return what came of it, or what this node waits for."""
+        mine = self._standing()
+        others = [peer for peer in mine.peers if peer != mine.me.id]
+        said = await asyncio.gather(*map(self._ask, others))
+        known = [standing for standing in said if standing is not None]
+        found = self._judged(mine, known)
+        if isinstance(found, str):
+            if self._rounds % _TELL_EVERY == 0:
+                missing = [peer for peer, answer in zip(others, said, strict=True) if not answer]
+                log.info(
+                    "waiting to begin: a new cluster begins when all its nodes are there",
+                    extra={"missing": missing, "reason": found},
+                )
+            self._rounds += 1
+        return found
+
+    def _judged(self, mine: Standing, known: Sequence[Standing]) -> Outcome | str:
+        try:
+            for standing in known:
+                if standing.members:
+                    self._heard(codec.decode(standing.members))
             founding = judge(mine, known, order=self._order, level=self._level)
             if isinstance(founding, Membership):
                 self._found(founding)
                 return Outcome.FOUNDED
-            if founding is Outcome.LATER:
-                return founding
-            if rounds % _TELL_EVERY == 0:
-                missing = [peer for peer, answer in zip(others, said, strict=True) if not answer]
-                log.info(
-                    "waiting to begin: a new cluster begins when all its nodes are there",
-                    extra={"missing": missing, "reason": founding},
-                )
-            rounds += 1
-            await asyncio.sleep(PAUSE_S)
+        except (StorageFailed, ValueError) as error:
+            return str(error)
+        return founding
 
     async def _ask(self, peer: str) -> Standing | None:
         try:

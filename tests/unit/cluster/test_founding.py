@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import pytest
 
-from codeq_cluster.cluster.founding import Outcome, Standing, judge
+from codeq_cluster.cluster import founding as module
+from codeq_cluster.cluster.founding import Founding, Outcome, Standing, judge
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import PeerUnreachable, StorageFailed
 
 PEERS = ("n1", "n2", "n3")
 EMPTY = ((1, bytes(16)),)
@@ -111,3 +113,94 @@ def test_a_single_node_begins_at_once() -> None:
     founding = judge(alone, [], order=("n1",), level=1)
 
     assert founding == Membership(members=(alone.me,))
+
+
+@dataclass
+class Node:
+    """A node that asks, and what the others are."""
+
+    mine: Standing
+    others: dict[str, Standing | bytes]
+    disk_fails: int = 0
+    founded: list[Membership] = field(default_factory=list)
+    heard: list[Membership] = field(default_factory=list)
+    asked: int = 0
+
+    def founding(self) -> Founding:
+        """Return its part."""
+        return Founding(
+            standing=lambda: self.mine,
+            order=ORDER,
+            calls=self,
+            level=1,
+            found=self.found,
+            heard=self.heard.append,
+        )
+
+    def found(self, membership: Membership) -> None:
+        """Write it down, when the disk lets it."""
+        if self.disk_fails:
+            self.disk_fails -= 1
+            raise StorageFailed("no space left")
+        self.founded.append(membership)
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Answer for a peer."""
+        assert (method, body, topic) == (module.STAND, None, None)
+        assert timeout_s > 0
+        self.asked += 1
+        if self.asked > 6 and self.mine.me.id == "n3":
+            # They have lost their data, and begin anew.
+            self.others = {"n1": standing("n1", 91), "n2": standing("n2", 92)}
+            begun = tuple(each.me for each in (*self.others.values(), self.mine))
+            self.others["n1"] = standing("n1", 91, founding=codec.encode(Membership(members=begun)))
+        said = self.others.get(peer)
+        if said is None:
+            raise PeerUnreachable(peer)
+        return msgspec.to_builtins(said, builtin_types=(bytes,))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a round follow the other at once."""
+    monkeypatch.setattr(module, "PAUSE_S", 0)
+    monkeypatch.setattr(module, "LATER_PAUSE_S", 0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_disk_that_refuses_is_tried_again() -> None:
+    """What was not written down was not begun."""
+    node = Node(standing("n1"), {"n2": standing("n2"), "n3": standing("n3")}, disk_fails=2)
+
+    assert await node.founding().run() is Outcome.FOUNDED
+
+    assert (node.founded, node.disk_fails) == ([FOUNDED], 0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_came_later_hears_of_all_members() -> None:
+    """Those it was not told of let it in, and it has to know them for that."""
+    five = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 4, 5, 6)))
+    told = standing("n1", member=True, members=codec.encode(five))
+    node = Node(standing("n3", 93), {"n1": told})
+
+    assert await node.founding().run() is Outcome.LATER
+
+    assert node.heard == [five]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too() -> None:
+    """Nobody is left who has any."""
+    told = standing("n1", founding=codec.encode(FOUNDED))
+    node = Node(standing("n3", 93), {"n1": told})
+    founding = node.founding()
+    assert await founding.run() is Outcome.LATER
+
+    await founding.go_on()
+
+    [begun] = node.founded
+    assert begun.of("n3") == node.mine.me
+    assert node.asked > 6
