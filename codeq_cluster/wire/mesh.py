@@ -153,6 +153,7 @@ class Mesh:
         self._inbound: dict[str, Inbound] = {}
         self._latest: dict[tuple[str, int], tuple[int, int]] = {}
         self._denied: dict[str, str] = {}
+        self._up: set[str] = set()  # Said to be there, and not said to be lost.
         self._wake = {peer: asyncio.Event() for peer in self._peers}
         self._idle = asyncio.Event()
         self._jitter = random.SystemRandom()
@@ -415,8 +416,12 @@ class Mesh:
             if connection is not None:
                 connection.abort()
         self._calls.lose(peer)
-        if outbound is not None:
-            self._on_down(peer, False)
+        self._say_down(peer, refused=False)
+
+    def _say_down(self, peer: str, *, refused: bool) -> None:
+        if peer in self._up:
+            self._up.discard(peer)
+            self._on_down(peer, refused)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -427,7 +432,6 @@ class Mesh:
     async def _keep_dialled(self, peer: str) -> None:
         """Dial `peer` for ever, and say when it comes and goes."""
         loop = asyncio.get_running_loop()
-        loss_unsaid = False
         misses = flaps = worked = 0
         while True:
             # First where it was reached last, so that "refused" tells of its process.
@@ -435,16 +439,15 @@ class Mesh:
             dialled = await self._dial(peer, attempt)
             if isinstance(dialled, Outbound):
                 worked = attempt
-                if loss_unsaid:
-                    self._on_down(peer, False)
+                self._say_down(peer, refused=False)
                 born = loop.time()
                 self._outbound[peer] = dialled
                 log.info("link up", extra={"peer": peer})
+                self._up.add(peer)
                 self._on_up(peer)
                 await dialled.lost
                 del self._outbound[peer]
                 log.info("link down", extra={"peer": peer})
-                loss_unsaid = True
                 misses = 0
                 lived_ms = (loop.time() - born) * 1000
                 flaps = flaps + 1 if lived_ms < self._settings.redial_ms_max else 0
@@ -452,12 +455,10 @@ class Mesh:
                     await asyncio.sleep(self._pause_s(flaps - _FLAPS_MAX))
                 continue
             misses += 1
-            if loss_unsaid and dialled is _Missed.BROKEN and misses <= _HASTY_DIALS:
+            if peer in self._up and dialled is _Missed.BROKEN and misses <= _HASTY_DIALS:
                 await asyncio.sleep(_HASTY_PAUSE_S)
                 continue
-            if loss_unsaid:
-                loss_unsaid = False
-                self._on_down(peer, dialled is _Missed.REFUSED)
+            self._say_down(peer, refused=dialled is _Missed.REFUSED)
             await self._pause(peer, misses)
 
     async def _dial(self, peer: str, attempt: int) -> Outbound | _Missed:

@@ -380,6 +380,17 @@ async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
     assert not two.running.unknown_to()
 
 
+async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
+    """Also while its loss was noticed and not yet said: it is dialled again first."""
+    one, two = await nodes.started("n1", "n2")
+    two.running.know({})
+    await eventually(lambda: one.running.unknown_to() == ["n2"])
+
+    one.running.know({})
+
+    assert [event[0] for event in one.events] == ["up", "down"]
+
+
 def test_the_mesh_runs_on_the_loop_of_production() -> None:
     """Messages, calls, a loss and a clean stop on uvloop."""
 
