@@ -16,6 +16,7 @@ from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import Identity, stopped_directory
+from codeq_cluster.storage.exchange import settle
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 
 _LOG_CACHE_BYTES = 2**20
@@ -101,6 +102,8 @@ def survivor(path: Path) -> Iterator[Survivor]:
         shards = []
         for shard in range(identity.shards):
             directory = path / f"shard-{shard}"
+            # A snapshot whose exchange a crash has interrupted would undo this at the next start.
+            settle(directory)
             if not directory.is_dir():
                 raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")
             store = RocksShard(directory, settings=settings, cache=cache)

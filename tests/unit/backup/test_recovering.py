@@ -1,0 +1,68 @@
+"""Recovering: the last node with the data becomes a cluster of one, whatever it was doing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.backup.recovering import survivor
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import DataDirectory, open_directory
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+
+
+def opened(path: Path) -> DataDirectory:
+    return open_directory(path, cluster_id="c", node_id="n1", shards=1)
+
+
+def members_of(directory: DataDirectory) -> Membership:
+    """Return who forms the group, as the log on the disk says; a new log says it from now on."""
+    settings = StoreSettings()
+    store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
+    try:
+        journal = Journal(store.log, cache_bytes_max=1024)
+        journal.load(applied=store.state.applied_index, founding=directory.founding)
+        flush = journal.flush()
+        store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+        return journal.memberships.newest[1]
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the directory of one of three nodes; it does not run."""
+    with opened(tmp_path) as directory:
+        three = tuple(Member(id=f"n{n}", data=n) for n in (2, 3))
+        directory.found(Membership(members=(Member(id="n1", data=directory.data), *three)))
+        assert members_of(directory).voters == ("n1", "n2", "n3")
+    return tmp_path
+
+
+def recover(path: Path) -> None:
+    with survivor(path) as node:
+        node.recover()
+
+
+def test_what_is_left_is_one_member(path: Path) -> None:
+    """And no other when it is done twice."""
+    for _ in range(2):
+        recover(path)
+
+        with opened(path) as directory:
+            assert members_of(directory).members == (Member(id="n1", data=directory.data),)
+
+
+def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
+    """A crash has interrupted its exchange; the next start would have gone on with that."""
+    shutil.copytree(path / "shard-0", path / "shard-0.incoming")
+    (path / "shard-0.ready").touch()
+
+    recover(path)
+
+    with opened(path) as directory:
+        assert members_of(directory).voters == ("n1",)
