@@ -34,7 +34,12 @@ JOIN_REFUSALS = (
     _INVALID_URL,
     _BUSY,
     _UNSAFE,
-    ApiError(409, "n2 is a member already, at 10.0.0.2:7000", "already-a-member"),
+    ApiError(
+        409,
+        "n2 is a member already, at 10.0.0.2:7000 and http://10.0.0.2:8080: for the same node name "
+        "these, for a new one another id",
+        "already-a-member",
+    ),
     ApiError(409, f"a cluster has at most {MEMBERS_MAX} nodes", "too-many-nodes"),
 )
 REMOVE_REFUSALS = (

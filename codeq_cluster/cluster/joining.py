@@ -145,7 +145,9 @@ def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Mem
     if known is not None:
         if known.voter and (known.link, known.http) != (link, http):
             raise MembershipRefused(
-                f"{node_id} is a member already, at {known.link}", code="already-a-member"
+                f"{node_id} is a member already, at {known.link} and {known.http}: for the same "
+                "node name these, for a new one another id",
+                code="already-a-member",
             )
         return membership if known.voter else _at(membership, known, link=link, http=http)
     if len(membership.members) >= MEMBERS_MAX:
