@@ -653,6 +653,8 @@ class Node:
             return ["draining: this node is about to stop"]
         reasons = []
         out = self._outages.out
+        # Under load a follower is always a few entries behind: balancers are not to leave for that.
+        tolerated = 2 * self.settings.raft.entries_in_flight_max
         for group in self._groups:
             status = group.status()
             if status.shard in out:
@@ -667,8 +669,7 @@ class Node:
                 )
             elif status.leader is None or (status.is_leader and not status.ready):
                 reasons.append(self._refused() or f"shard {status.shard} has no leader")
-            elif status.applied_index < status.known_commit:
-                behind = status.known_commit - status.applied_index
+            elif (behind := status.known_commit - status.applied_index) > tolerated:
                 reasons.append(f"shard {status.shard} is {behind} entries behind")
         return list(dict.fromkeys(reasons))
 
