@@ -150,8 +150,10 @@ class NodeMembers:
         return next(map(codec.encode, known), b"")
 
     def _hear(self, membership: Membership) -> None:
-        self._heard = {member.id: member for member in membership.members}
-        self.changed()
+        heard = {member.id: member for member in membership.members}
+        if heard != self._heard:
+            self._heard = heard
+            self.changed()
 
     def _found(self, founding: Membership) -> None:
         self._directory.found(founding)
