@@ -144,6 +144,30 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
     await cluster.leader_of(0, among=["n4", "n5"])
 
 
+async def test_a_node_need_know_one_member_only(cluster: LocalCluster) -> None:
+    """One that leads nothing tells it of all others: those who lead give it their logs."""
+    leaders = {await cluster.leader_of(shard) for shard in (0, 1)}
+    told_of = min(cluster.nodes.keys() - leaders)
+    node = cluster.configure("n4")
+    config = yaml.safe_load(node.config_path.read_text())
+    config["raft"]["peers"] = ",".join(
+        f"{each.id}=127.0.0.1:{each.link_port}" for each in (cluster.nodes[told_of], node)
+    )
+    config["raft"].pop("peerHTTPAddrs")
+    node.config_path.write_text(yaml.safe_dump(config))
+    cluster.start("n4")
+
+    status, answer = await administer(
+        cluster,
+        told_of,
+        "cluster/join",
+        {"nodeId": "n4", "addr": f"127.0.0.1:{node.link_port}", "httpAddr": node.url},
+    )
+
+    assert status == 200, answer
+    await cluster.wait_ready(["n4"], within_s=SETTLES_S)
+
+
 async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -> None:
     """A second process of the same id, on other data, is told so and gets nowhere."""
     twin = cluster.configure("twin")
