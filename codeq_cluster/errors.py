@@ -113,6 +113,14 @@ class MembershipRefused(CodeqError):
         self.retryable = retryable
 
 
+class ReleaseTooOld(CodeqError):
+    """The cluster uses formats that this release does not know; the node must not serve."""
+
+
+class MethodUnknown(CodeqError):
+    """The peer's release does not know what it was asked for; nothing was done."""
+
+
 class OperationTooLarge(CodeqError):
     """What the operation would write does not fit an entry of the log; nothing was done."""
 

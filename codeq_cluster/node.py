@@ -44,7 +44,13 @@ from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
+from codeq_cluster.errors import (
+    DataDirectoryRefused,
+    ReleaseTooOld,
+    SafetyViolated,
+    StorageDamaged,
+    StorageFailed,
+)
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
 from codeq_cluster.node_leaving import Leaving
@@ -71,6 +77,7 @@ from codeq_cluster.wire.certificates import Certificates
 
 log = logging.getLogger(__name__)
 
+EXIT_REFUSED = 1  # As when it is refused at the start.
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
 _NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
@@ -113,6 +120,7 @@ class Node:
 
         Raises:
             DataDirectoryRefused: The data is another node's, another cluster's, locked or damaged.
+            ReleaseTooOld: The data has formats that this release does not know.
             OSError: A port is taken.
         """
         try:
@@ -718,6 +726,8 @@ class Node:
             applied_index=status.applied_index,
             digest=status.digest,
             log_bytes=status.log_bytes,
+            level=group.level,
+            knows=_knows(group, settings.node_id),
             durability=settings.raft.durability.value,
             peers=tuple(
                 PeerStatus(
@@ -727,6 +737,7 @@ class Node:
                     voter=peer.voter,
                     connected=peer.connected,
                     match_index=peer.match_index,
+                    knows=_knows(group, peer.id),
                 )
                 for peer in status.peers
             ),
@@ -736,6 +747,12 @@ class Node:
 def _replica(engine: Engine) -> ShardView:
     """Return what is applied of a shard; a new leader makes it anew."""
     return engine.replica
+
+
+def _knows(group: RaftGroup, node_id: str) -> int:
+    """Return the newest formats that a node is on record with; 0 for one that is not."""
+    member = group.membership.of(node_id)
+    return member.level if member is not None else 0
 
 
 def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
@@ -771,7 +788,11 @@ def _close(shard: int, store: RocksShard) -> None:
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:
-    """End the process: going on could lose or change what has been acknowledged."""
+    """End the process: going on could lose, change or misread what has been acknowledged."""
+    if isinstance(error, ReleaseTooOld):
+        log.critical("stopping at once: %s", error, extra={"shard": shard})
+        logging.shutdown()
+        os._exit(EXIT_REFUSED)
     reason = "storage failed" if isinstance(error, StorageFailed) else "an invariant does not hold"
     if isinstance(error, SafetyViolated):
         reason = "the replicated log is not safe to use"

@@ -111,7 +111,13 @@ class NodeMembers:
         return self._mesh.unknown_to() if self._mesh is not None else []
 
     def changed(self) -> None:
-        """Note that a group's membership is another."""
+        """Note that a group's membership is another.
+
+        Raises:
+            StorageFailed: It cannot be written down that newer formats are in use.
+        """
+        for group in self._groups:
+            self._directory.use(group.level)
         if self._mesh is not None:
             self._mesh.know(self.links())
         if self._announcing is not None:

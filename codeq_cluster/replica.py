@@ -37,6 +37,11 @@ class ShardReplica:
         return self._group.lends
 
     @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
+        return self._group.level
+
+    @property
     def wanted_from(self) -> int:
         """Return the first entry whose state is of use to this replica."""
         return self._group.wanted_from

@@ -24,6 +24,7 @@ from codeq_cluster.api import (
     task_lists,
     tasks,
     topics,
+    upgrading,
     uploads,
     workers,
 )
@@ -124,6 +125,7 @@ ROUTES = (
     _administer("/admin/cluster/transfer", cluster_routes.transfer, "POST", _BODY),
     _administer("/admin/cluster/join", membership.join, "POST", _BODY),
     _administer("/admin/cluster/remove", membership.remove, "POST", _BODY),
+    _administer("/admin/cluster/upgrade", upgrading.upgrade, "POST", _BODY),
     _administer("/admin/backup", backup_routes.create, "POST"),
     _administer("/admin/backup", backup_routes.backups),
     _administer("/admin/backup/{id}", backup_routes.backup),

@@ -14,6 +14,7 @@ from codeq_cluster.errors import (
     ArtifactStoreFailed,
     CodeqError,
     LimitExceeded,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OperationTooLarge,
@@ -117,6 +118,15 @@ def from_failure(failure: CodeqError) -> ApiError:
             headers = {"Retry-After": "1"} | _NOT_APPLIED
             return ApiError(
                 503, "no leader for shard", "no-leader", retryable=True, headers=headers
+            )
+        case MethodUnknown():
+            headers = {"Retry-After": "1"} | _NOT_APPLIED
+            return ApiError(
+                503,
+                "the node that leads runs an earlier release, which does not know this",
+                "upgrade-under-way",
+                retryable=True,
+                headers=headers,
             )
         case Overloaded():
             headers = {"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED

@@ -13,7 +13,7 @@ from codeq_cluster.api import schemas
 from codeq_cluster.api.call import Call, reply
 from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.rendering import encode
-from codeq_cluster.cluster.joining import Change, Dismiss, Expect
+from codeq_cluster.cluster.joining import Dismiss, Expect
 from codeq_cluster.cluster.members import Effect
 from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
 from codeq_cluster.errors import CodeqError, ConfigInvalid, OutcomeUnknown
@@ -81,7 +81,9 @@ async def remove(call: Call) -> web.Response:
     return await _change(call, change, action="cluster.remove", dry_run=body.dry_run or False)
 
 
-async def _change(call: Call, change: Change, *, action: str, dry_run: bool) -> web.Response:
+async def _change(
+    call: Call, change: Expect | Dismiss, *, action: str, dry_run: bool
+) -> web.Response:
     members = call.services.members
     shards = range(call.services.settings.shards)
     timeout_s = call.timeout_s

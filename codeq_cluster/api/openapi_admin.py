@@ -22,6 +22,7 @@ from codeq_cluster.api import (
     subscriptions,
     task_lists,
     topics,
+    upgrading,
 )
 from codeq_cluster.api.backup_views import BackupPage, BackupView
 from codeq_cluster.api.call import COMMAND
@@ -162,6 +163,7 @@ _LIFE = {
 }
 _CLUSTER = {
     "clusterId": "orders",
+    "level": 1,
     "nodes": [
         {
             "id": "n1",
@@ -170,6 +172,7 @@ _CLUSTER = {
             "self": True,
             "connected": True,
             "voter": True,
+            "level": 1,
             "leads": [0],
         }
     ],
@@ -179,6 +182,7 @@ _CLUSTER = {
             "leader": "n1",
             "preferred": "n1",
             "changing": False,
+            "level": 1,
             "term": 3,
             "commitIndex": 1042,
             "appliedIndex": 1042,
@@ -537,6 +541,27 @@ def _on_members() -> dict[Handler, Operation]:
             example={"nodeId": "n3"},
             answers=(shown(["n1", "n2"], []),),
             errors=membership.REMOVE_REFUSALS,
+        ),
+        upgrading.upgrade: Operation(
+            body=schemas.UpgradeBody,
+            body_may_miss=True,
+            example={"dryRun": True},
+            answers=(
+                Answer(
+                    text="Every shard has agreed, or would; asked again, nothing changes.",
+                    body=openapi_answers.LevelRaised,
+                    example={
+                        "level": 2,
+                        "dryRun": False,
+                        "changed": True,
+                        "shards": [
+                            {"shard": 0, "leader": "n1", "level": 1, "levelAfter": 2, "done": True}
+                        ],
+                        "nodes": [{"id": "n1", "level": 2}],
+                    },
+                ),
+            ),
+            errors=upgrading.REFUSALS,
         ),
     }
 

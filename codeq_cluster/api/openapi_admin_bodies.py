@@ -7,6 +7,7 @@ from msgspec import Struct
 from codeq_cluster.api import dead_letters, schemas, subscriptions, task_lists, topics
 from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Fields
 from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.core.items import Mode
 from codeq_cluster.settings import NodeSettings
@@ -73,6 +74,16 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             required=("nodeId",),
             known={
                 "nodeId": _said("Its id.", pattern=_NODE_ID),
+                "dryRun": _said("Say what it would do to each shard, and change nothing."),
+            },
+        ),
+        schemas.UpgradeBody: Fields(
+            known={
+                "level": _said(
+                    "Of the formats to use; the newest that any node knows when absent.",
+                    minimum=1,
+                    maximum=LEVEL_MAX,
+                ),
                 "dryRun": _said("Say what it would do to each shard, and change nothing."),
             },
         ),

@@ -140,7 +140,7 @@ class SubscriptionLife(Struct, rename="camel"):
 
 
 class ClusterNode(Struct, rename="camel"):
-    """One node; `leads` names shards."""
+    """One node; `leads` names shards, `level` the newest formats it knows."""
 
     id: str
     addr: str
@@ -148,6 +148,7 @@ class ClusterNode(Struct, rename="camel"):
     is_self: bool = msgspec.field(name="self")
     connected: bool
     voter: bool
+    level: int
     leads: list[int]
 
 
@@ -161,12 +162,13 @@ class ClusterPeer(Struct, rename="camel"):
 
 
 class ClusterShard(Struct, rename="camel"):
-    """One shard; its leader is empty when none is known."""
+    """One shard; its leader is empty when none is known, `level` is of the formats in use."""
 
     shard: int
     leader: str
     preferred: str
     changing: bool
+    level: int
     term: int
     commit_index: int
     applied_index: int
@@ -174,9 +176,10 @@ class ClusterShard(Struct, rename="camel"):
 
 
 class ClusterStatus(Struct, rename="camel"):
-    """The cluster as one node sees it."""
+    """The cluster as one node sees it; `level` is of the newest formats any shard uses."""
 
     cluster_id: str
+    level: int
     nodes: list[ClusterNode]
     shards: list[ClusterShard]
 
@@ -211,6 +214,33 @@ class MembersChanged(Struct, rename="camel"):
     dry_run: bool
     changed: bool
     shards: list[MemberShard]
+
+
+class LevelShard(Struct, rename="camel"):
+    """What an upgrade makes of one shard."""
+
+    shard: int
+    leader: str
+    level: int
+    level_after: int
+    done: bool
+
+
+class LevelNode(Struct):
+    """The newest formats a node knows, in every shard."""
+
+    id: str
+    level: int
+
+
+class LevelRaised(Struct, rename="camel"):
+    """What an upgrade did, or would do; `level` is of the formats in use when it is done."""
+
+    level: int
+    dry_run: bool
+    changed: bool
+    shards: list[LevelShard]
+    nodes: list[LevelNode]
 
 
 class RaftPeer(Struct, rename="camel"):

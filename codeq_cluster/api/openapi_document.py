@@ -34,7 +34,7 @@ from codeq_cluster.api.openapi_types import (
     Parameter,
 )
 from codeq_cluster.auth import Access, AccessRefused
-from codeq_cluster.errors import NoLeader, OutcomeUnknown, Overloaded
+from codeq_cluster.errors import MethodUnknown, NoLeader, OutcomeUnknown, Overloaded
 from codeq_cluster.settings import NodeSettings
 
 _Json = dict[str, Any]
@@ -71,6 +71,7 @@ _WORKER_REFUSED = (
     AccessRefused(403, "missing scope"),
 )
 _ADMIN_REFUSED = (AccessRefused(401, "unauthorized. Admin only"),)
+_FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
 
 _COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
 _NOTHING_SAID = Operation(answers=())  # Such a route is described by what the table says alone.
@@ -226,7 +227,7 @@ class _Described:
             yield ApiError(408, "request timeout", "request-timeout", retryable=True)
             yield ApiError(413, f"request body exceeds {body_bytes_max} bytes", "body-too-large")
         if self._operation.replicated:
-            yield from map(from_failure, (NoLeader(), Overloaded("a queue"), OutcomeUnknown()))
+            yield from map(from_failure, _FAILED)
         yield ApiError(500, "internal error", "internal")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -239,13 +239,14 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
 def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[str, object]:
     """Render the nodes, and who leads which shard."""
     own = shards[0]
-    seen = {
+    seen: dict[str, dict[str, Any]] = {
         own.self_id: {
             "addr": own.self_addr,
             "httpAddr": own.self_http_addr,
             "self": True,
             "connected": True,
             "voter": all(shard.voting for shard in shards),
+            "level": min(shard.knows for shard in shards),
         }
     }
     for peer in (peer for shard in shards for peer in shard.peers):
@@ -256,7 +257,8 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
             "self": False,
             "connected": peer.connected,
             # In every shard: a node that is still a learner in one of them is no full member.
-            "voter": peer.voter and (before is None or bool(before["voter"])),
+            "voter": peer.voter and (before is None or before["voter"]),
+            "level": peer.knows if before is None else min(peer.knows, before["level"]),
         }
     nodes = [
         {
@@ -272,6 +274,7 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
             "leader": shard.leader_id,
             "preferred": shard.preferred,
             "changing": shard.changing,
+            "level": shard.level,
             "term": shard.term,
             "commitIndex": shard.commit_index,
             "appliedIndex": shard.applied_index,
@@ -287,7 +290,13 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
         }
         for shard in shards
     ]
-    return {"clusterId": settings.cluster_id, "nodes": nodes, "shards": views}
+    return {
+        "clusterId": settings.cluster_id,
+        # Whoever is to take part has to know the newest that any shard uses.
+        "level": max(shard.level for shard in shards),
+        "nodes": nodes,
+        "shards": views,
+    }
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:

@@ -139,6 +139,13 @@ class JoinBody(Struct, rename="camel", forbid_unknown_fields=True):
     dry_run: bool | None = None
 
 
+class UpgradeBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which formats are to be used from now on."""
+
+    level: int | None = None
+    dry_run: bool | None = None
+
+
 class RemoveBody(Struct, rename="camel", forbid_unknown_fields=True):
     """Which node is to go for good."""
 
@@ -241,6 +248,7 @@ REPLAY = Schema(ReplayBody)
 TRANSFER = Schema(TransferBody)
 JOIN = Schema(JoinBody)
 REMOVE = Schema(RemoveBody)
+UPGRADE = Schema(UpgradeBody)
 SUBSCRIPTION = Schema(SubscriptionBody)
 RENEWAL = Schema(RenewalBody)
 

@@ -54,6 +54,7 @@ class Logged:
     Attributes:
         kind: `no-op` for a leader's own, `members` for who forms the group, `batch` for decisions.
         clock_ms: Of the last decision; 0 for a no-op.
+        version: Of the format of a batch or a membership; 0 for a no-op.
         keys: What it writes and deletes.
     """
 
@@ -62,6 +63,7 @@ class Logged:
     kind: str
     clock_ms: int
     keys: tuple[bytes, ...]
+    version: int = 0
 
 
 class StoppedNode:
@@ -181,7 +183,9 @@ def _logged(command: bytes, index: int, term: int) -> Logged:
     if command == NO_OP:
         return Logged(index=index, term=term, kind="no-op", clock_ms=0, keys=())
     if command[:1] == MEMBERS:
-        return Logged(index=index, term=term, kind="members", clock_ms=0, keys=())
+        return Logged(
+            index=index, term=term, kind="members", clock_ms=0, keys=(), version=command[1]
+        )
     entry = entries.decode(command[1:])
     return Logged(
         index=index,
@@ -189,4 +193,5 @@ def _logged(command: bytes, index: int, term: int) -> Logged:
         kind="batch",
         clock_ms=entry.clock_ms,
         keys=tuple(sorted(entry.mutations)),
+        version=command[1],
     )

@@ -370,9 +370,8 @@ class Engine:
             batch.taken_at = asyncio.get_running_loop().time()
             self._arm_timer(reign)
             view = reign.view
-            return entries.encode(
-                entries.Entry(reign.term, batch.ordinal, view.now_ms, view.seq, batch.rows)
-            )
+            entry = entries.Entry(reign.term, batch.ordinal, view.now_ms, view.seq, batch.rows)
+            return entries.encode(entry, level=self._group.level)
         return None
 
     def lead(self, term: int) -> None:

@@ -45,6 +45,10 @@ class StateStore(Protocol):
 class Log(Protocol):
     """The shard's Raft group, as its engine sees it."""
 
+    @property
+    def level(self) -> int:
+        """Return the level of the formats that the next entry may have."""
+
     def wake(self) -> None:
         """Tell the group that there is something to take."""
 

@@ -111,7 +111,11 @@ class QueueDepth(Struct, frozen=True):
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
-    """What a group's leader knows of one peer; `match_index` is 0 on a follower."""
+    """What a group's leader knows of one peer; `match_index` is 0 on a follower.
+
+    Attributes:
+        knows: The newest formats the peer is on record with.
+    """
 
     id: str
     addr: str = ""
@@ -119,6 +123,7 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
     voter: bool = True
     connected: bool
     match_index: int = 0
+    knows: int = 1
 
 
 class ShardStatus(Struct, frozen=True, kw_only=True):
@@ -130,6 +135,8 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
         voting: This node counts for a majority of the group.
         preferred: Who should lead when it can; empty before the group is founded.
         changing: The group's newest membership is not known to be committed.
+        level: Of the formats in use.
+        knows: The newest formats this node is on record with.
         durability: What an acknowledged write survives: `fsync` or `os`.
     """
 
@@ -150,5 +157,7 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     applied_index: int = 0
     digest: str = ""
     log_bytes: int = 0
+    level: int = 1
+    knows: int = 1
     durability: str = ""
     peers: tuple[PeerStatus, ...] = ()

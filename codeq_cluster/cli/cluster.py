@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from codeq_cluster.cli import membership, recover
+from codeq_cluster.cli import membership, recover, upgrading
 from codeq_cluster.cli.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.output import document, note, rows_of, table
 from codeq_cluster.client import Operator
+
+_NODE = ("id", "httpAddr", "addr", "connected", "voter", "level", "leads")
 
 
 def add(commands: Verbs) -> None:
@@ -34,6 +36,7 @@ def add(commands: Verbs) -> None:
     )
     asks(transfer, Operator, _transfer)
     membership.add(verbs)
+    upgrading.add(verbs)
     recover.add(verbs)
 
 
@@ -43,20 +46,17 @@ async def _status(operator: Operator, options: argparse.Namespace) -> None:
         document(cluster, compact=True)
         return
     table(
-        ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "LEADS"),
-        (
-            [row.get(name) for name in ("id", "httpAddr", "addr", "connected", "voter", "leads")]
-            for row in rows_of(cluster.get("nodes"))
-        ),
+        ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "KNOWS LEVEL", "LEADS"),
+        ([row.get(name) for name in _NODE] for row in rows_of(cluster.get("nodes"))),
     )
     print()
     table(
-        ("SHARD", "LEADER", "TERM", "COMMIT", "APPLIED", "PEERS (BEHIND)"),
+        ("SHARD", "LEADER", "LEVEL", "TERM", "COMMIT", "APPLIED", "PEERS (BEHIND)"),
         (
             [
                 *(
                     row.get(name)
-                    for name in ("shard", "leader", "term", "commitIndex", "appliedIndex")
+                    for name in ("shard", "leader", "level", "term", "commitIndex", "appliedIndex")
                 ),
                 "  ".join(_behind(row, peer) for peer in rows_of(row.get("peers"))),
             ]

@@ -30,7 +30,7 @@ _COLUMNS = {
         "BYTES",
     ),
     "items": ("ID", "SHARD", "TENANT", "KIND"),
-    "log": ("INDEX", "SHARD", "TERM", "KIND", "CLOCK", "ROWS", "KEYS"),
+    "log": ("INDEX", "SHARD", "TERM", "KIND", "VERSION", "CLOCK", "ROWS", "KEYS"),
 }
 
 
@@ -119,6 +119,7 @@ def _entry(shard: int, entry: Logged) -> _Row:
         "shard": shard,
         "term": entry.term,
         "kind": entry.kind,
+        "version": entry.version,
         "clock": rfc3339(entry.clock_ms) if entry.clock_ms else "",
         "rows": len(entry.keys),
         "keys": [_text(key) for key in entry.keys[:_KEYS_SHOWN]],
@@ -149,7 +150,7 @@ def _cells(what: str, row: _Row) -> list[object]:
         case "items":
             return [row[name] for name in ("id", "shard", "tenant", "kind")]
         case _:
-            entry = ("index", "shard", "term", "kind", "clock", "rows", "keys")
+            entry = ("index", "shard", "term", "kind", "version", "clock", "rows", "keys")
             return [row[name] for name in entry]
 
 

@@ -1,4 +1,4 @@
-"""Commands `cluster join`, `remove`, `replace` and `rebalance`: which nodes form the cluster."""
+"""Commands `cluster join`, `remove`, `replace`, `rebalance`: which nodes form the cluster."""
 
 from __future__ import annotations
 

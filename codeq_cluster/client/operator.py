@@ -173,6 +173,18 @@ class Operator(Session):
         body = {"nodeId": node_id, "dryRun": dry_run}
         return await self._call("POST", f"{_ADMIN}/cluster/remove", body=json.dumps(body))
 
+    async def upgrade(self, level: int | None, *, dry_run: bool = False) -> Mapping[str, object]:
+        """Let newer formats be used, or say what that would do.
+
+        Args:
+            level: Of these; None for the newest that any node knows.
+            dry_run: Change nothing.
+        """
+        body: dict[str, object] = {"dryRun": dry_run}
+        if level is not None:
+            body["level"] = level
+        return await self._call("POST", f"{_ADMIN}/cluster/upgrade", body=json.dumps(body))
+
     async def begin_backup(self) -> Mapping[str, object]:
         """Have the node asked begin a backup; the answer names it."""
         return await self._call("POST", f"{_ADMIN}/backup")

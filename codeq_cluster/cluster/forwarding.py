@@ -25,6 +25,7 @@ from codeq_cluster.core.operations import Claim, Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import (
     LinkLost,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OutcomeUnknown,
@@ -34,6 +35,8 @@ from codeq_cluster.errors import (
 
 # Between two looks for a leader when nothing tells of one; a change ends the wait at once.
 PAUSE_S = 0.05
+
+_METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
 
 _T = TypeVar("_T")
 
@@ -255,9 +258,12 @@ class Forwarder:
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
+            MethodUnknown: It is none of this release; nothing was done.
             ValueError: The body is not what the method takes.
         """
         del peer, timeout_s  # The link has authenticated the one and enforces the other.
+        if method not in _METHODS:
+            raise MethodUnknown(f"this release knows no method {method}")
         if not isinstance(body, dict):
             return await self._serve(method, body)
         # A call within a trace, from a node that makes spans; this one may not.
@@ -287,7 +293,7 @@ class Forwarder:
                 shard, tenant, queue = msgspec.convert(body, tuple[int, str, str])
                 answer = await self._engine(shard).depths(tenant, queue)
             case _:
-                raise ValueError(f"no such method: {method}")
+                raise AssertionError(method)
         return msgspec.to_builtins(answer, builtin_types=(bytes,))
 
     def _engine(self, shard: int) -> Engine:
@@ -328,7 +334,7 @@ class Forwarder:
                 if again is not None:
                     effect_possible = True
                     again()
-            except Overloaded:
+            except (Overloaded, MethodUnknown):
                 if not effect_possible:
                     raise
                 # "Nothing was done" is true of this send alone; an earlier one may have acted.

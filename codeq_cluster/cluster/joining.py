@@ -40,7 +40,17 @@ class Dismiss(Struct, frozen=True, array_like=True, kw_only=True, tag="dismiss")
     id: str
 
 
-Change = Newcomer | Expect | Dismiss
+class Raise(Struct, frozen=True, array_like=True, kw_only=True, tag="raise"):
+    """An operator lets newer formats be used.
+
+    Attributes:
+        level: Of these; 0 for the newest that any member knows.
+    """
+
+    level: int
+
+
+Change = Newcomer | Expect | Dismiss | Raise
 
 
 def changed(
@@ -68,6 +78,8 @@ def changed(
             return expect(membership, change.id, link=change.link, http=change.http)
         case Dismiss():
             return dismiss(membership, change.id, answers=answers)
+        case Raise():
+            return raised(membership, change.level)
         case _:
             assert_never(change)
 
@@ -193,6 +205,33 @@ def _check_majority(after: Membership, without: str, *, answers: Callable[[Membe
             code="no-majority",
             retryable=True,
         )
+
+
+def raised(membership: Membership, level: int) -> Membership:
+    """Return the membership in which formats of a level are in use; every node reads them.
+
+    Args:
+        membership: As it is.
+        level: Wanted; 0 for the newest that any member knows.
+
+    Raises:
+        MembershipRefused: A member, be it a learner, does not know them, or it would be lowered.
+    """
+    level = level or max((member.level for member in membership.members), default=0)
+    if level < membership.level:
+        raise MembershipRefused(
+            f"formats of level {membership.level} are in use, which nothing lowers to {level}",
+            code="level-in-use",
+        )
+    short = [member for member in membership.members if member.level < level]
+    if short:
+        told = ", ".join(f"{member.id} (level {member.level})" for member in short)
+        raise MembershipRefused(
+            f"not every node knows formats of level {level}: {told}; start each of these with the "
+            "newer release, or remove it",
+            code="level-unknown",
+        )
+    return msgspec.structs.replace(membership, level=level)
 
 
 def _at(membership: Membership, member: Member, *, link: str, http: str) -> Membership:

@@ -16,6 +16,7 @@ from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import (
     LinkLost,
     MembershipRefused,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OutcomeUnknown,
@@ -42,6 +43,9 @@ class Effect(Struct, frozen=True, array_like=True, kw_only=True):
         refused: Why nothing was done; empty when nothing speaks against it.
         code: Stable, of the refusal.
         retryable: It may be possible later.
+        level: Of the formats in use now.
+        level_after: When it is done.
+        levels: The newest formats each member knows, as (id, level).
     """
 
     shard: int
@@ -55,6 +59,9 @@ class Effect(Struct, frozen=True, array_like=True, kw_only=True):
     refused: str = ""
     code: str = ""
     retryable: bool = False
+    level: int = 1
+    level_after: int = 1
+    levels: tuple[tuple[str, int], ...] = ()
 
 
 class Group(Protocol):
@@ -129,6 +136,7 @@ class Members:
         Raises:
             NoLeader: Nobody was found to lead the shard; nothing was done.
             OutcomeUnknown: The leader was asked and did not answer.
+            MethodUnknown: Its release does not know the change; nothing was done.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -170,10 +178,14 @@ class Members:
 
         Raises:
             NotLeader: This node does not lead the shard, and was not to ask on; nothing was done.
-            ValueError: The body is not what the method takes.
+            MethodUnknown: The body is not what the method takes in this release; likewise.
+            ValueError: There is no such shard.
         """
         del peer, method
-        shard, change, dry, ask_on_s = msgspec.convert(body, tuple[int, Change, bool, float])
+        try:
+            shard, change, dry, ask_on_s = msgspec.convert(body, tuple[int, Change, bool, float])
+        except msgspec.ValidationError as error:
+            raise MethodUnknown(f"this release knows no such change: {error}") from error
         if not 0 <= shard < len(self._groups):
             raise ValueError(f"no such shard: {shard}")
         if ask_on_s > 0:
@@ -283,6 +295,9 @@ class Members:
             refused=str(refused or ""),
             code=refused.code if refused else "",
             retryable=refused.retryable if refused else False,
+            level=now.level,
+            level_after=wanted.level,
+            levels=tuple((member.id, member.level) for member in wanted.members),
         )
 
 

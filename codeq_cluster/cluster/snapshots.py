@@ -17,9 +17,9 @@ from typing import Protocol
 
 import msgspec
 
-from codeq_cluster.codec import manifests
+from codeq_cluster.codec import levels, manifests
 from codeq_cluster.codec.manifests import Manifest
-from codeq_cluster.errors import CodeqError, NotLeader
+from codeq_cluster.errors import CodeqError, NotLeader, ReleaseTooOld
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,10 @@ class Replica(Protocol):
     @property
     def wanted_from(self) -> int:
         """Return the first entry whose state is of use to this replica; 0 for any."""
+
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
 
     def hold(self) -> None:
         """Keep what follows a snapshot that is being read."""
@@ -153,7 +157,9 @@ class SnapshotServer:
         if method == TAKE:
             wanted = body if isinstance(body, list) else [body, 0]
             shard, at_least = msgspec.convert(wanted, tuple[int, int])
-            return manifests.encode(await self._take(peer, shard, at_least=at_least))
+            manifest = await self._take(peer, shard, at_least=at_least)
+            level = self._replicas[shard].level
+            return manifests.encode(msgspec.structs.replace(manifest, level=level))
         shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
         lent = self._lent.get(self._shard(shard))
         if lent is None or lent.manifest.id != name:
@@ -296,6 +302,11 @@ class SnapshotFetcher:
         manifest = manifests.decode(said)
         if not replica.wants(manifest.index, manifest.term):
             return
+        try:
+            levels.check(manifest.level, by=f"the snapshot of shard {shard}")
+        except ReleaseTooOld as error:
+            self._failed(shard, error)
+            raise
         log.info(
             "fetching a snapshot",
             extra={

@@ -1,20 +1,23 @@
 """Entries: what the replicated log carries: a batch of mutations and where it was decided.
 
-    version byte, then CBOR [epoch, ordinal, clock_ms, seq, {key: value | null}]
+    version byte, then CBOR of the version's fields
+    1: [epoch, ordinal, clock_ms, seq, {key: value | null}]
 
-The mutations are one flat map of bytes, the shape CBOR reads fastest.
+The mutations are one flat map of bytes, the shape CBOR reads fastest. All versions are read; which
+one is written is for the level in use to say, which every node of the group knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
+from typing import NamedTuple
 
 import cbor2
 from msgspec import Struct
 
 from codeq_cluster.errors import CodeqError
 
-_VERSION = 1
 _NUMBER_MAX = 2**63 - 1
 _DEPTH_MAX = 4  # The list and the map; anything deeper is no entry.
 _KEY_TYPES = {bytes}
@@ -43,10 +46,27 @@ class Entry(Struct, frozen=True):
     mutations: dict[bytes, bytes | None]
 
 
-def encode(entry: Entry) -> bytes:
-    """Return the payload of a log entry."""
-    fields = [entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations]
-    return bytes((_VERSION,)) + cbor2.dumps(fields)
+class _Form(NamedTuple):
+    """How one version is written and read.
+
+    Attributes:
+        level: From which on it is written.
+    """
+
+    level: int
+    fields: Callable[[Entry], list[object]]
+    entry: Callable[[object], Entry]
+
+
+def encode(entry: Entry, *, level: int) -> bytes:
+    """Return the payload of a log entry.
+
+    Args:
+        entry: What it carries.
+        level: Of the formats in use where it is going to be read.
+    """
+    version = max(version for version, form in _FORMS.items() if form.level <= level)
+    return bytes((version,)) + cbor2.dumps(_FORMS[version].fields(entry))
 
 
 def decode(payload: bytes) -> Entry:
@@ -55,8 +75,12 @@ def decode(payload: bytes) -> Entry:
     Raises:
         EntryInvalid: Another version, damaged, or more than an entry.
     """
-    if payload[:1] != bytes((_VERSION,)):
-        raise EntryInvalid(f"entry has version {payload[:1].hex() or 'none'}, expected 01")
+    form = _FORMS.get(payload[0]) if payload else None
+    if form is None:
+        raise EntryInvalid(
+            f"entry has version {payload[:1].hex() or 'none'}, this release reads "
+            f"{', '.join(f'{version:02x}' for version in _FORMS)}"
+        )
     stream = BytesIO(payload)
     stream.seek(1)
     try:
@@ -67,6 +91,14 @@ def decode(payload: bytes) -> Entry:
         raise EntryInvalid(f"entry is damaged: {error}") from error
     if stream.tell() != len(payload):
         raise EntryInvalid("entry is followed by other bytes")
+    return form.entry(fields)
+
+
+def _fields(entry: Entry) -> list[object]:
+    return [entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations]
+
+
+def _entry(fields: object) -> Entry:
     match fields:
         case [int(epoch), int(ordinal), int(clock_ms), int(seq), dict(mutations)]:
             for number in (epoch, ordinal, clock_ms, seq):
@@ -79,3 +111,6 @@ def decode(payload: bytes) -> Entry:
             return Entry(epoch, ordinal, clock_ms, seq, mutations)
         case _:
             raise EntryInvalid("entry is not a list of four numbers and a map")
+
+
+_FORMS = {1: _Form(1, _fields, _entry)}

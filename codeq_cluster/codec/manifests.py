@@ -29,6 +29,7 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
         digest: Of the state.
         files: All of them, smallest first.
         members: The row of the log that says who forms the group at that entry.
+        level: Of the formats that its files may have.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
     digest: bytes
     files: tuple[File, ...]
     members: bytes = b""
+    level: int = 1
 
     @property
     def size(self) -> int:

@@ -31,7 +31,8 @@ class Changes:
         """Check that any majority of now and any majority of then have a voter in common.
 
         Raises:
-            ValueError: They need not, or this node would lead a group it has no vote in.
+            ValueError: They need not, or this node would lead a group it has no vote in, or a
+                member would not know the formats in use.
         """
         now, then = _voters(self._electorate.membership), _voters(wanted)
         if self._node_id not in wanted.voters:
@@ -40,6 +41,10 @@ class Changes:
             raise ValueError("at most one voter is added or removed at a time")
         if self._rules.learners_first and then - now - _learners(self._electorate.membership):
             raise ValueError("a node is a learner before it is a voter")
+        if wanted.level < self._electorate.membership.level:
+            raise ValueError("the level of the formats in use is never lowered")
+        if wanted.level > min(member.level for member in wanted.members):
+            raise ValueError("a member does not know the formats that would be in use")
 
     def begin(self, wanted: Membership, done: Done) -> None:
         """Note what is asked for; `done` runs once."""

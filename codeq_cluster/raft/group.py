@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from codeq_cluster.codec import levels
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership
-from codeq_cluster.errors import SafetyViolated, StorageFailed
+from codeq_cluster.errors import ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.changes import Changes
@@ -83,6 +84,7 @@ class RaftGroup:
         on_diverged: Callable[[int], None] = lambda _index: None,
         on_storage_failed: Callable[[BaseException], None] | None = None,
         on_members: Callable[[], None] = lambda: None,
+        level: int = levels.LEVEL,
         rules: Rules = ALL_RULES,
     ) -> None:
         """Wire the group; nothing happens before `start`.
@@ -108,6 +110,7 @@ class RaftGroup:
             on_storage_failed: Called when the disk refused and the group has paused itself;
                 `resume` may follow, on a store that was opened anew. Without it, that is fatal.
             on_members: Called when `membership` is another.
+            level: The newest formats this node knows; a group that uses newer ones is not served.
             rules: Production keeps the default; tests show what a rule prevents.
         """
         self._shard = shard
@@ -124,6 +127,7 @@ class RaftGroup:
         self._on_diverged = on_diverged
         self._on_storage_failed = on_storage_failed
         self._on_members = on_members
+        self._level = level
         self._rules = rules
         self._sync = settings.durability is Durability.FSYNC
         self._counters: Counter[str] = Counter()
@@ -178,6 +182,7 @@ class RaftGroup:
 
         Raises:
             DataDirectoryRefused: Log and state are damaged or do not fit.
+            ReleaseTooOld: The group uses formats that this node does not know.
             SafetyViolated: The library is not the one this release holds.
         """
         library.verify()
@@ -187,6 +192,7 @@ class RaftGroup:
             applied=self._applied,
             founding=self._founding if self._founding.members else None,
         )
+        self._check_level(self._journal.memberships.newest[1])
         self._electorate.adopt(*self._journal.memberships.newest)
         self._engine = SafeSyncObj(
             node_id=self._node_id,
@@ -430,6 +436,14 @@ class RaftGroup:
     def changing(self) -> bool:
         """Tell whether who forms the group is not yet known here to be agreed on."""
         return self._electorate.index > self._applied
+
+    @property
+    def level(self) -> int:
+        """Return the level of the formats that what follows this log's last entry may have.
+
+        Whoever has that entry has the one that raised the level, so it is known there.
+        """
+        return self._electorate.membership.level
 
     def found(self, membership: Membership) -> None:
         """Let these nodes form the group, unless somebody does already."""
@@ -743,6 +757,7 @@ class RaftGroup:
         electorate = self._electorate
         if (index, membership) == (electorate.index, electorate.membership):
             return
+        self._check_level(membership)
         voting = electorate.voting
         electorate.adopt(index, membership)
         self._engine.adopt_members()
@@ -752,6 +767,7 @@ class RaftGroup:
             extra={
                 "shard": self._shard,
                 "index": index,
+                "level": membership.level,
                 "members": [
                     member.id if member.voter else f"{member.id} (learner)"
                     for member in membership.members
@@ -761,6 +777,9 @@ class RaftGroup:
         if electorate.voting and not voting:
             self._elections.start(self._timers.now())
         self._on_members()
+
+    def _check_level(self, membership: Membership) -> None:
+        levels.check(membership.level, by=f"shard {self._shard}", known=self._level)
 
     def _may_change(self) -> bool:
         """Tell whether this leader may ask for another membership now."""
@@ -936,7 +955,11 @@ class RaftGroup:
             self._stand_back()
             self._on_storage_failed(error)
             return
-        _log.critical("replica stops", extra={"shard": self._shard}, exc_info=error)
+        # What is wrong with a release that is too old is all in its text.
+        trace = None if isinstance(error, ReleaseTooOld) else error
+        _log.critical(
+            "replica stops", extra={"shard": self._shard, "reason": str(error)}, exc_info=trace
+        )
         self.stop()
         self._barriers.fail()
         self._changes.fail()

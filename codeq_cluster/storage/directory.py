@@ -20,9 +20,10 @@ from typing import Self
 
 import msgspec
 
+from codeq_cluster.codec import levels
 from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
-from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
 from codeq_cluster.storage.exchange import settle
 
 FORMAT_VERSION = 1
@@ -40,6 +41,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         data: Drawn when the directory was made, 1 to 2^31 - 1.
         opened: So many times.
         founding: Who founded the cluster, if this node was one of them and knows it.
+        level: Of the newest formats in use in any shard.
     """
 
     format_version: int
@@ -49,6 +51,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     data: int
     opened: int = 0
     founding: Membership | None = None
+    level: int = 1
 
 
 class DataDirectory:
@@ -86,7 +89,20 @@ class DataDirectory:
         Raises:
             StorageFailed: It cannot be written down.
         """
-        identity = msgspec.structs.replace(self._identity, founding=founding)
+        self._write(msgspec.structs.replace(self._identity, founding=founding))
+
+    def use(self, level: int) -> None:
+        """Write down, durably, that formats of a level are in use; a lower one changes nothing.
+
+        So that a release that does not know them refuses the directory before it reads more of it.
+
+        Raises:
+            StorageFailed: It cannot be written down.
+        """
+        if level > self._identity.level:
+            self._write(msgspec.structs.replace(self._identity, level=level))
+
+    def _write(self, identity: Identity) -> None:
         try:
             _write_durably(self.path / _IDENTITY, msgspec.json.encode(identity))
         except OSError as error:
@@ -118,6 +134,7 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
 
     Raises:
         DataDirectoryRefused: It is locked, not writable, or made for something else.
+        ReleaseTooOld: It has formats that this release does not know.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -136,7 +153,7 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
     except OSError as error:
         os.close(lock)
         raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
-    except DataDirectoryRefused:
+    except (DataDirectoryRefused, ReleaseTooOld):
         os.close(lock)
         raise
     return DataDirectory(path, lock, identity)
@@ -170,6 +187,8 @@ def new_directory(
             node_id=node_id,
             shards=shards,
             data=_new_identity(),
+            # Its rows are written by this release, before any group says what is in use.
+            level=levels.LEVEL,
         )
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
     except BlockingIOError as error:
@@ -186,6 +205,7 @@ def stopped_directory(path: Path) -> Iterator[Identity]:
 
     Raises:
         DataDirectoryRefused: It is in use, or is no data directory.
+        ReleaseTooOld: It has formats that this release does not know.
     """
     with held_directory(path):
         yield read_identity(path)
@@ -296,12 +316,14 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
 
 def _read_identity(file: Path) -> Identity:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Identity)
+        identity = msgspec.json.decode(file.read_bytes(), type=Identity)
     except msgspec.MsgspecError as error:
         raise DataDirectoryRefused(
             f"{file} is damaged: {error}; "
             f"see what codeq-cluster repair --data-dir {file.parent} finds"
         ) from error
+    levels.check(identity.level, by=f"the data directory {file.parent}")
+    return identity
 
 
 def _prepare(path: Path, shards: int) -> None:

@@ -124,13 +124,18 @@ class GroupStatus:
 
 @dataclass(slots=True, kw_only=True)
 class NodeProcess:
-    """One node: where it listens, where its files are, and its process while it has one."""
+    """One node: where it listens, where its files are, and its process while it has one.
+
+    Attributes:
+        release: Where the package is that it runs; None for this one.
+    """
 
     id: str
     http_port: int
     link_port: int
     directory: Path
     secure: bool = False
+    release: Path | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     paused: bool = False
 
@@ -525,7 +530,9 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 # A PORT or RAFT_PEERS meant for something else must not move one node.
-                env=without_settings(environment()),
+                env=without_settings(environment()) | _path_of(node.release),
+                # Where Python looks for the package before anywhere else.
+                cwd=node.release,
                 # A Ctrl-C at the terminal is for the harness, which then stops its nodes.
                 start_new_session=True,
             )
@@ -567,6 +574,10 @@ class LocalCluster:
         if source is target or not self._cuttable:
             return target.link_port
         return self._proxies.port(source.id, target.id)
+
+
+def _path_of(release: Path | None) -> dict[str, str]:
+    return {} if release is None else {"PYTHONPATH": str(release)}
 
 
 def _secure(config: dict[str, object], node: NodeProcess, authority: Authority) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.raft.ports import EntrySource, StateMachine
 
 
@@ -20,6 +21,7 @@ class OneNodeLog:
         self.source = source
         self.held = False
         self.term = 0
+        self.level = LEVEL
         self.leading = False
         self.taken: deque[tuple[int, bytes]] = deque()
         self.barriers: list[Callable[[bool], None]] = []

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from codeq_cluster.cluster import joining
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, incarnation_of
 from codeq_cluster.errors import MembershipRefused
 from codeq_cluster.raft.group import RaftGroup
@@ -88,6 +89,7 @@ class SimCluster:
         changes: Of the membership, committed so far.
         nodes: Those that are up.
         expect_fatal: A replica that stops itself is part of the story.
+        levels: The newest formats that each node's release knows; this release's when absent.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class SimCluster:
         self.snapshots = 0
         self.changes = 0
         self.expect_fatal = False
+        self.levels: dict[str, int] = {}
         self._opened = dict.fromkeys(self.ids, 0)
         self._leaders: dict[int, str] = {}
         self._indexes: dict[bytes, int] = {}
@@ -168,6 +171,7 @@ class SimCluster:
             on_behind=partial(self._behind, node_id),
             on_diverged=partial(self._diverged, node_id),
             on_storage_failed=partial(self._storage_failed, node_id),
+            level=self._level(node_id),
             rules=self.rules,
         )
         node = SimNode(
@@ -415,7 +419,11 @@ class SimCluster:
     def knock(self, node_id: str) -> bool:
         """Have a node that is not let in on its data say so to the leader."""
         who = joining.Newcomer(
-            id=node_id, data=self._data[node_id], link=node_id, http=node_id, level=1
+            id=node_id,
+            data=self._data[node_id],
+            link=node_id,
+            http=node_id,
+            level=self._level(node_id),
         )
         leader = self.leader()
         if leader is None or not {(leader, node_id), (node_id, leader)}.isdisjoint(
@@ -430,6 +438,13 @@ class SimCluster:
 
     def _is_up(self, member: Member) -> bool:
         return member.id in self.nodes and member.data == self._data[member.id]
+
+    def use(self, level: int) -> bool:
+        """Have the leader let formats of a level be used; False when that cannot be done now."""
+        return self._change(lambda was: joining.raised(was, level))
+
+    def _level(self, node_id: str) -> int:
+        return self.levels.get(node_id, LEVEL)
 
     def is_let_in(self, node_id: str) -> bool:
         """Tell whether a node knows itself to be a member on the data it has."""

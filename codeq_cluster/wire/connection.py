@@ -17,7 +17,7 @@ from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
 from codeq_cluster.wire.counters import Tally
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
-from codeq_cluster.wire.handshake import Accepting, Dialling, Session, refusal
+from codeq_cluster.wire.handshake import Accepting, Dialling, Session
 from codeq_cluster.wire.messages import PING, Message, Ping, parse
 from codeq_cluster.wire.refusals import (
     BadFrame,
@@ -96,7 +96,11 @@ class Connection(asyncio.Protocol, ABC):
             self.abort()
         except HandshakeRefusedError as refused:
             self._tally.refuse(
-                refused.reason, address=self.address, peer=self.peer, said=refused.said
+                refused.reason,
+                address=self.address,
+                peer=self.peer,
+                said=refused.said,
+                detail=refused.detail,
             )
             self._refuse(refused.reason)
         except BaseException:
@@ -353,7 +357,7 @@ class Inbound(Connection):
 
     def _refuse(self, reason: HandshakeRefusal) -> None:
         if self._channel is None or self._channel.established:
-            self._greet(refusal(reason))
+            self._greet(self._accepting.refusal(reason))
         self.finish()
 
     def _ended(self) -> None:

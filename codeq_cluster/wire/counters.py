@@ -78,7 +78,13 @@ class Tally:
     _logged: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
     def refuse(
-        self, reason: HandshakeRefusal, *, address: str, peer: str = "", said: str = ""
+        self,
+        reason: HandshakeRefusal,
+        *,
+        address: str,
+        peer: str = "",
+        said: str = "",
+        detail: str = "",
     ) -> None:
         """Count a handshake that failed, and log it when this is new.
 
@@ -87,6 +93,7 @@ class Tally:
             address: Host of the other side, without its port.
             peer: Id of the node this side dialled; empty for an accepted connection.
             said: The other side's reason.
+            detail: More about it.
         """
         self.refused_handshakes[reason] += 1
         if self._is_new(address, said or reason.value):
@@ -96,6 +103,7 @@ class Tally:
                     "address": address,
                     "peer": peer,
                     "reason": said or reason.value,
+                    "detail": detail,
                     "remedy": _REMEDIES.get(said, ""),
                 },
             )

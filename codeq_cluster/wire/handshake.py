@@ -1,10 +1,15 @@
 """Handshake: two nodes prove to each other that they hold the cluster's secret, without saying it.
 
     dialling                                        accepting
-    hello(version, cluster, from, to, nonce, incarnation, session, address)  ->
-                                                <-  challenge(nonce)
+    hello(versions, cluster, from, to, nonce, incarnation, session, address)  ->
+                                                <-  challenge(nonce, version)
     proof(HMAC of everything said, role)        ->
                                                 <-  welcome(HMAC of everything said, other role)
+
+A hello offers all versions of the link that its release speaks, the lowest and the highest; the
+challenge names the highest that both speak. So a hello must stay readable to every version it
+offers: a later one may add to its end. Both proofs cover hello and challenge byte for byte, so
+nobody in between can lower the version, or change what only one side understands.
 
 Both proofs cover both fresh nonces, so none can be replayed, and a role, so none can be reflected.
 The side that is asked proves itself last, so a stranger gets nothing to guess the secret with.
@@ -29,12 +34,14 @@ from codeq_cluster.wire.refusals import (
     HandshakeRefusedError,
 )
 
-VERSION: Final = 1
+# Of the link: the lowest this release speaks, and the highest.
+VERSIONS: Final = (1, 1)
 _MAGIC: Final = "codeq-link"
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32
 _NAME_CHARACTERS_MAX: Final = 256
 _NUMBER_MAX: Final = 2**64 - 1
+_VERSION_MAX: Final = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,7 @@ class Identity:
     Attributes:
         incarnation: Grows with every start of the node.
         address: Where its peers reach it, host:port; empty leaves it to what they know.
+        versions: Of the link: the lowest its release speaks, and the highest.
     """
 
     node_id: str
@@ -51,6 +59,7 @@ class Identity:
     incarnation: int
     secret: bytes = field(repr=False)
     address: str = ""
+    versions: tuple[int, int] = VERSIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,7 @@ class Session:
         incarnation: The peer's.
         address: Where the peer says that it is reached; empty when it does not.
         number: Grows with every connection of the dialling side's incarnation.
+        version: Of the link: the highest that both sides speak.
         send_key: 32 bytes; seals what this side says.
         receive_key: 32 bytes; seals what the other side says.
     """
@@ -70,72 +80,64 @@ class Session:
     incarnation: int
     number: int
     address: str
+    version: int
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transcript:
-    """Everything both proofs and both keys depend on."""
+    """Everything both proofs and both keys depend on: the first two greetings, as they went out."""
 
-    cluster_id: str
+    hello: bytes
+    challenge: bytes
+
+    def sign(self, secret: bytes, role: str, incarnation: int = 0) -> bytes:
+        text = cbor2.dumps([_MAGIC, role, self.hello, self.challenge, incarnation])
+        return hmac.digest(secret, text, "sha256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Greeted:
+    """What an accepting side knows of who greeted it."""
+
+    transcript: _Transcript
+    version: int
     dialler: str
-    acceptor: str
-    dialler_nonce: bytes
-    acceptor_nonce: bytes
     incarnation: int
     session: int
     address: str
-
-    def sign(self, secret: bytes, role: str, incarnation: int = 0) -> bytes:
-        text = cbor2.dumps(
-            [
-                _MAGIC,
-                VERSION,
-                role,
-                self.cluster_id,
-                self.dialler,
-                self.acceptor,
-                self.dialler_nonce,
-                self.acceptor_nonce,
-                self.incarnation,
-                self.session,
-                self.address,
-                incarnation,
-            ]
-        )
-        return hmac.digest(secret, text, "sha256")
 
 
 class Dialling:
     """The side that opened the connection."""
 
-    __slots__ = ("_identity", "_nonce", "_peer", "_session", "_transcript")
+    __slots__ = ("_hello", "_identity", "_peer", "_session", "_transcript", "_version")
 
     def __init__(self, identity: Identity, peer: str, *, session: int) -> None:
         """Begin with `peer`; `session` grows with every connection of this incarnation."""
         self._identity = identity
         self._peer = peer
         self._session = session
-        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._version = 0
+        self._hello = cbor2.dumps(
+            [
+                _MAGIC,
+                *identity.versions,
+                identity.cluster_id,
+                identity.node_id,
+                peer,
+                secrets.token_bytes(_NONCE_BYTES),
+                identity.incarnation,
+                session,
+                identity.address,
+            ]
+        )
         self._transcript: _Transcript | None = None
 
     def hello(self) -> bytes:
         """Return the first greeting."""
-        me = self._identity
-        return cbor2.dumps(
-            [
-                _MAGIC,
-                VERSION,
-                me.cluster_id,
-                me.node_id,
-                self._peer,
-                self._nonce,
-                me.incarnation,
-                self._session,
-                me.address,
-            ]
-        )
+        return self._hello
 
     def receive(self, body: bytes) -> bytes | Session:
         """Take the next greeting; return the one to answer with, or the session when it is done.
@@ -145,12 +147,23 @@ class Dialling:
             HandshakeRefusedError: The other side refused, or could not prove itself.
         """
         match decode_greeting(body):
-            case ["refused", str(said)]:
+            case ["refused", str(said), int(lowest), int(highest), *_] if (
+                said == HandshakeRefusal.VERSION and _is_range(lowest, highest)
+            ):
+                detail = _apart(self._identity.versions, (lowest, highest))
+                raise HandshakeRefusedError(
+                    HandshakeRefusal.REFUSED_BY_PEER, said=said, detail=detail
+                )
+            case ["refused", str(said), *_]:
                 raise HandshakeRefusedError(HandshakeRefusal.REFUSED_BY_PEER, said=_known(said))
-            case ["challenge", bytes(nonce)] if (
+            case ["challenge", bytes(nonce), int(version), *_] if (
                 len(nonce) == _NONCE_BYTES and self._transcript is None
             ):
-                return self._prove(nonce)
+                lowest, highest = self._identity.versions
+                if type(version) is not int or not lowest <= version <= highest:
+                    raise FrameRefusedError(BadFrame.SCHEMA)
+                self._version = version
+                return self._prove(body)
             case ["welcome", int(incarnation), bytes(proof)] if (
                 len(proof) == _PROOF_BYTES
                 and _is_number(incarnation)
@@ -160,19 +173,9 @@ class Dialling:
             case _:
                 raise FrameRefusedError(BadFrame.SCHEMA)
 
-    def _prove(self, nonce: bytes) -> bytes:
-        me = self._identity
-        self._transcript = _Transcript(
-            cluster_id=me.cluster_id,
-            dialler=me.node_id,
-            acceptor=self._peer,
-            dialler_nonce=self._nonce,
-            acceptor_nonce=nonce,
-            incarnation=me.incarnation,
-            session=self._session,
-            address=me.address,
-        )
-        return cbor2.dumps(["proof", self._transcript.sign(me.secret, "dialler")])
+    def _prove(self, challenge: bytes) -> bytes:
+        self._transcript = _Transcript(hello=self._hello, challenge=challenge)
+        return cbor2.dumps(["proof", self._transcript.sign(self._identity.secret, "dialler")])
 
     def _conclude(self, transcript: _Transcript, incarnation: int, proof: bytes) -> Session:
         secret = self._identity.secret
@@ -181,8 +184,9 @@ class Dialling:
         return Session(
             peer=self._peer,
             incarnation=incarnation,
-            number=transcript.session,
+            number=self._session,
             address="",
+            version=self._version,
             send_key=transcript.sign(secret, "dialler's frames", incarnation),
             receive_key=transcript.sign(secret, "acceptor's frames", incarnation),
         )
@@ -191,7 +195,7 @@ class Dialling:
 class Accepting:
     """The side that was asked."""
 
-    __slots__ = ("_identity", "_names", "_objection", "_peers", "_transcript")
+    __slots__ = ("_greeted", "_identity", "_names", "_objection", "_peers")
 
     def __init__(
         self,
@@ -211,7 +215,7 @@ class Accepting:
         self._peers = peers
         self._objection = objection
         self._names: Container[str] | None = None
-        self._transcript: _Transcript | None = None
+        self._greeted: _Greeted | None = None
 
     def expect(self, names: Container[str]) -> None:
         """Refuse whoever says to be another node than one of `names`: its certificate's."""
@@ -224,18 +228,32 @@ class Accepting:
             FrameRefusedError: It is no greeting that may come now.
             HandshakeRefusedError: The other side is no peer, or could not prove itself.
         """
-        greeting = decode_greeting(body)
-        if self._transcript is None:
-            return self._challenge(greeting), None
-        return self._welcome(self._transcript, greeting)
+        if self._greeted is None:
+            return self._challenge(body), None
+        return self._welcome(self._greeted, decode_greeting(body))
 
-    def _challenge(self, greeting: object) -> bytes:
+    def refusal(self, reason: HandshakeRefusal) -> bytes:
+        """Return the greeting that tells a dialling side why it is refused; proves nothing."""
+        return cbor2.dumps(["refused", reason.value, *self._identity.versions])
+
+    def _challenge(self, hello: bytes) -> bytes:
+        me = self._identity
+        greeting = decode_greeting(hello)
         match greeting:
-            case [str(magic), int(version), *_] if magic == _MAGIC and version != VERSION:
-                raise HandshakeRefusedError(HandshakeRefusal.VERSION)
+            case [str(magic), int(lowest), int(highest), *_] if magic == _MAGIC and _is_range(
+                lowest, highest
+            ):
+                version = min(highest, me.versions[1])
+                if version < max(lowest, me.versions[0]):
+                    detail = _apart(me.versions, (lowest, highest))
+                    raise HandshakeRefusedError(HandshakeRefusal.VERSION, detail=detail)
+            case _:
+                raise FrameRefusedError(BadFrame.SCHEMA)
+        match greeting:
             case [
-                str(magic),
-                int(),
+                _,
+                _,
+                _,
                 str(cluster_id),
                 str(dialler),
                 str(acceptor),
@@ -243,9 +261,9 @@ class Accepting:
                 int(incarnation),
                 int(session),
                 str(address),
+                *_,
             ] if (
-                magic == _MAGIC
-                and len(nonce) == _NONCE_BYTES
+                len(nonce) == _NONCE_BYTES
                 and _is_number(incarnation)
                 and _is_number(session)
                 and max(map(len, (cluster_id, dialler, acceptor, address))) <= _NAME_CHARACTERS_MAX
@@ -253,7 +271,6 @@ class Accepting:
                 pass
             case _:
                 raise FrameRefusedError(BadFrame.SCHEMA)
-        me = self._identity
         if cluster_id != me.cluster_id:
             raise HandshakeRefusedError(HandshakeRefusal.CLUSTER)
         if dialler == me.node_id:
@@ -264,28 +281,27 @@ class Accepting:
             raise HandshakeRefusedError(HandshakeRefusal.NAME)
         if acceptor != me.node_id:
             raise HandshakeRefusedError(HandshakeRefusal.MISDIRECTED)
-        self._transcript = _Transcript(
-            cluster_id=cluster_id,
+        challenge = cbor2.dumps(["challenge", secrets.token_bytes(_NONCE_BYTES), version])
+        self._greeted = _Greeted(
+            transcript=_Transcript(hello=hello, challenge=challenge),
+            version=version,
             dialler=dialler,
-            acceptor=acceptor,
-            dialler_nonce=nonce,
-            acceptor_nonce=secrets.token_bytes(_NONCE_BYTES),
             incarnation=incarnation,
             session=session,
             address=address,
         )
-        return cbor2.dumps(["challenge", self._transcript.acceptor_nonce])
+        return challenge
 
-    def _welcome(self, transcript: _Transcript, greeting: object) -> tuple[bytes, Session]:
+    def _welcome(self, greeted: _Greeted, greeting: object) -> tuple[bytes, Session]:
         match greeting:
             case ["proof", bytes(proof)] if len(proof) == _PROOF_BYTES:
                 pass
             case _:
                 raise FrameRefusedError(BadFrame.SCHEMA)
-        me = self._identity
+        me, transcript = self._identity, greeted.transcript
         if not hmac.compare_digest(transcript.sign(me.secret, "dialler"), proof):
             raise HandshakeRefusedError(HandshakeRefusal.PROOF)
-        objection = self._objection(transcript.dialler, transcript.incarnation, transcript.session)
+        objection = self._objection(greeted.dialler, greeted.incarnation, greeted.session)
         if objection is not None:
             raise HandshakeRefusedError(objection)
         return (
@@ -297,19 +313,15 @@ class Accepting:
                 ]
             ),
             Session(
-                peer=transcript.dialler,
-                incarnation=transcript.incarnation,
-                number=transcript.session,
-                address=transcript.address,
+                peer=greeted.dialler,
+                incarnation=greeted.incarnation,
+                number=greeted.session,
+                address=greeted.address,
+                version=greeted.version,
                 send_key=transcript.sign(me.secret, "acceptor's frames", me.incarnation),
                 receive_key=transcript.sign(me.secret, "dialler's frames", me.incarnation),
             ),
         )
-
-
-def refusal(reason: HandshakeRefusal) -> bytes:
-    """Return the greeting that tells a dialling side why it is refused; proves nothing."""
-    return cbor2.dumps(["refused", reason.value])
 
 
 def _is_number(value: int) -> bool:
@@ -320,3 +332,16 @@ def _is_number(value: int) -> bool:
 def _known(said: str) -> str:
     """Return a refusal in our own words: what came proves nothing, and goes into a log."""
     return said if said in set(HandshakeRefusal) else ""
+
+
+def _is_range(lowest: int, highest: int) -> bool:
+    numbers = type(lowest) is int and type(highest) is int
+    return numbers and 1 <= lowest <= highest <= _VERSION_MAX
+
+
+def _apart(ours: tuple[int, int], theirs: tuple[int, int]) -> str:
+    """Return what two releases that have no version in common are told."""
+    return (
+        f"this release speaks versions {ours[0]} to {ours[1]} of the link, "
+        f"the other side's {theirs[0]} to {theirs[1]}"
+    )

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from codeq_cluster.errors import (
     CodeqError,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OperationTooLarge,
@@ -25,6 +26,10 @@ from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 RPC_TIMEOUT_S_MAX: Final = 3600.0
 
 _METHOD_CHARACTERS_MAX: Final = 64
+# Of failures this release knows; another one is a later release's.
+_CODES: Final = frozenset(
+    ("not-leader", "no-leader", "outcome-unknown", "too-large", "method-unknown", "overloaded")
+)
 _NUMBER_MAX: Final = 2**64 - 1
 
 
@@ -109,6 +114,8 @@ def failure_body(number: int, error: CodeqError) -> bytes:
         case Overloaded():
             what = str(error).removesuffix(" is full")
             return cbor2.dumps([_FAILURE, number, "overloaded", what, error.retry_after_s])
+        case MethodUnknown():
+            return cbor2.dumps([_FAILURE, number, "method-unknown", str(error), 0])
         case OperationTooLarge():
             return cbor2.dumps([_FAILURE, number, "too-large", str(error), 0])
         case _:
@@ -181,8 +188,13 @@ def _error(code: object, text: object, retry_after_s: object) -> CodeqError | No
             return OutcomeUnknown(text or "")
         case "too-large":
             return OperationTooLarge(text or "")
+        case "method-unknown":
+            return MethodUnknown(text or "")
         case "overloaded" if retry_after_s >= 1:
             return Overloaded(text or "", retry_after_s=retry_after_s)
+        case str() if code not in _CODES:
+            # Of a later release: what became of the call is not known here.
+            return OutcomeUnknown(f"{code[:_METHOD_CHARACTERS_MAX]}: {text or ''}")
         case _:
             return None
 

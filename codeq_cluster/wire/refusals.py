@@ -56,9 +56,11 @@ class HandshakeRefusedError(Exception):
     Attributes:
         reason: What was wrong.
         said: The other side's reason, when it was that which refused.
+        detail: More about it, in this side's words.
     """
 
-    def __init__(self, reason: HandshakeRefusal, *, said: str = "") -> None:
+    def __init__(self, reason: HandshakeRefusal, *, said: str = "", detail: str = "") -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.said = said
+        self.detail = detail

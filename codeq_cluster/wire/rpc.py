@@ -14,6 +14,7 @@ import cbor2
 from codeq_cluster.errors import (
     CodeqError,
     LinkLost,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OperationTooLarge,
@@ -162,7 +163,14 @@ class Handlers:
             async with asyncio.timeout(request.timeout_s) as deadline:
                 value = await self._serve(peer, request.method, request.body, request.timeout_s)
             answer = answer_body(request.number, value)
-        except (NotLeader, NoLeader, OperationTooLarge, OutcomeUnknown, Overloaded) as error:
+        except (
+            MethodUnknown,
+            NotLeader,
+            NoLeader,
+            OperationTooLarge,
+            OutcomeUnknown,
+            Overloaded,
+        ) as error:
             answer = failure_body(request.number, error)
         except Exception as error:
             if not (isinstance(error, TimeoutError) and deadline.expired()):

@@ -191,6 +191,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
             await book.run("Before")
             await book.run("Node by node")
             await book.run("After")
+            await book.run("Use the newer formats")
             book.assert_done()
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())

@@ -17,6 +17,7 @@ import pytest
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.items import (
     KIND_OF,
     Audit,
@@ -259,8 +260,10 @@ def _record_lines() -> dict[str, bytes]:
 
 def _entry_lines() -> dict[str, bytes]:
     return {
-        "empty": entries.encode(Entry(epoch=0, ordinal=0, clock_ms=0, seq=0, mutations={})),
-        "full": entries.encode(ENTRY),
+        "empty": entries.encode(
+            Entry(epoch=0, ordinal=0, clock_ms=0, seq=0, mutations={}), level=LEVEL
+        ),
+        "full": entries.encode(ENTRY, level=LEVEL),
     }
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, data_of
-from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld
 from codeq_cluster.storage.directory import (
     DataDirectory,
     aside_path,
     held_directory,
     open_directory,
     set_aside,
+    stopped_directory,
 )
 
 
@@ -230,3 +232,32 @@ def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
 
     with opened(tmp_path / "n1") as directory:
         assert directory.founding == founding
+
+
+def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """The formats in use only ever get newer; the refusal names both levels and changes nothing."""
+    with opened(tmp_path / "d") as directory:
+        directory.use(LEVEL + 1)
+        directory.use(LEVEL)
+    before = (tmp_path / "d" / "node.json").read_bytes()
+    assert json.loads(before)["level"] == LEVEL + 1
+    told = f"formats of level {LEVEL + 1}, and this release knows those up to level {LEVEL}:"
+    for _ in range(2):
+        with pytest.raises(ReleaseTooOld, match=told):
+            opened(tmp_path / "d")
+    with pytest.raises(ReleaseTooOld, match=told), stopped_directory(tmp_path / "d"):
+        pass
+
+    assert before == (tmp_path / "d" / "node.json").read_bytes()
+
+
+def test_a_directory_without_a_level_is_of_the_first(tmp_path: Path) -> None:
+    """As it was written before there were levels."""
+    opened(tmp_path / "d").close()
+    file = tmp_path / "d" / "node.json"
+    identity = json.loads(file.read_bytes())
+    del identity["level"]
+    file.write_text(json.dumps(identity))
+    opened(tmp_path / "d").close()
+
+    assert json.loads(file.read_bytes())["level"] == 1

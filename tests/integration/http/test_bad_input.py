@@ -35,9 +35,10 @@ ROUTES = {
     "admin/queues/c/dlq/requeue": BODY,
     "admin/deliveries/replay": BODY,
     "admin/cluster/transfer": BODY,
+    "admin/cluster/upgrade": BODY,
 }
 # Without a body these act on all there is, go on as before, or say themselves what is missing.
-OPTIONAL = ("abandon", "subscriptions/", "cleanup", "requeue", "replay")
+OPTIONAL = ("abandon", "subscriptions/", "cleanup", "requeue", "replay", "upgrade")
 WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     "tasks": [
         {"command": 1, "payload": 1},
@@ -71,6 +72,7 @@ WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     "admin/queues/c/dlq/requeue": [{"ids": "x"}, {"dryRun": 1}, {"error": []}, {"limit": {}}],
     "admin/deliveries/replay": [{"ids": {}}, {"all": "yes"}],
     "admin/cluster/transfer": [{"shard": "0"}, {"shard": 0, "to": []}],
+    "admin/cluster/upgrade": [{"level": "2"}, {"level": 1.5}, {"dryRun": 1}],
 }
 MISSING = [
     *("tasks", "tasks/batch", "tasks/claim/batch", "tasks/batch/results"),

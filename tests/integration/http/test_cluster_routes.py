@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
 from tests.integration.http.client import DEADLINE_S, Answer, Client, single
@@ -68,6 +69,57 @@ async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
 
     assert answer.json == {"shard": 1, "from": "n1", "leader": "n1", "changed": False}
     assert len(after) == len(before)
+
+
+async def test_the_formats_in_use_are_shown(node: Client) -> None:
+    """Of the cluster, of each shard, and what the node knows."""
+    shown: Any = (await node.get("admin/cluster")).json
+
+    assert shown["level"] == LEVEL
+    assert [each["level"] for each in shown["nodes"]] == [LEVEL]
+    assert [each["level"] for each in shown["shards"]] == [LEVEL, LEVEL]
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"dryRun":true}', b'{"LEVEL":%d}' % LEVEL])
+async def test_formats_that_are_in_use_already_change_nothing(node: Client, body: bytes) -> None:
+    """And are not on record."""
+    before = await walked(node, "admin/audit?limit=500", "records")
+    answer = await node.post("admin/cluster/upgrade", body)
+    after = await walked(node, "admin/audit?limit=500", "records")
+    done = b"dryRun" not in body
+
+    assert answer.status == 200
+    assert answer.json == {
+        "level": LEVEL,
+        "dryRun": not done,
+        "changed": False,
+        "shards": [
+            {"shard": shard, "leader": "n1", "level": LEVEL, "levelAfter": LEVEL, "done": done}
+            for shard in (0, 1)
+        ],
+        "nodes": [{"id": "n1", "level": LEVEL}],
+    }
+    assert len(after) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "text"),
+    [
+        (b'{"level":"2"}', 400, "invalid-body", "invalid body"),
+        (b'{"level":0}', 400, "out-of-range", "invalid 'level'"),
+        (b'{"level":-1}', 400, "out-of-range", "invalid 'level'"),
+        (b'{"level":99999999}', 400, "out-of-range", "invalid 'level'"),
+        (b'{"level":%d}' % (LEVEL + 1), 409, "level-unknown", f"n1 (level {LEVEL}); start"),
+    ],
+)
+async def test_formats_that_cannot_be_used_are_refused(
+    node: Client, body: bytes, status: int, code: str, text: str
+) -> None:
+    """By what is wrong, and by whose release."""
+    answer = await node.post("admin/cluster/upgrade", body)
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert text in answer.error
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

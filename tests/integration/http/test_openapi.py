@@ -150,6 +150,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send("GET", f"{BASE}/admin/audit?limit=1"),
         await api.send("GET", f"{BASE}/admin/cluster"),
         await api.send("POST", f"{BASE}/admin/cluster/transfer", {"shard": 0, "to": "n1"}),
+        await api.send("POST", f"{BASE}/admin/cluster/upgrade", {"dryRun": True}),
         await api.send("POST", f"{BASE}/tasks/{{id}}/cancel", id=one),
     ]
     assert [each.status for each in answers] == [200] * len(answers)
@@ -216,6 +217,8 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("acme", "POST /admin/deliveries/{id}/replay", None, "not-found"),
         ("acme", "POST /admin/cluster/transfer", {"shard": 0, "to": "n9"}, "no-such-node"),
         ("acme", "POST /admin/cluster/transfer", {"shard": 0}, "not-transferred"),
+        ("acme", "POST /admin/cluster/upgrade", {"level": 0}, "out-of-range"),
+        ("acme", "POST /admin/cluster/upgrade", {"level": 9}, "level-unknown"),
         ("acme", "POST /workers/subscriptions", {"callbackUrl": "x"}, "invalid-callback-url"),
         ("narrow", "GET /workers/subscriptions", None, "forbidden"),
         ("acme", "PUT /admin/topics/{name}", {"weight": 0}, "invalid-field"),

@@ -16,6 +16,7 @@ from codeq_cluster.errors import (
     CodeqError,
     ConfigInvalid,
     LinkLost,
+    MethodUnknown,
     NoLeader,
     NotLeader,
     OutcomeUnknown,
@@ -86,6 +87,7 @@ async def test_calls_are_answered_both_ways(nodes: Nodes) -> None:
     [
         (NotLeader("n9"), NotLeader),
         (NoLeader("none"), NoLeader),
+        (MethodUnknown("no method m"), MethodUnknown),
         (OutcomeUnknown("who knows"), OutcomeUnknown),
         (Overloaded("the queue", retry_after_s=4), Overloaded),
     ],

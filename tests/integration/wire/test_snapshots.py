@@ -16,8 +16,9 @@ import pytest
 from codeq_cluster.cluster import snapshots
 from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
 from codeq_cluster.codec import manifests
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.manifests import File, Manifest
-from codeq_cluster.errors import LinkLost, NotLeader, OutcomeUnknown, StorageFailed
+from codeq_cluster.errors import LinkLost, NotLeader, OutcomeUnknown, ReleaseTooOld, StorageFailed
 
 from .conftest import DEADLINE_S, Node, Nodes, Wire, eventually, joined
 
@@ -141,6 +142,7 @@ class Replica:
     broken: bool = False
     lends: bool = True
     wanted_from: int = 0
+    level: int = LEVEL
 
     def hold(self) -> None:
         """Count how often the log was held."""
@@ -648,3 +650,16 @@ async def test_a_stop_in_the_middle_leaves_nothing(pair: tuple[Member, Member]) 
     with pytest.raises(asyncio.CancelledError):
         await fetch
     assert follower.shelf.received[0].dropped
+
+
+async def test_a_snapshot_of_a_later_release_is_refused_before_it_is_fetched(
+    pair: tuple[Member, Member],
+) -> None:
+    """The node is told to stop; not a byte of it has come."""
+    leader, follower = pair
+    leader.replica.level = LEVEL + 1
+    await follower.fetcher.fetch(0)
+
+    assert [type(error) for error in follower.failures] == [ReleaseTooOld]
+    assert not follower.reads()
+    assert not follower.replica.installed

@@ -33,6 +33,7 @@ from codeq_cluster.api import (
     task_lists,
     tasks,
     topics,
+    upgrading,
     uploads,
     workers,
 )
@@ -59,7 +60,7 @@ HANDLERS = (
     *(tasks, workers, reads, raft, queues),
     *(attachments, downloads, uploads),
     *(audit, backups, cluster, imports, membership),
-    *(dead_letters, deliveries, subscriptions, task_lists, topics),
+    *(dead_letters, deliveries, subscriptions, task_lists, topics, upgrading),
 )
 REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.
 
@@ -244,6 +245,7 @@ def test_every_refusal_that_a_handler_makes_is_documented_and_no_other() -> None
         "no-leader",
         "overloaded",
         "outcome-unknown",
+        "upgrade-under-way",
         "rate-limited",
         "artifact-store-failed",
         "internal",

@@ -12,6 +12,7 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.notices import Notices
 from codeq_cluster.codec import entries
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.items import Mode
 from codeq_cluster.core.operations import Subscribe
 from codeq_cluster.core.outcomes import Subscribed
@@ -41,7 +42,7 @@ async def older() -> AsyncIterator[Setting]:
 
 def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
     """Apply an entry of a newer leader."""
-    payload = entries.encode(entries.Entry(shard.log.term, 1, START_MS, 1, rows))
+    payload = entries.encode(entries.Entry(shard.log.term, 1, START_MS, 1, rows), level=LEVEL)
     shard.engine.apply(shard.engine.applied_index + 1, shard.log.term, payload)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.cluster.joining import Dismiss, Expect, Newcomer, changed
+from codeq_cluster.cluster.joining import Dismiss, Expect, Newcomer, Raise, changed
 from codeq_cluster.codec.membership import MEMBERS_MAX, Member, Membership
 from codeq_cluster.errors import MembershipRefused
 
@@ -20,7 +20,7 @@ def newcomer(node_id: str = "n2", data: int = 2, *, link: str = "h2:1", level: i
 
 
 def after(
-    change: Newcomer | Expect | Dismiss,
+    change: Newcomer | Expect | Dismiss | Raise,
     membership: Membership = THREE,
     *,
     lives: tuple[tuple[str, int], ...] = (),
@@ -153,3 +153,60 @@ def test_the_last_voter_stays() -> None:
     alone = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2, voter=False)))
 
     assert refusal(Dismiss(id="n1"), alone).code == "last-voter"
+
+
+def knowing(*known: int, level: int = 1) -> Membership:
+    """Return nodes that know these levels, the last of them a learner."""
+    return Membership(
+        members=tuple(
+            Member(id=f"n{n}", data=n, voter=n < len(known), level=each)
+            for n, each in enumerate(known, 1)
+        ),
+        level=level,
+    )
+
+
+def test_newer_formats_are_used_once_every_node_knows_them() -> None:
+    """Without a number: the newest there are."""
+    assert after(Raise(level=0), knowing(2, 2, 2)) == knowing(2, 2, 2, level=2)
+    assert after(Raise(level=2), knowing(3, 2, 3)) == knowing(3, 2, 3, level=2)
+    assert after(Raise(level=0), knowing(2, 2, 2, level=2)) == knowing(2, 2, 2, level=2)
+
+
+@pytest.mark.parametrize(
+    ("known", "level", "named"),
+    [
+        ((2, 1, 2), 0, "level 2: n2 (level 1); start"),
+        ((2, 2, 1), 2, "level 2: n3 (level 1); start"),
+        ((2, 1, 1), 0, "n2 (level 1), n3 (level 1); start"),
+        ((2, 2, 2), 3, "level 3: n1 (level 2), n2 (level 2), n3 (level 2); start"),
+    ],
+)
+def test_formats_that_a_node_does_not_know_are_not_used(
+    known: tuple[int, ...], level: int, named: str
+) -> None:
+    """Be it a learner; who and what they know is said."""
+    refused = refusal(Raise(level=level), knowing(*known))
+
+    assert (refused.code, refused.retryable) == ("level-unknown", False)
+    assert named in str(refused)
+
+
+def test_formats_in_use_are_never_given_up() -> None:
+    """They are in logs and snapshots."""
+    assert refusal(Raise(level=1), knowing(2, 2, 2, level=2)).code == "level-in-use"
+
+
+def test_an_earlier_release_may_come_back_until_newer_formats_are_used() -> None:
+    """The record says what it knows, and so holds the formats back."""
+    back = after(newcomer("n2", 2, level=1), knowing(2, 2, 2))
+
+    assert [member.level for member in back.members] == [2, 1, 2]
+    assert refusal(newcomer("n2", 2, level=1), knowing(2, 2, 2, level=2)).code == "level-too-low"
+
+
+def test_a_node_that_is_expected_holds_newer_formats_back_until_it_came() -> None:
+    """Nobody knows which release it will be."""
+    expecting = after(Expect(id="n4", link="h4:1", http="http://h4"), knowing(2, 2, 2))
+
+    assert "n4 (level 1)" in str(refusal(Raise(level=2), expecting))

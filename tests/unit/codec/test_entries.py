@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from codeq_cluster.codec import entries
 from codeq_cluster.codec.entries import Entry, EntryInvalid
+from codeq_cluster.codec.levels import LEVEL
 
 NUMBERS = st.integers(0, 2**63 - 1)
 ENTRY = Entry(epoch=3, ordinal=4, clock_ms=5, seq=6, mutations={b"a": b"1", b"b": None})
@@ -26,7 +27,7 @@ ENTRY = Entry(epoch=3, ordinal=4, clock_ms=5, seq=6, mutations={b"a": b"1", b"b"
 )
 def test_entries_come_back(entry: Entry) -> None:
     """What the leader wrote is what every replica reads."""
-    assert entries.decode(entries.encode(entry)) == entry
+    assert entries.decode(entries.encode(entry, level=LEVEL)) == entry
 
 
 @given(noise=st.binary())
@@ -40,11 +41,11 @@ def test_noise_is_refused_and_raises_nothing_else(noise: bytes) -> None:
     assert noise[:1] == b"\x85"
 
 
-@given(cut=st.integers(0, len(entries.encode(ENTRY)) - 1))
+@given(cut=st.integers(0, len(entries.encode(ENTRY, level=LEVEL)) - 1))
 def test_an_entry_cut_short_is_refused(cut: int) -> None:
     """No prefix of an entry is an entry."""
     with pytest.raises(EntryInvalid):
-        entries.decode(entries.encode(ENTRY)[:cut])
+        entries.decode(entries.encode(ENTRY, level=LEVEL)[:cut])
 
 
 @pytest.mark.parametrize(
@@ -74,8 +75,8 @@ def test_another_shape_is_refused(fields: object) -> None:
     ("payload", "words"),
     [
         (b"", "version none"),
-        (b"\x02" + entries.encode(ENTRY)[1:], "version 02"),
-        (entries.encode(ENTRY) + b"\x00", "followed by"),
+        (b"\x02" + entries.encode(ENTRY, level=LEVEL)[1:], "this release reads 01"),
+        (entries.encode(ENTRY, level=LEVEL) + b"\x00", "followed by"),
         (b"\x01\x85\x01\x02\x03\x04\xa2\x41a\x40\x41a\x40", "Duplicate"),
         (b"\x01\x9f\x01\x02\x03\x04\xa0\xff", "indefinite"),
         (b"\x01" + b"\x81" * 5000, "nesting"),
@@ -86,3 +87,9 @@ def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:
     """The text is for whoever finds the damaged log."""
     with pytest.raises(EntryInvalid, match=words):
         entries.decode(payload)
+
+
+def test_an_entry_is_written_as_the_level_in_use_has_it() -> None:
+    """Of a level that adds nothing to entries, as the one before has it."""
+    assert entries.encode(ENTRY, level=LEVEL) == entries.encode(ENTRY, level=LEVEL + 7)
+    assert entries.encode(ENTRY, level=1)[0] == 1

@@ -7,12 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.wire.handshake import Accepting, Dialling, Identity, Session, refusal
+from codeq_cluster.wire.handshake import VERSIONS, Accepting, Dialling, Identity, Session
 from codeq_cluster.wire.refusals import FrameRefusedError, HandshakeRefusal, HandshakeRefusedError
 
 
-def identity(node_id: str, *, cluster_id: str = "c", secret: bytes = b"secret") -> Identity:
-    return Identity(node_id=node_id, cluster_id=cluster_id, incarnation=7, secret=secret)
+def identity(
+    node_id: str,
+    *,
+    cluster_id: str = "c",
+    secret: bytes = b"secret",
+    versions: tuple[int, int] = VERSIONS,
+) -> Identity:
+    return Identity(
+        node_id=node_id,
+        cluster_id=cluster_id,
+        incarnation=7,
+        secret=secret,
+        versions=versions,
+    )
 
 
 def accepting(me: Identity | None = None, *, stale: bool = False) -> Accepting:
@@ -93,7 +105,70 @@ def test_who_does_not_belong_here_gets_no_challenge(
 def test_another_version_is_told_apart_from_garbage() -> None:
     """A later version may greet in another form; it is refused by its number."""
     with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.VERSION):
-        accepting().receive(cbor2.dumps(["codeq-link", 2, "whatever"]))
+        accepting().receive(cbor2.dumps(["codeq-link", 8, 9, "whatever"]))
+
+
+@pytest.mark.parametrize(
+    ("dials", "accepts", "spoken"),
+    [((1, 2), (1, 1), 1), ((1, 1), (1, 2), 1), ((1, 2), (1, 2), 2), ((2, 4), (1, 3), 3)],
+)
+def test_two_releases_speak_the_newest_version_that_both_know(
+    dials: tuple[int, int], accepts: tuple[int, int], spoken: int
+) -> None:
+    """Whichever of them dials."""
+    dialled, accepted = shake(
+        dialling(identity("n1", versions=dials)), accepting(identity("n2", versions=accepts))
+    )
+
+    assert (dialled.version, accepted.version) == (spoken, spoken)
+
+
+@pytest.mark.parametrize(("dials", "accepts"), [((2, 3), (1, 1)), ((1, 1), (2, 3))])
+def test_releases_too_far_apart_learn_what_each_of_them_speaks(
+    dials: tuple[int, int], accepts: tuple[int, int]
+) -> None:
+    """On both sides, whichever of them dials."""
+    dialler = dialling(identity("n1", versions=dials))
+    acceptor = accepting(identity("n2", versions=accepts))
+    with pytest.raises(HandshakeRefusedError) as here:
+        acceptor.receive(dialler.hello())
+    with pytest.raises(HandshakeRefusedError) as there:
+        dialler.receive(acceptor.refusal(here.value.reason))
+
+    assert (here.value.reason, there.value.said) == (HandshakeRefusal.VERSION, "version")
+    for refused, ours, theirs in ((here, accepts, dials), (there, dials, accepts)):
+        assert f"this release speaks versions {ours[0]} to {ours[1]}" in refused.value.detail
+        assert f"the other side's {theirs[0]} to {theirs[1]}" in refused.value.detail
+
+
+def test_a_version_lowered_on_the_way_is_no_proof() -> None:
+    """What was offered is part of what is proved."""
+    dialler = dialling(identity("n1", versions=(1, 2)))
+    acceptor = accepting(identity("n2", versions=(1, 2)))
+    hello = cbor2.loads(dialler.hello())
+    assert hello[1:3] == [1, 2]
+    hello[2] = 1
+    proof = dialler.receive(acceptor.receive(cbor2.dumps(hello))[0])
+    assert isinstance(proof, bytes)
+
+    with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.PROOF):
+        acceptor.receive(proof)
+
+
+def test_a_version_that_was_not_offered_is_no_answer() -> None:
+    """Neither one beyond the highest nor a number of another type."""
+    for version in (2, 0, True):
+        challenge = cbor2.dumps(["challenge", b"n" * 32, version])
+        with pytest.raises(FrameRefusedError):
+            dialling(identity("n1", versions=(1, 1))).receive(challenge)
+
+
+def test_what_a_later_hello_adds_is_proved_and_passed_over() -> None:
+    """A release that offers this version too may say more."""
+    dialler, acceptor = dialling(), accepting()
+    dialler._hello = cbor2.dumps([*cbor2.loads(dialler.hello()), "more"])
+
+    assert shake(dialler, acceptor)[1].peer == "n1"
 
 
 def test_a_dialler_without_the_secret_is_refused() -> None:
@@ -153,14 +228,14 @@ def test_a_connection_older_than_the_latest_is_refused() -> None:
 def test_a_dialler_learns_that_it_was_refused() -> None:
     """The refusal is said, so that both nodes' operators see it."""
     with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.REFUSED_BY_PEER):
-        dialling().receive(refusal(HandshakeRefusal.STRANGER))
+        dialling().receive(accepting().refusal(HandshakeRefusal.STRANGER))
 
 
 @pytest.mark.parametrize("change", [True, -1, 2**64, 1.0, "1", None])
 def test_numbers_are_read_strictly(change: object) -> None:
     """An incarnation is a 64-bit count and nothing that merely compares like one."""
     hello = cbor2.loads(dialling().hello())
-    hello[6] = change
+    hello[7] = change
 
     with pytest.raises(FrameRefusedError):
         accepting().receive(cbor2.dumps(hello))

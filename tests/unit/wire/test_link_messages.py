@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from codeq_cluster.errors import (
     CodeqError,
     ConfigInvalid,
+    MethodUnknown,
     NoLeader,
     NotLeader,
+    OperationTooLarge,
     OutcomeUnknown,
     Overloaded,
     StorageFailed,
@@ -57,6 +59,8 @@ def test_every_message_is_read_back_as_it_was_written() -> None:
         (NoLeader("shard 3"), NoLeader, "shard 3"),
         (OutcomeUnknown("entry 5"), OutcomeUnknown, "entry 5"),
         (Overloaded("the queue", retry_after_s=3), Overloaded, "the queue is full"),
+        (OperationTooLarge("a claim"), OperationTooLarge, "a claim"),
+        (MethodUnknown("no method x"), MethodUnknown, "no method x"),
         (StorageFailed("disk"), OutcomeUnknown, "disk"),
     ],
 )
@@ -97,7 +101,7 @@ def test_an_error_arrives_as_itself(raised: CodeqError, kind: type[CodeqError], 
         [2, "1", "m", 1.0, None],
         [3, -1, None],
         [3, 1],
-        [4, 1, "no-such-code", "", 0],
+        [4, 1, 7, "", 0],
         [4, 1, "overloaded", "x", 0],
         [4, 1, "not-leader", 5, 0],
         [4, 1, "no-leader", "", 1.5],
@@ -108,6 +112,15 @@ def test_what_breaks_the_schema_is_refused(value: object) -> None:
     """Every field has one type and one range."""
     with pytest.raises(FrameRefusedError, match=BadFrame.SCHEMA):
         parse(cbor2.dumps(value))
+
+
+def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
+    """Its code means nothing here, so neither does what was or was not done."""
+    failure = parse(cbor2.dumps([4, 1, "too-modern", "for you", 0]))
+
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, OutcomeUnknown)
+    assert str(failure.error) == "too-modern: for you"
 
 
 @given(data=st.binary(max_size=200))

@@ -1,0 +1,165 @@
+"""Upgrades: nodes of two releases form one cluster, until the newer one's formats are in use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
+from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.next_release import ENTRY_VERSION, LEVEL, next_release
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CYCLES_PER_S = 20
+SETTLES_S = 60.0
+OLD_LEVEL = LEVEL - 1
+# Nobody listens at a node that is away, so nothing was sent.
+REFUSED = "ClientConnectorError("
+
+
+async def command(*arguments: str, release: Path | None = None) -> tuple[int, str, str]:
+    """Run the command of a release; return how it ended, and what it said on both its outputs."""
+    path = {} if release is None else {"PYTHONPATH": str(release)}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codeq_cluster.cli.main", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=release,
+        env={**os.environ, **path, "CODEQ_TOKEN": ADMIN_TOKEN},
+    )
+    said, complained = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode(), complained.decode()
+
+
+async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set[int]:
+    """Return the versions of the entries in the log of a node that does not run."""
+    data = str(cluster.nodes[node].data_path)
+    asked = ("inspect", data, "--log", "--limit", "100000", "--json")
+    code, said, complained = await command(*asked, release=release)
+    assert code == 0, complained
+    return {entry["version"] for entry in json.loads(said)["log"] if entry["kind"] == "batch"}
+
+
+async def all_know(cluster: LocalCluster, *wanted: int) -> None:
+    """Wait until the nodes, by their ids, are on record with these levels."""
+
+    async def do() -> bool:
+        shown = await answer(cluster, "cluster", "status")
+        return [node["level"] for node in shown["nodes"]] == list(wanted)
+
+    await until(do, within_s=SETTLES_S, what=f"nodes on record with the levels {wanted}")
+
+
+async def answer(cluster: LocalCluster, *arguments: str) -> Any:
+    """Return the JSON of a command that the first node answers."""
+    code, said, complained = await command(*arguments, "--url", cluster.urls["n1"], "--json")
+    assert code == 0, complained
+    return json.loads(said)
+
+
+async def move(cluster: LocalCluster, node: str, release: Path | None) -> None:
+    """Stop a node, of which nobody is told, and have it run a release from then on."""
+    assert await cluster.stop(node) == 0
+    await begin(cluster, node, release)
+
+
+async def begin(cluster: LocalCluster, node: str, release: Path | None) -> None:
+    """Start a node that does not run with a release."""
+    cluster.nodes[node].release = release
+    cluster.start(node)
+    await cluster.wait_ready([node], within_s=SETTLES_S)
+
+
+async def refused(cluster: LocalCluster, node: str) -> str:
+    """Start a node that does not run with this release, which must end; return what it said."""
+    log = cluster.nodes[node].log_path
+    before = len(log.read_text())
+    cluster.nodes[node].release = None
+    cluster.start(node)
+    process = cluster.nodes[node].process
+    assert process is not None
+    assert await asyncio.to_thread(process.wait, SETTLES_S) == 1
+    return log.read_text()[before:]
+
+
+async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_path: Path) -> None:
+    """There and back and there again, node by node under load; after the upgrade no way back."""
+    (tmp_path / "next").mkdir()
+    newer = next_release(tmp_path / "next")
+    async with (
+        LocalCluster(tmp_path, shards=2, settings={"limits": {"drainMs": 0}}) as cluster,
+        Load(
+            cluster.urls,
+            producer_token=PRODUCER_TOKEN,
+            worker_tokens=workers(WORKER_TOKENS, 4),
+            command="upgrade",
+            cycles_per_s=CYCLES_PER_S,
+        ) as load,
+    ):
+        url = ("--url", cluster.urls["n1"])
+        for node in ("n1", "n2"):
+            await move(cluster, node, newer)
+        await all_know(cluster, LEVEL, LEVEL, OLD_LEVEL)
+        code, _, complained = await command("cluster", "upgrade", *url)
+        assert code == 4, complained
+        assert f"formats of level {LEVEL}: n3 (level {OLD_LEVEL}); start each" in complained
+        await move(cluster, "n3", newer)
+        for release in (None, newer):
+            for node in cluster.nodes:
+                await move(cluster, node, release)
+        await all_know(cluster, LEVEL, LEVEL, LEVEL)
+        load.avoid("n3")
+        assert await cluster.stop("n3") == 0
+        # Until an operator says so, nothing is written that the earlier release could not read.
+        assert await entry_versions(cluster, "n3", newer) == {1}
+
+        code, _, complained = await command("cluster", "upgrade", *url)
+        assert code == 0, complained
+        shown = await answer(cluster, "cluster", "status")
+        assert shown["level"] == LEVEL
+        assert [shard["level"] for shard in shown["shards"]] == [LEVEL, LEVEL]
+        records = (await answer(cluster, "audit"))["records"]
+        assert records[0]["action"] == "cluster.upgrade"
+
+        # Its own log does not say so yet, but its leader does.
+        said = await refused(cluster, "n3")
+        assert f"uses formats of level {LEVEL}, and this release knows those up to" in said
+        await begin(cluster, "n3", newer)
+        load.allow("n3")
+        assert await load.drain(within_s=SETTLES_S)
+        verdict = audit(load.calls, await load.final_tasks())
+        await cluster.wait_converged()
+        assert await cluster.stop("n3") == 0
+
+        assert ENTRY_VERSION in await entry_versions(cluster, "n3", newer)
+        said = await refused(cluster, "n3")
+        [line] = [each for each in said.splitlines() if f"level {OLD_LEVEL}" in each]
+        assert "start this node with the release that the others run" in line
+
+    failed = [
+        call
+        for call in load.calls
+        if call.outcome is not Outcome.OK
+        and not call.excused
+        and not call.detail.startswith(REFUSED)
+    ]
+
+    assert not failed
+    assert replace(verdict, failed=()).clean, str(verdict)

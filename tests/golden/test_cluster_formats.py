@@ -1,0 +1,146 @@
+"""What two releases share beside entries and records, against the file beside this one.
+
+Who is a member, the rows of a log, a link's greetings, a snapshot's manifest, a directory's file.
+As for the other formats here: a difference means that two releases no longer understand each other.
+
+    GOLDEN_REWRITE=1 pytest tests/golden
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cbor2
+import msgspec
+import pytest
+
+from codeq_cluster.codec import manifests, membership
+from codeq_cluster.codec.manifests import File, Manifest
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.messages import PAYLOAD
+from codeq_cluster.storage.directory import open_directory
+from codeq_cluster.testing.sim_disk import SimDisk
+from codeq_cluster.wire.handshake import Accepting, Dialling, Identity, Session
+
+HERE = Path(__file__).parent
+TWO = Membership(
+    members=(
+        Member(id="n1", data=7, link="10.0.0.1:7000", http="http://10.0.0.1:8080", level=2),
+        Member(id="n2", data=2**31 - 1, voter=False, link="n2:7000", http="http://n2", level=1),
+    ),
+    level=1,
+)
+MANIFEST = Manifest(
+    id="a1",
+    shard=3,
+    index=1042,
+    term=5,
+    digest=bytes(range(16)),
+    files=(File("CURRENT", 16), File("000012.sst", 2**33)),
+    members=membership.encode(TWO),
+    level=1,
+)
+
+
+def _log_rows() -> dict[str, bytes]:
+    """Return the rows of a log of a vote, a first entry, a batch and a membership."""
+    journal = Journal(SimDisk(), cache_bytes_max=2**16)
+    journal.load(applied=1, founding=TWO)
+    journal.setCurrentTerm(5, "n1")
+    journal.add(PAYLOAD + b"batch", 2, 5)
+    journal.name_members(TWO)
+    return {key.hex(): value for key, value in sorted(journal.flush().puts)}
+
+
+def _lines() -> dict[str, bytes]:
+    return {
+        "membership": membership.encode(TWO),
+        "nobody": membership.encode(Membership()),
+        "manifest": cbor2.dumps(manifests.encode(MANIFEST)),
+        **{f"log row {key}": value for key, value in _log_rows().items()},
+    }
+
+
+def test_bytes_are_what_they_were() -> None:
+    """What an earlier release wrote or said means the same to this one."""
+    text = "".join(f"{name}\t{value.hex(' ', -4)}\n" for name, value in _lines().items())
+    path = HERE / "cluster.txt"
+    if os.environ.get("GOLDEN_REWRITE"):
+        path.write_text(text)
+
+    assert path.read_text() == text
+
+
+def test_what_was_written_down_reads_back() -> None:
+    """The golden bytes decode to the values they were made of; a log goes on from its rows."""
+    rows = (line.split("\t") for line in (HERE / "cluster.txt").read_text().splitlines())
+    golden = {name: bytes.fromhex(value) for name, value in rows}
+    disk = SimDisk()
+    prefix = "log row "
+    disk.write(
+        [
+            (bytes.fromhex(name.removeprefix(prefix)), value)
+            for name, value in golden.items()
+            if name.startswith(prefix)
+        ],
+        sync=True,
+    )
+    journal = Journal(disk, cache_bytes_max=2**16)
+    journal.load(applied=1)
+
+    assert membership.decode(golden["membership"]) == TWO
+    assert membership.decode(golden["nobody"]) == Membership()
+    assert manifests.decode(cbor2.loads(golden["manifest"])) == MANIFEST
+    assert (journal.term, journal.voted_for, journal.last) == (5, "n1", 3)
+    assert journal.read(2, count=1, bytes_max=100)[0] == (PAYLOAD + b"batch", 2, 5)
+    assert journal.memberships.newest == (3, TWO)
+
+
+def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
+    """It ends one field sooner."""
+    said = manifests.encode(MANIFEST)
+    assert isinstance(said, list)
+
+    assert manifests.decode(said[:-1]) == MANIFEST
+
+
+@pytest.mark.parametrize("later", [[], ["what a later release adds"]], ids=["now", "later"])
+def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> None:
+    """Its greetings written out, as a program that knows nothing of this one would say them."""
+    me = Identity(node_id="n1", cluster_id="c", incarnation=7, secret=b"s")
+    dialling = Dialling(me, "n2", session=3)
+    greeting = ["codeq-link", 1, 1, "c", "n1", "n2", b"n" * 32, 7, 3, "10.0.0.1:7000", *later]
+    assert [type(each) for each in cbor2.loads(dialling.hello())] == [
+        type(each) for each in greeting[:10]
+    ]
+    dialling._hello = cbor2.dumps(greeting)
+    accepting = Accepting(
+        Identity(node_id="n2", cluster_id="c", incarnation=8, secret=b"s"), {"n1"}, lambda *_: None
+    )
+    challenge, _ = accepting.receive(dialling.hello())
+    proof = dialling.receive(challenge)
+    assert isinstance(proof, bytes)
+    welcome, accepted = accepting.receive(proof)
+    dialled = dialling.receive(welcome)
+    assert isinstance(dialled, Session)
+    assert accepted is not None
+
+    assert cbor2.loads(challenge)[::2] == ["challenge", 1]
+    assert (dialled.version, accepted.version) == (1, 1)
+    assert (accepted.peer, accepted.address) == ("n1", "10.0.0.1:7000")
+    assert accepted.receive_key == dialled.send_key
+
+
+def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
+    """Its file as it was before there were levels and founders."""
+    with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1):
+        pass
+    file = tmp_path / "d" / "node.json"
+    known = msgspec.json.decode(file.read_bytes(), type=dict[str, object])
+    first = {"formatVersion": 1, "clusterId": "c", "nodeId": "n1", "shards": 1, "data": 9}
+    assert first.keys() < known.keys()
+    file.write_bytes(msgspec.json.encode(first | {"opened": 4}))
+    with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1) as again:
+        assert (again.data, again.incarnation & 0xFFFFFFFF) == (9, 5)

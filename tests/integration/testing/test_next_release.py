@@ -1,0 +1,47 @@
+"""Next release: it differs from this one in what it says it does, and reads all this one writes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.codec import entries
+from codeq_cluster.codec.entries import Entry, EntryInvalid
+from codeq_cluster.codec.levels import LEVEL as THIS_LEVEL
+from codeq_cluster.testing.next_release import ENTRY_VERSION, LEVEL, next_release
+
+ENTRY = Entry(epoch=3, ordinal=1, clock_ms=5, seq=6, mutations={b"key": b"value"})
+PROGRAM = """
+import sys
+from codeq_cluster.codec import entries, levels
+from codeq_cluster.wire.handshake import VERSIONS
+entry = entries.decode(bytes.fromhex(sys.argv[1]))
+written = [entries.encode(entry, level=level) for level in (levels.LEVEL - 1, levels.LEVEL)]
+assert all(entries.decode(each) == entry for each in written)
+print(levels.LEVEL, VERSIONS[1], *(each.hex() for each in written))
+"""
+
+
+def test_it_writes_its_own_entries_from_its_own_level_on(tmp_path: Path) -> None:
+    """Below that this release's, byte for byte; this one refuses the others by their version."""
+    ours = entries.encode(ENTRY, level=THIS_LEVEL)
+    where = next_release(tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM, ours.hex()],
+        cwd=where,
+        env={"PYTHONPATH": str(where)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    level, link, before, after = said.stdout.split()
+
+    assert (int(level), int(link)) == (LEVEL, 2)
+    assert LEVEL == THIS_LEVEL + 1
+    assert bytes.fromhex(before) == ours
+    assert bytes.fromhex(after)[0] == ENTRY_VERSION
+    with pytest.raises(EntryInvalid, match=f"version {ENTRY_VERSION:02x}, this release reads 01"):
+        entries.decode(bytes.fromhex(after))

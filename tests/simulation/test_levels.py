@@ -1,0 +1,107 @@
+"""Levels: newer formats are used once every node knows them, in whatever order things happen."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.errors import ReleaseTooOld
+from codeq_cluster.testing.sim_cluster import SimCluster
+from codeq_cluster.testing.sim_scenes import propose, settled
+
+NEXT = LEVEL + 1
+
+
+def run_release(cluster: SimCluster, node_id: str, level: int) -> None:
+    """Restart a node with another release, and wait until it is on record with that."""
+    cluster.crash(node_id)
+    cluster.levels[node_id] = level
+    cluster.start(node_id)
+
+    def known() -> bool:
+        cluster.knock(node_id)
+        member = cluster.members().of(node_id)
+        return member is not None and member.level == level
+
+    cluster.run_until(known)
+
+
+def upgraded() -> SimCluster:
+    """Return a cluster whose nodes all know the next formats, and use none of them."""
+    cluster = settled()
+    for node_id in cluster.ids:
+        run_release(cluster, node_id, NEXT)
+    return cluster
+
+
+def test_every_node_goes_by_the_level_that_was_raised() -> None:
+    """And after a restart of all; a leader's first entry after it may be of that level."""
+    cluster = upgraded()
+    cluster.run_until(lambda: cluster.use(NEXT))
+    propose(cluster, 10)
+    for node_id in cluster.ids:
+        cluster.crash(node_id)
+        cluster.start(node_id)
+    cluster.run(0.5)
+
+    assert [node.group.level for node in cluster.nodes.values()] == [NEXT] * 3
+
+
+def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
+    """Away or not."""
+    cluster = upgraded()
+    run_release(cluster, "B", LEVEL)
+    cluster.run(0.5)
+    assert not cluster.use(NEXT)
+    cluster.crash("B")
+    cluster.run(0.5)
+
+    assert not cluster.use(NEXT)
+    assert cluster.members().level == LEVEL
+
+
+def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
+    """Whoever asks it, by whatever way."""
+    cluster = upgraded()
+    cluster.run_until(lambda: cluster.use(NEXT))
+    cluster.run(0.5)
+    leader = cluster.leader()
+    assert leader is not None
+    group = cluster.nodes[leader].group
+    for level, reason in ((LEVEL, "never lowered"), (NEXT + 1, "does not know")):
+        wanted = replace(group.membership, level=level)
+        with pytest.raises(ValueError, match=reason):
+            group.change(wanted, lambda _done: None)
+
+    assert cluster.members().level == NEXT
+
+
+@pytest.mark.parametrize("persisted", [False, True], ids=["from its leader", "from its own log"])
+def test_a_node_of_an_earlier_release_stops_before_it_could_misread(persisted: bool) -> None:
+    """It comes back with the release of before after the level was raised without it."""
+    cluster = upgraded()
+    cluster.crash("C")
+    if persisted:
+        cluster.start("C")
+    cluster.run_until(lambda: cluster.use(NEXT))
+    propose(cluster, 10)
+    if persisted:
+        cluster.crash("C")
+    cluster.levels["C"] = LEVEL
+    cluster.expect_fatal = True
+    if persisted:
+        with pytest.raises(ReleaseTooOld, match="start this node with the release"):
+            cluster.start("C")
+        return
+    applied = len(cluster.values("A"))
+    cluster.start("C")
+    cluster.run_until(lambda: cluster.nodes["C"].fatal is not None)
+    fatal = cluster.nodes["C"].fatal
+    propose(cluster, 10, prefix="w")
+
+    assert isinstance(fatal, ReleaseTooOld)
+    assert f"formats of level {NEXT}, and this release knows those up to level {LEVEL}" in str(
+        fatal
+    )
+    assert len(cluster.values("A")) == applied + 10

@@ -1,0 +1,86 @@
+"""Leaders of an earlier release: what they do not know is refused at once, and nothing was done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from codeq_cluster.api.errors import from_failure
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.errors import LinkLost, MethodUnknown, OutcomeUnknown
+
+from .conftest import Shard, create
+
+pytestmark = pytest.mark.asyncio
+
+
+class Earlier:
+    """The link to a leader that knows no method; some calls break before its answer comes."""
+
+    def __init__(self, *, breaks: int = 0) -> None:
+        self.breaks = breaks
+        self.asked = 0
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Refuse, or break."""
+        del peer, body, timeout_s, topic
+        self.asked += 1
+        if self.asked <= self.breaks:
+            raise LinkLost("cut")
+        raise MethodUnknown(f"this release knows no method {method}")
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """Nothing waits."""
+
+
+def forwarder(shard: Shard, calls: Earlier) -> Forwarder:
+    """Return the shards of a node that has another leader."""
+    shard.log.depose("n2")
+    return Forwarder(
+        node_id="n1",
+        engines=[shard.engine],
+        calls=calls,
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+    )
+
+
+async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> None:
+    """Time would not change it; the caller hears that nothing was done."""
+    calls = Earlier()
+    with pytest.raises(MethodUnknown) as refused:
+        await forwarder(shard, calls).operate(
+            0, [create("t")], deadline=asyncio.get_running_loop().time() + 600
+        )
+    told = from_failure(refused.value)
+
+    assert calls.asked == 1
+    assert (told.status, told.code, told.retryable) == (503, "upgrade-under-way", True)
+    assert told.headers["X-Outcome"] == "not-applied"
+
+
+async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Shard) -> None:
+    """An earlier send was lost on the way: it may have reached a leader that knew it."""
+    calls = Earlier(breaks=1)
+    with pytest.raises(OutcomeUnknown):
+        await forwarder(shard, calls).operate(
+            0, [create("t")], deadline=asyncio.get_running_loop().time() + 0.2
+        )
+
+    assert calls.asked > 1
+
+
+async def test_a_method_of_a_later_release_is_refused_by_name(shard: Shard) -> None:
+    """Before its body is looked at, whatever that is."""
+    for body in (None, {"no": "trace"}, [0, []]):
+        with pytest.raises(MethodUnknown, match="knows no method consult"):
+            await forwarder(shard, Earlier()).serve("n2", "consult", body, 1.0)
