@@ -171,6 +171,8 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         ("\u0663", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
+    # Names that are the same whenever the tests are listed.
+    ids=["seconds", "for ever", "later", "earlier", "a word", "negative", "another digit", "none"],
 )
 async def test_a_target_can_ask_for_patience(
     header: str, at_least_s: float, at_most_s: float
