@@ -7,15 +7,34 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
+# Clusters of real processes whose times nobody looks at: a row of their own.
+_PATIENT = frozenset(
+    {
+        "test_artifacts.py",
+        "test_backups.py",
+        "test_callbacks.py",
+        "test_certificates.py",
+        "test_commands.py",
+        "test_damage.py",
+        "test_imports.py",
+        "test_operator_commands.py",
+        "test_runbooks.py",
+        "test_stories.py",
+        "test_upgrades.py",
+        "docker",
+    }
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests together, and the acceptance tests in one row.
+    """Keep a file's tests together, and the acceptance tests in two rows.
 
     What a file has set up once is not set up again by another process; and clusters of real
-    processes, whose times are looked at, do not run beside one another.
+    processes whose times are looked at do not run beside one another.
     """
     for item in items:
         place = item.path.relative_to(_HERE) if item.path.is_relative_to(_HERE) else item.path
-        group = "acceptance" if place.parts[0] == "acceptance" else str(place)
+        group = str(place)
+        if place.parts[0] == "acceptance":
+            group = "patient" if place.parts[1] in _PATIENT else "acceptance"
         item.add_marker(pytest.mark.xdist_group(group))
