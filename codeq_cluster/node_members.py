@@ -127,7 +127,7 @@ class NodeMembers:
         """Find out who forms the cluster, and be on record with it; for ever."""
         assert self._announcing is not None, "attach comes first"
         async with asyncio.TaskGroup() as tasks:
-            if self._directory.founding is None and not self._is_member():
+            if self._directory.founding is None and not self._members():
                 outcome = await self._founding.run()
                 log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
                 if outcome is Outcome.LATER:
@@ -144,12 +144,8 @@ class NodeMembers:
                 for status in (group.status() for group in self._groups)
             ),
             founding=codec.encode(founding) if founding is not None else b"",
-            member=self._is_member(),
             members=self._members(),
         )
-
-    def _is_member(self) -> bool:
-        return any(group.membership.members for group in self._groups)
 
     def _members(self) -> bytes:
         known = (group.membership for group in self._groups if group.membership.members)

@@ -42,7 +42,6 @@ class Standing(Struct, frozen=True, array_like=True, kw_only=True):
         peers: Ids of all nodes it was told of, itself included, ascending.
         states: Of its shards: empty ones, or what was restored.
         founding: Encoded; who founded the cluster as far as it knows, empty for nobody.
-        member: It has been let in by others.
         members: Encoded; who forms the cluster as far as it knows, empty for nobody.
     """
 
@@ -50,7 +49,6 @@ class Standing(Struct, frozen=True, array_like=True, kw_only=True):
     peers: tuple[str, ...]
     states: tuple[State, ...]
     founding: bytes = b""
-    member: bool = False
     members: bytes = b""
 
 
@@ -119,7 +117,7 @@ class Founding:
 
         Those of whom it came later may lose their data too, and begin anew with it.
         """
-        while not self._standing().member:
+        while not self._standing().members:
             await asyncio.sleep(LATER_PAUSE_S)
             if await self._round() is Outcome.FOUNDED:
                 return
@@ -178,7 +176,7 @@ def judge(
             if member is not None and member.data == mine.me.data:
                 return founding
             return Outcome.LATER
-    if any(standing.member for standing in others):
+    if any(standing.members for standing in others):
         return Outcome.LATER
     if {standing.me.id for standing in others} | {mine.me.id} != set(mine.peers):
         return "not all nodes answer"

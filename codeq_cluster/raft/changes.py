@@ -39,7 +39,7 @@ class Changes:
             raise ValueError(f"{self._node_id} leads: hand its leadership over first")
         if len(now ^ then) > 1 and self._rules.one_change_at_a_time:
             raise ValueError("at most one voter is added or removed at a time")
-        if self._rules.learners_first and then - now - _learners(self._electorate.membership):
+        if then - now - _learners(self._electorate.membership):
             raise ValueError("a node is a learner before it is a voter")
         if wanted.level < self._electorate.membership.level:
             raise ValueError("the level of the formats in use is never lowered")

@@ -31,7 +31,6 @@ class Rules:
         hold_for_snapshots: T5, keep what follows a snapshot while it travels.
         members_only: T2, D8, what a node says counts only on the data it was let in with.
         one_change_at_a_time: D6, no other membership before the last one is committed.
-        learners_first: D8, a node that lacks the log is no voter.
     """
 
     fresh_only: bool = True
@@ -55,7 +54,6 @@ class Rules:
     hold_for_snapshots: bool = True
     members_only: bool = True
     one_change_at_a_time: bool = True
-    learners_first: bool = True
 
 
 ALL_RULES = Rules()

@@ -101,7 +101,7 @@ def test_two_that_lost_their_data_wait_for_the_third() -> None:
 
 def test_a_node_among_members_that_were_let_in_came_later() -> None:
     """They know no founding, and are part of a cluster all the same."""
-    told = standing("n3", member=True)
+    told = standing("n3", members=codec.encode(FOUNDED))
 
     assert judge(standing("n1"), [standing("n2"), told], order=ORDER, level=1) is Outcome.LATER
 
@@ -183,7 +183,7 @@ async def test_a_disk_that_refuses_is_tried_again() -> None:
 async def test_a_node_that_came_later_hears_of_all_members() -> None:
     """Those it was not told of let it in, and it has to know them for that."""
     five = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 4, 5, 6)))
-    told = standing("n1", member=True, members=codec.encode(five))
+    told = standing("n1", members=codec.encode(five))
     node = Node(standing("n3", 93), {"n1": told})
 
     assert await node.founding().run() is Outcome.LATER
