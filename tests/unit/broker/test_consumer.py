@@ -20,22 +20,11 @@ from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
 from codeq_cluster.errors import NoLeader
 from codeq_cluster.testing.memory_store import MemoryShard
+from tests.unit.no_peers import NoPeers
 
 from .conftest import Shard, TestClock, make_shard
 
 pytestmark = pytest.mark.asyncio
-
-
-class _NoPeers:
-    """The link of a cluster of one: there is nobody to call."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        raise AssertionError((peer, method, body, timeout_s, topic))
-
-    def give_up(self, peer: str, topic: int) -> None:
-        """Nothing waits."""
 
 
 @dataclass
@@ -82,7 +71,7 @@ def desk() -> Desk:
     shards = Forwarder(
         node_id="n1",
         engines=[shard.engine],
-        calls=_NoPeers(),
+        calls=NoPeers(),
         snapshot=Snapshot,
         head=Head,
         depth=Depth,

@@ -12,6 +12,7 @@ from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import Nack, Submit
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
+from tests.unit.no_peers import NoPeers
 
 from .conftest import START_MS, Shard, claim, create
 
@@ -21,24 +22,12 @@ _TASKS = PAGE + 1
 _Act = Callable[[Operators], Awaitable[object]]
 
 
-class _NoPeers:
-    """The link of a cluster of one: there is nobody to call."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        raise AssertionError((peer, method, body, timeout_s, topic))
-
-    def give_up(self, peer: str, topic: int) -> None:
-        """Nothing waits."""
-
-
 def _operators(shard: Shard) -> Operators:
     return Operators(
         Forwarder(
             node_id="n1",
             engines=[shard.engine],
-            calls=_NoPeers(),
+            calls=NoPeers(),
             snapshot=Snapshot,
             head=Head,
             depth=Depth,

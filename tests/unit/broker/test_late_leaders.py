@@ -16,22 +16,11 @@ from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import PauseQueue, ResumeQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.testing.memory_store import MemoryShard
+from tests.unit.no_peers import NoPeers
 
 from .conftest import Shard, TestClock, create, make_shard
 
 pytestmark = pytest.mark.asyncio
-
-
-class _NoPeers:
-    """The link of a cluster of one: there is nobody to call."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        raise AssertionError((peer, method, body, timeout_s, topic))
-
-    def give_up(self, peer: str, topic: int) -> None:
-        """Nothing waits."""
 
 
 class _Apart(Forwarder):
@@ -49,7 +38,7 @@ def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
     shards = _Apart(
         node_id="n1",
         engines=[leader.engine],
-        calls=_NoPeers(),
+        calls=NoPeers(),
         snapshot=Snapshot,
         head=Head,
         depth=Depth,

@@ -12,9 +12,9 @@ from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.errors import OperationTooLarge
 from codeq_cluster.testing.memory_store import MemoryShard
+from tests.unit.no_peers import NoPeers
 
 from .conftest import TestClock, claim, create, make_shard
-from .test_consumer import _NoPeers
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,7 +41,7 @@ async def test_one_that_is_too_large_says_nothing_of_the_others(largest: int) ->
     shards = Forwarder(
         node_id="n1",
         engines=[shard.engine],
-        calls=_NoPeers(),
+        calls=NoPeers(),
         snapshot=Snapshot,
         head=Head,
         depth=Depth,

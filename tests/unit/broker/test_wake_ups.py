@@ -19,9 +19,9 @@ from codeq_cluster.broker.waiters import Ticket, Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import PauseQueue, PutTopic, Submit
 from codeq_cluster.core.outcomes import Claimed
+from tests.unit.no_peers import NoPeers
 
 from .conftest import Shard, claim, create
-from .test_consumer import _NoPeers
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,7 +62,7 @@ def office(shard: Shard) -> Office:
     shards = Forwarder(
         node_id="n1",
         engines=[shard.engine],
-        calls=_NoPeers(),
+        calls=NoPeers(),
         snapshot=Snapshot,
         head=Head,
         depth=Depth,

@@ -12,6 +12,7 @@ from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import NoLeader
+from tests.unit.no_peers import NoPeers
 
 FAR_S = 3600.0
 
@@ -28,19 +29,6 @@ class Replica:
     async def operate(self, operations: object) -> list[Outcome]:
         """Nobody asks it."""
         raise AssertionError(operations)
-
-
-class NoPeers:
-    """A link that nobody is to use."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Nobody is called."""
-        raise AssertionError((peer, method, body, timeout_s, topic))
-
-    def give_up(self, peer: str, topic: int) -> None:
-        """Nothing waits."""
 
 
 def forwarder(is_out: Callable[[int], bool]) -> Forwarder:
