@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import random
 import signal
 import socket
@@ -10,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +42,8 @@ LOG_TAIL_LINES = 60
 # Below the kernel's range of ephemeral ports: a port of a killed node must still be free when the
 # node comes back, and an outgoing connection may not have taken it meanwhile.
 PORTS = range(20_000, 32_000)
+PORTS_CLAIMED_MAX = 200
+_claims: deque[socket.socket] = deque()
 
 _SCOPES = ("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result")
 
@@ -94,20 +98,47 @@ async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` distinct TCP ports nobody listens on at 127.0.0.1."""
+    """Return `count` distinct TCP ports nobody listens on at 127.0.0.1, nor is about to.
+
+    A port stays this process's until it has asked for `PORTS_CLAIMED_MAX` others: what other
+    processes that run tests find is never what this one was told and has not bound yet.
+    """
     found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            # As the nodes bind: a connection of an earlier process in TIME_WAIT is no obstacle.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    # Not the shared generator: processes that seed it alike would look in the same order.
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if not claim_port(port):
+            continue
         found.append(port)
         if len(found) == count:
             return found
     raise ClusterError(f"no {count} free ports in {PORTS}")
+
+
+def claim_port(port: int) -> bool:
+    """Return whether a TCP port at 127.0.0.1 is free and now this process's.
+
+    It is taken by the UDP port of the same number, which nobody here uses otherwise.
+    """
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with socket.socket() as probe:
+        # As the nodes bind: a connection of an earlier process in TIME_WAIT is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            claim.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            return False
+    if len(_claims) == PORTS_CLAIMED_MAX:
+        _claims.popleft().close()
+    _claims.append(claim)
+    return True
+
+
+@atexit.register
+def _let_ports_go() -> None:
+    for claim in _claims:
+        claim.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

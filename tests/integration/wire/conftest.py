@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,6 +10,7 @@ from typing import Self
 import pytest
 
 from codeq_cluster.settings import LinkSettings
+from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
@@ -31,14 +31,6 @@ SETTINGS = LinkSettings(
     silence_ms_max=250,
     unknown_connections_max=4,
 )
-
-
-def free_port() -> int:
-    """Return a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def eventually(claim: Callable[[], object]) -> None:
@@ -121,7 +113,7 @@ class Nodes:
 
     def make(self, *ids: str, settings: LinkSettings = SETTINGS) -> list[Node]:
         """Return nodes, not started, each a peer of all others."""
-        nodes = [Node(id=node_id, port=free_port(), settings=settings) for node_id in ids]
+        nodes = [Node(id=node_id, port=free_ports(1)[0], settings=settings) for node_id in ids]
         for node in nodes:
             node.peers = {peer.id: peer.address for peer in nodes if peer is not node}
         self.all += nodes
@@ -168,7 +160,7 @@ class Wire:
     """
 
     def __init__(self, target: int) -> None:
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.said: list[bytearray] = []
         self.frozen = False
         self._target = target

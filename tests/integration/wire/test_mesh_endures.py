@@ -10,28 +10,18 @@ from dataclasses import replace
 import pytest
 
 from codeq_cluster.errors import PeerUnreachable
+from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Identity
 from codeq_cluster.wire.messages import PING, raft_body, request_body
 
-from .conftest import (
-    SECRET,
-    SETTINGS,
-    HandMadePeer,
-    Join,
-    Node,
-    Nodes,
-    Wire,
-    eventually,
-    free_port,
-    joined,
-)
+from .conftest import SECRET, SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, joined
 
 
 async def lone(nodes: Nodes, **settings: int) -> Node:
     """Return node n2, started, whose peers n1 and n3 are made by hand or not there."""
     (node,) = nodes.make("n2", settings=replace(SETTINGS, **settings))
-    node.peers = {"n1": f"127.0.0.1:{free_port()}", "n3": f"127.0.0.1:{free_port()}"}
+    node.peers = {"n1": f"127.0.0.1:{free_ports(1)[0]}", "n3": f"127.0.0.1:{free_ports(1)[0]}"}
     await node.start()
     return node
 
@@ -297,7 +287,7 @@ async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
 ) -> None:
     """Two nodes that cannot talk to each other do not keep each other busy."""
     (one,) = nodes.make("n1")
-    one.peers = {"n2": f"127.0.0.1:{free_port()}"}
+    one.peers = {"n2": f"127.0.0.1:{free_ports(1)[0]}"}
     two = Identity(node_id="n2", cluster_id="c", incarnation=1, secret=SECRET)
     greeted: list[float] = []
 

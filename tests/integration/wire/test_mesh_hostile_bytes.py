@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codeq_cluster.settings import LinkSettings
+from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import plain_frame
 from codeq_cluster.wire.messages import PING, raft_body
 
-from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually, free_port
+from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually
 
 # Nothing here may end because of time but what is silent: 2 s is long on a busy machine.
 PATIENT: LinkSettings = replace(SETTINGS, handshake_timeout_ms=2000, silence_ms_max=60_000)
@@ -63,7 +64,7 @@ def drawn(strategy: st.SearchStrategy[bytes], count: int) -> list[bytes]:
 async def lone(nodes: Nodes) -> Node:
     """Return node n2, started, whose peers are made by hand."""
     (node,) = nodes.make("n2", settings=PATIENT)
-    node.peers = {"n1": f"127.0.0.1:{free_port()}", "n3": f"127.0.0.1:{free_port()}"}
+    node.peers = {"n1": f"127.0.0.1:{free_ports(1)[0]}", "n3": f"127.0.0.1:{free_ports(1)[0]}"}
     await node.start()
     return node
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from codeq_cluster.cli.dev.directory import locked, prepare, published
 from codeq_cluster.cli.dev.plan import PlannedNode, plan
 from codeq_cluster.cli.dev.supervisor import Supervisor
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.testing.cluster import free_ports, until
+from codeq_cluster.testing.cluster import claim_port, free_ports, until
 
 _WITHIN_S = 60.0
 
@@ -27,13 +26,9 @@ def _planned(directory: Path, nodes: int) -> tuple[PlannedNode, ...]:
     """Lay out nodes on ports that are free now."""
     for base in free_ports(50):
         planned = plan(directory, nodes=nodes, port_base=base)
-        try:
-            for port in (port for node in planned for port in (node.port, node.link_port)):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return planned
+        ports = {port for node in planned for port in (node.port, node.link_port)}
+        if all(claim_port(port) for port in ports - {base}):
+            return planned
     pytest.fail("no free ports in a row")
 
 
