@@ -619,6 +619,8 @@ class Node:
             incarnation=directory.incarnation,
             address=self._members.me.link,
             recognises=self._members.recognises,
+            welcomes=lambda: not self._members.founded,
+            on_stranger=self._members.called,
             certificates=self._link_tls,
             on_raft=on_raft,
             on_up=on_up,
@@ -687,7 +689,7 @@ class Node:
         if refused := self._refused():
             return refused
         if not members.members:
-            return f"shard {shard} does not know its members yet"
+            return self._members.waits_for() or f"shard {shard} does not know its members yet"
         if members.of(me) is None:
             return f"shard {shard}: {me} is no member of this cluster"
         return f"shard {shard} is being copied to this node"

@@ -70,6 +70,7 @@ class NodeMembers:
             level=LEVEL,
             found=self._found,
             heard=self._hear,
+            callers=lambda: list(self._heard),
         )
         self._announcing = Announcing(
             me=self.me, groups=self._groups, members=self.members, peers=self._connected
@@ -106,6 +107,27 @@ class NodeMembers:
             return True
         return self._mesh is None or self._mesh.data_at(peer) not in known
 
+    def called(self, peer: str, address: str) -> None:
+        """Note who has proved to be of the cluster, and where it says to be reached.
+
+        A node that knows of no cluster has nobody else to learn of one from, when its
+        configuration names only nodes that are gone.
+        """
+        if not self.founded and address and len(self._heard) < codec.MEMBERS_MAX:
+            self._heard.setdefault(peer, Member(id=peer, link=address))
+            self.changed()
+
+    @property
+    def founded(self) -> bool:
+        """Tell whether this node knows who forms the cluster."""
+        return self._directory.founding is not None or bool(self._members())
+
+    def waits_for(self) -> str:
+        """Return what this node waits for before it is part of a cluster, for the operator."""
+        if self._announcing is None:
+            return ""
+        return self._founding.waits_for or self._announcing.refused
+
     def unknown_to(self) -> list[str]:
         """Return the nodes that say that this one is no member."""
         return self._mesh.unknown_to() if self._mesh is not None else []
@@ -127,7 +149,7 @@ class NodeMembers:
         """Find out who forms the cluster, and be on record with it; for ever."""
         assert self._announcing is not None, "attach comes first"
         async with asyncio.TaskGroup() as tasks:
-            if self._directory.founding is None and not self._members():
+            if not self.founded:
                 outcome = await self._founding.run()
                 log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
                 if outcome is Outcome.LATER:

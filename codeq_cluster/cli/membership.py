@@ -22,7 +22,10 @@ def add(verbs: Verbs) -> None:
         "join",
         help="let a node come in",
         description="Let a node come in: as a learner, and as a voter as soon as it holds the log. "
-        "Start it with its own id, address and an empty data directory, before or after this.",
+        "Start it with its own id, address and an empty data directory, before or after this, and "
+        "in its raft.peers itself and at least one node that is there: one that names itself alone "
+        "begins a new cluster of its own, which joins no other; to let it in after all, stop it "
+        "and empty its data directory.",
     )
     _name(join, "node", "its id")
     _addresses(join)
@@ -180,7 +183,8 @@ async def _lacks(operator: Operator, node_id: str) -> str:
         return f"{node_id} does not vote yet; it will once it holds the log"
     return (
         f"no node {node_id} is connected at {node.get('addr')}: it will vote once it is started; "
-        "its log and /readyz say what keeps it"
+        "its log and /readyz say what keeps it; if it is ready, it was started with itself alone "
+        "in raft.peers, and has begun a cluster of its own: empty its data directory"
     )
 
 

@@ -30,6 +30,9 @@ class Announcing:
         groups: Of this node, in the order of shards.
         members: Asks their leaders.
         peers: Returns the nodes that are connected.
+
+    Attributes:
+        refused: Why this node was not let in the last time it asked; empty once it is.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Announcing:
         self._peers = peers
         self._changed = asyncio.Event()
         self._told: set[str] = set()
+        self.refused = ""
 
     def changed(self) -> None:
         """Note that a group's membership is another."""
@@ -59,6 +63,7 @@ class Announcing:
             unknown = [shard for shard in range(len(self._groups)) if not self._on_record(shard)]
             if not unknown:
                 self._told.clear()
+                self.refused = ""
                 pause_s = PAUSE_S
                 await self._changed.wait()
                 continue
@@ -106,6 +111,7 @@ class Announcing:
         raise failure or CodeqError("no node of the cluster is connected")
 
     def _tell(self, reason: str) -> None:
+        self.refused = reason
         if reason not in self._told:
             self._told.add(reason)
             log.warning("not let in", extra={"node": self._me.id, "reason": reason})

@@ -79,6 +79,11 @@ class Founding:
         found: Writes down who founds the cluster, durably, and begins.
         heard: Told who forms a cluster that this node is not yet part of: some of them it may
             know nothing of, and they let it in.
+        callers: Returns who has proved to be of the cluster without being one of `order`. They
+            are asked whether there is a cluster, and are no part of a new one.
+
+    Attributes:
+        waits_for: What keeps this node from beginning, for the operator; empty for nothing.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Founding:
         level: int,
         found: Callable[[Membership], None],
         heard: Callable[[Membership], None],
+        callers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._standing = standing
         self._order = order
@@ -97,7 +103,9 @@ class Founding:
         self._level = level
         self._found = found
         self._heard = heard
+        self._callers = callers
         self._rounds = 0
+        self.waits_for = ""
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Tell a peer what this node is."""
@@ -126,12 +134,19 @@ class Founding:
         """Ask everybody once; return what came of it, or what this node waits for."""
         mine = self._standing()
         others = [peer for peer in mine.peers if peer != mine.me.id]
-        said = await asyncio.gather(*map(self._ask, others))
-        known = [standing for standing in said if standing is not None]
+        callers = [peer for peer in self._callers() if peer not in mine.peers]
+        said = await asyncio.gather(*map(self._ask, [*others, *callers]))
+        known = [
+            standing
+            for standing in said
+            if standing is not None and (standing.me.id in others or _belongs(standing))
+        ]
         found = self._judged(mine, known)
+        self.waits_for = ""
         if isinstance(found, str):
+            missing = [peer for peer, answer in zip(others, said, strict=False) if not answer]
+            self.waits_for = _waits(mine.me.id, found, missing)
             if self._rounds % _TELL_EVERY == 0:
-                missing = [peer for peer, answer in zip(others, said, strict=True) if not answer]
                 log.info(
                     "waiting to begin: a new cluster begins when all its nodes are there",
                     extra={"missing": missing, "reason": found},
@@ -158,6 +173,19 @@ class Founding:
             return msgspec.convert(said, Standing, builtin_types=(bytes,))
         except (CodeqError, ValueError):
             return None
+
+
+def _belongs(standing: Standing) -> bool:
+    return bool(standing.founding or standing.members)
+
+
+def _waits(me: str, found: str, missing: Sequence[str]) -> str:
+    names = f": {', '.join(missing)}" if missing else ""
+    return (
+        f"{me} waits to begin: {found}{names}; a new cluster begins when all nodes of raft.peers "
+        "are there; for one that there is, name nodes there that run, and let this one in with "
+        f"`cluster join {me}`"
+    )
 
 
 def judge(

@@ -119,7 +119,8 @@ _RAFT = (
         "raft.peers",
         "RAFT_PEERS",
         each(ADDRESS),
-        "link address of every first node, this one included; without it, a cluster of one",
+        "link address of every first node, or of nodes that are there, and of this one; without "
+        "it, a cluster of one",
         "peers",
     ),
     Key(

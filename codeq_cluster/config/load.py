@@ -165,6 +165,13 @@ def _settings(values: _Values) -> NodeSettings:
 def _addresses(values: _Values) -> dict[str, object]:
     """Find this node's id, where it listens and every peer."""
     links = values.table("raft.peers")
+    if not links and "clusterSecret" in values:
+        # It is to meet others, and would begin a cluster of its own, which then can never join.
+        raise values.refuse(
+            "raft.peers",
+            "with clusterSecret, this node and those it is to meet; it alone for a new cluster of "
+            "one node",
+        )
     if not links:
         node_id = values.text("raft.selfId", _NAMED_DEFAULTS["node_id"])
         links = {node_id: values.text("raft.bindAddr", _DEFAULT_LINK)}

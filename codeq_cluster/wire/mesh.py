@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from enum import Enum
 from typing import Final
 
@@ -48,6 +48,16 @@ _FLAPS_MAX: Final = 3
 _FAREWELL_S: Final = 0.25
 
 
+class _Anybody(Container[str]):
+    """Every name; whoever has it must prove itself all the same."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_ANYBODY: Final = _Anybody()
+
+
 class _Missed(Enum):
     """Why a dialled connection did not come about."""
 
@@ -85,6 +95,8 @@ class Mesh:
         on_down: Callable[[str, bool], None],
         serve: Serve,
         recognises: Callable[[str, int], bool] = lambda peer, incarnation: True,  # noqa: ARG005
+        welcomes: Callable[[], bool] = lambda: False,
+        on_stranger: Callable[[str, str], None] = lambda peer, address: None,  # noqa: ARG005
         certificates: Certificates[LinkContexts] | None = None,
     ) -> None:
         """Prepare; nothing happens before `start`.
@@ -105,6 +117,10 @@ class Mesh:
                 whether the peer's machine refuses a new one at once (its process has ended).
             recognises: Tells whether (peer, incarnation) may connect; False for one that proved
                 itself, on other data than a node of its id that is connected.
+            welcomes: Tells whether a node that is no peer may connect, since this one does not
+                know its peers yet.
+            on_stranger: Takes such a node once it has proved itself, and where it says that it is
+                reached; it is let in if `know` has been told of it on return.
             certificates: What both ends of every connection prove themselves with, beside the
                 secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
@@ -133,6 +149,8 @@ class Mesh:
         self._on_up = on_up
         self._on_down = on_down
         self._recognises = recognises
+        self._welcomes = welcomes
+        self._on_stranger = on_stranger
         self._certificates = certificates
         self._tally = Tally()
         self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
@@ -308,7 +326,9 @@ class Mesh:
 
     def _accept(self) -> Inbound:
         return Inbound(
-            Accepting(self._identity, self._peers, self._objection),
+            Accepting(
+                self._identity, _ANYBODY if self._welcomes() else self._peers, self._objection
+            ),
             settings=self._settings,
             tally=self._tally,
             channel=self._channel(accepting=True),
@@ -337,6 +357,8 @@ class Mesh:
         del self._unknown[connection]
         session = connection.session
         assert session is not None
+        if session.peer not in self._peers and self._welcomes():
+            self._on_stranger(session.peer, session.address)
         if session.peer not in self._peers:
             connection.abort()  # Forgotten since its first greeting.
             return

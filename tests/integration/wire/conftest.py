@@ -59,6 +59,8 @@ class Node:
     incarnation: int = 1
     serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
     recognises: Callable[[str, int], bool] = lambda peer, incarnation: True
+    welcomes: Callable[[], bool] = lambda: False
+    on_stranger: Callable[[str, str], None] = lambda peer, address: None
     certificates: Certificates[LinkContexts] | None = None
     received: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
     events: list[tuple[str, ...]] = field(default_factory=list)
@@ -81,7 +83,10 @@ class Node:
                 ("down", peer, "refused" if refused else "lost")
             ),
             serve=self.serve,
+            address=self.address,
             recognises=self.recognises,
+            welcomes=self.welcomes,
+            on_stranger=self.on_stranger,
             certificates=self.certificates,
         )
         await self.mesh.start()

@@ -64,6 +64,38 @@ async def test_who_is_no_peer_stays_out(
     assert {} == two.running._inbound
 
 
+async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_calls(
+    nodes: Nodes,
+) -> None:
+    """Of those that prove themselves; each is a peer from then on if its owner says so."""
+    one, two, guess, unwanted = nodes.make("n1", "n2", "n3", "n4")
+    two.peers = {}
+    guess.secret = b"guess"
+    called: dict[str, str] = {}
+
+    def note(peer: str, address: str) -> None:
+        called[peer] = address
+        if peer == "n1":
+            two.peers = {"n1": address}
+            two.running.know(two.peers)
+
+    knows = False
+    two.welcomes, two.on_stranger = (lambda: not knows), note
+    for node in (one, guess, unwanted):
+        node.peers = {"n2": two.address}
+    for node in (two, one, guess, unwanted):
+        await node.start()
+    await joined(one, two)
+    await eventually(lambda: "n4" in called)
+    await eventually(lambda: refused(two, "proof"))
+    knows = True
+    await eventually(lambda: refused(two, "stranger"))
+
+    assert called == {"n1": one.address, "n4": unwanted.address}
+    assert set(two.running._inbound) == {"n1"}
+    assert ("up", "n2") not in guess.events
+
+
 async def test_a_recorded_session_cannot_be_played_again(nodes: Nodes) -> None:
     """Every byte of an honest session, sent once more, delivers nothing."""
     one, two = nodes.make("n1", "n2")

@@ -31,6 +31,8 @@ def _found(directory: Path, **flags: str) -> dict[str, Finding]:
         flags={
             "persistenceConfig.path": str(directory / "data"),
             "clusterSecret": "a-secret-of-this-test-and-of-no-cluster",
+            "raft.selfId": "n1",
+            "raft.peers": "n1=127.0.0.1:18080",
             "auth.producer": '[{"kind":"static","tokens":[{"token":"t"}]}]',
             "allowProducerAsWorker": "true",
             **names,

@@ -85,7 +85,7 @@ class Cluster:
         )
 
 
-async def announced(cluster: Cluster, until: Callable[[], bool]) -> Announcing:
+async def announced(cluster: Cluster, until: Callable[[Announcing], bool]) -> Announcing:
     """Let a node announce itself until something holds."""
     announcing = Announcing(
         me=ME, groups=cluster.groups, members=cluster, peers=lambda: cluster.peers
@@ -93,7 +93,7 @@ async def announced(cluster: Cluster, until: Callable[[], bool]) -> Announcing:
     async with asyncio.timeout(10):
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(announcing.run())
-            while not until():  # noqa: ASYNC110, nothing tells of it
+            while not until(announcing):  # noqa: ASYNC110, nothing tells of it
                 await asyncio.sleep(0)
             running.cancel()
     return announcing
@@ -111,7 +111,7 @@ async def test_a_node_on_record_as_it_is_says_nothing() -> None:
     known = LOST.with_member(ME)
     cluster = Cluster([Group(known), Group(known)], [known, known])
 
-    await announced(cluster, lambda: True)
+    await announced(cluster, lambda _: True)
 
     assert cluster.asked == []
 
@@ -120,7 +120,7 @@ async def test_a_node_without_a_log_asks_by_way_of_whoever_is_there() -> None:
     """One after another, for every shard."""
     cluster = Cluster([Group(Membership()), Group(Membership())], [LOST, LOST], away={"n1"})
 
-    await announced(cluster, lambda: on_record(cluster))
+    await announced(cluster, lambda _: on_record(cluster))
 
     assert cluster.asked == [("n3", 0), ("n3", 1)]
 
@@ -130,7 +130,7 @@ async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -
     moved = LOST.with_member(Member(id="n2", data=22, link="old:1", http="http://h2"))
     cluster = Cluster([Group(LOST.with_member(ME)), Group(moved)], [LOST, moved])
 
-    await announced(cluster, lambda: cluster.groups[1].membership.of("n2") == ME)
+    await announced(cluster, lambda _: cluster.groups[1].membership.of("n2") == ME)
 
     assert cluster.asked == [("leader", 1)]
 
@@ -140,8 +140,25 @@ async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     nobody = Membership(members=(Member(id="n1", data=1),))
     cluster = Cluster([Group(Membership())], [nobody])
 
-    await announced(cluster, lambda: len(cluster.asked) >= 3)
+    await announced(cluster, lambda _: len(cluster.asked) >= 3)
 
     told = [record for record in caplog.records if record.message == "not let in"]
     assert len(told) == 1
     assert "cluster join n2" in str(vars(told[0])["reason"])
+
+
+async def test_why_a_node_was_refused_is_known_until_it_is_let_in() -> None:
+    """For `/readyz`."""
+    cluster = Cluster([Group(Membership())], [Membership(members=(Member(id="n1", data=1),))])
+    refused = []
+
+    def let_in(announcing: Announcing) -> bool:
+        if announcing.refused:
+            refused.append(announcing.refused)
+            cluster.there = [LOST]
+            announcing.changed()
+        return bool(refused) and not announcing.refused
+
+    await announced(cluster, let_in)
+
+    assert "cluster join n2" in refused[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
@@ -125,6 +126,7 @@ class Node:
     founded: list[Membership] = field(default_factory=list)
     heard: list[Membership] = field(default_factory=list)
     asked: int = 0
+    callers: tuple[str, ...] = ()
 
     def founding(self) -> Founding:
         """Return its part."""
@@ -135,6 +137,7 @@ class Node:
             level=1,
             found=self.found,
             heard=self.heard.append,
+            callers=lambda: self.callers,
         )
 
     def found(self, membership: Membership) -> None:
@@ -204,3 +207,47 @@ async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too(
     [begun] = node.founded
     assert begun.of("n3") == node.mine.me
     assert node.asked > 6
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_calls() -> None:
+    """Those in its configuration are gone; who has proved to be of the cluster tells it."""
+    told = standing("n8", founding=codec.encode(FOUNDED))
+    node = Node(standing("n2", 92), {"n8": told}, callers=("n8",))
+
+    assert await node.founding().run() is Outcome.LATER
+
+    assert node.founded == []
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
+    """It waits to be let in itself; who begins is as configured."""
+    node = Node(
+        standing("n1"),
+        {"n2": standing("n2"), "n3": standing("n3"), "n8": standing("n8", 8)},
+        callers=("n8",),
+    )
+
+    assert await node.founding().run() is Outcome.FOUNDED
+
+    assert node.founded == [FOUNDED]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
+    """Until it need not wait any more."""
+    node = Node(standing("n1"), {"n2": standing("n2")})
+    founding = node.founding()
+    running = asyncio.create_task(founding.run())
+    async with asyncio.timeout(10):
+        while not founding.waits_for:  # noqa: ASYNC110, nothing tells of it
+            await asyncio.sleep(0)
+        waited_for = founding.waits_for
+        node.others["n3"] = standing("n3")
+        await running
+
+    assert "not all nodes answer: n3;" in waited_for
+    assert "raft.peers" in waited_for
+    assert "`cluster join n1`" in waited_for
+    assert not founding.waits_for

@@ -225,6 +225,12 @@ def test_a_node_without_peers_is_a_cluster_of_one() -> None:
     assert one.cluster_secret != other.cluster_secret
 
 
+def test_a_node_that_is_to_meet_others_begins_no_cluster_of_its_own() -> None:
+    """A secret is for others; who they are, or that there are none, has to be said."""
+    assert "raft.peers" in _refusal({"CLUSTER_SECRET": _SECRET})
+    assert "raft.peers" in _refusal({"RAFT_SELF_ID": "n4", "CLUSTER_SECRET": _SECRET})
+
+
 def test_an_ipv6_peer_stands_in_brackets() -> None:
     """Its URL keeps the brackets that its host loses."""
     settings = _load(
@@ -375,11 +381,12 @@ def test_an_unknown_flag_is_refused() -> None:
 def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
     """By variable, by key and by flag; its last line break is no part of it."""
     path = str(_file(tmp_path, f"{_SECRET}\n", "secret"))
+    alone = {"RAFT_SELF_ID": "n1", "RAFT_PEERS": "n1=h:1"}
     by_key = _file(tmp_path, f"clusterSecretFile: {path}\n")
 
-    assert _load({"CLUSTER_SECRET_FILE": path}).settings.cluster_secret == _SECRET
-    assert _load(None, by_key).settings.cluster_secret == _SECRET
-    assert _load(None, None, {"clusterSecretFile": path}).settings.cluster_secret == _SECRET
+    assert _load({**alone, "CLUSTER_SECRET_FILE": path}).settings.cluster_secret == _SECRET
+    assert _load(alone, by_key).settings.cluster_secret == _SECRET
+    assert _load(alone, None, {"clusterSecretFile": path}).settings.cluster_secret == _SECRET
     assert "one of them" in _refusal({"CLUSTER_SECRET_FILE": path, "CLUSTER_SECRET": _SECRET})
     assert "readable file" in _refusal({"CLUSTER_SECRET_FILE": str(tmp_path / "none")})
 
@@ -391,6 +398,8 @@ def test_no_secret_is_ever_shown() -> None:
     signing, previous = "signs-what-is-sent", "signed-what-was-sent"
     loaded = _load(
         {
+            "RAFT_PEERS": "n1=h:1",
+            "RAFT_SELF_ID": "n1",
             "CLUSTER_SECRET": _SECRET,
             "AUTH_PRODUCER": json.dumps(provider),
             "WEBHOOK_HMAC_SECRET": signing,

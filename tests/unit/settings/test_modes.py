@@ -14,6 +14,8 @@ _LEAST: Mapping[str, str] = {
     "AUTH_PRODUCER": '[{"kind":"static","tokens":[{"token":"t","subject":"s"}]}]',
     "AUTH_WORKER": '[{"kind":"static","tokens":[{"token":"w","subject":"s"}]}]',
     "CLUSTER_SECRET": "0123456789abcdef",
+    "RAFT_SELF_ID": "n1",
+    "RAFT_PEERS": "n1=127.0.0.1:18080",
 }
 
 

@@ -1,0 +1,108 @@
+"""Three nodes on one loop, over real sockets: one of them has lost something, the others serve."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
+from codeq_cluster.testing.cluster import free_ports
+from tests.integration.http.client import DEADLINE_S, Client, single
+
+NAMES = ("n1", "n2", "n3")
+
+
+@dataclass
+class Nodes:
+    """Nodes by their id, each with how it is configured."""
+
+    settings: dict[str, NodeSettings]
+    running: dict[str, Node] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)
+
+    async def start(self, name: str, **changed: object) -> Client:
+        """Start a node, configured as before but for what is named."""
+        node = Node(replace(self.settings[name], **changed))  # type: ignore[arg-type]
+        await node.start()
+        self.running[name] = node
+        self.clients[name] = Client(node.port)
+        return self.clients[name]
+
+    async def stop(self, name: str) -> None:
+        """Stop a node, and let its clients' connections go."""
+        for writer in self.clients.pop(name).open:
+            writer.close()
+        await self.running.pop(name).stop()
+
+    async def ready(self, *names: str) -> None:
+        """Wait until nodes are ready."""
+        for name in names:
+            await self.says(name, lambda missing: not missing)
+
+    async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until what a node's `/readyz` misses is as wanted; return that."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                told = (await self.clients[name].get("/readyz")).json
+                missing = [str(line) for line in told.get("missing", [])]  # type: ignore[attr-defined]
+                if holds(missing):
+                    return missing
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """Run three nodes of two shards until the end of the test."""
+    ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+    made = Nodes(
+        {
+            name: replace(
+                single(tmp_path / name, LimitSettings()),
+                node_id=name,
+                peers=_peers(ports),
+                link_port=ports[name],
+            )
+            for name in NAMES
+        }
+    )
+    for name in NAMES:
+        await made.start(name)
+    await made.ready(*NAMES)
+    yield made
+    async with contextlib.AsyncExitStack() as stack:
+        for name in list(made.running):
+            stack.push_async_callback(made.stop, name)
+
+
+def _peers(ports: Mapping[str, int]) -> tuple[PeerAddress, ...]:
+    return tuple(
+        PeerAddress(id=name, link=f"127.0.0.1:{port}", http=f"http://{name}")
+        for name, port in ports.items()
+    )
+
+
+async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is_found(
+    nodes: Nodes,
+) -> None:
+    """By the members, which still know where it is; `/readyz` says for whom it waits meanwhile."""
+    own = next(peer for peer in nodes.settings["n2"].peers if peer.id == "n2")
+    gone = _peers(dict(zip(("n8", "n9"), free_ports(2), strict=True)))
+    for name in NAMES:
+        await nodes.stop(name)
+    shutil.rmtree(nodes.settings["n2"].data_dir)
+    await nodes.start("n2", peers=(own, *gone))
+    waits = await nodes.says("n2", lambda missing: "n8, n9" in str(missing))
+    await nodes.start("n1")
+    await nodes.start("n3")
+    await nodes.ready(*NAMES)
+
+    assert len(waits) == 1
+    assert "raft.peers" in waits[0]
+    assert "`cluster join n2`" in waits[0]
+    assert await nodes.clients["n2"].create("found")
