@@ -7,6 +7,7 @@ to its peers it is a node that is away. What it comes back with is what the disk
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections import Counter
@@ -21,14 +22,18 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFa
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5  # At 100 MB/s of writes a fifth of the default reserve.
+# Stores are opened anew on a disk that has just taken a write, so trying again is cheap.
 _PAUSE_S = 1.0
-_PAUSE_S_MAX = 30.0
+_PAUSE_S_MAX = 4.0
 _STEADY_S = 60.0  # A replica that has worked for so long has got over its last failure.
-# Failures in a row, for another reason than want of room, before an operator has to look.
-_FAILURES_MAX = 5
+# Failures in a row, for another reason than want of room, before an operator has to look: about
+# half a minute of them.
+_FAILURES_MAX = 10
 # A state that has to be made anew again and again is not made right by another time.
 _RESEEDS_MAX = 3
 _RESEEDS_S = 600.0
+_PROBE = "probe"
+_PROBE_BYTES = 2**16
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -77,6 +82,10 @@ class Outages:
         hand_over: Gives the leaderships away while the disk still works; bounded.
         fatal: Called with (shard, error) for what is no failure of the disk; does not return.
         free_bytes: Asked in a thread; raises OSError.
+        probe: Called in a thread before stores are opened anew; raises OSError when the disk takes
+            no writes.
+        told: Called when a replica has gone out: whoever waits for what it applies has to look
+            elsewhere.
         rest: Waits some seconds.
     """
 
@@ -89,6 +98,8 @@ class Outages:
         hand_over: Callable[[], Awaitable[None]],
         fatal: Callable[[int, BaseException], None],
         free_bytes: Callable[[Path], int] | None = None,
+        probe: Callable[[Path], None] | None = None,
+        told: Callable[[], None] = lambda: None,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._replicas = replicas
@@ -97,6 +108,8 @@ class Outages:
         self._hand_over = hand_over
         self._fatal = fatal
         self._ask_free = free_bytes or free_bytes_of
+        self._probe = probe or take_a_write
+        self._told = told
         self._rest = rest
         self._low = False
         self._alarm: int | None = None
@@ -199,7 +212,7 @@ class Outages:
                 f"store.minFreeBytes is {_mib(self._min_free_bytes)} MiB"
             )
             await self._withdraw(Outage(Reason.DISK_FULL, text))
-        elif asyncio.get_running_loop().time() >= self._retry_at:
+        elif self._resting and asyncio.get_running_loop().time() >= self._retry_at:
             await self._bring_back()
 
     async def _measure(self) -> None:
@@ -232,10 +245,15 @@ class Outages:
         return [shard for shard, out in self._out.items() if out.reason is not Reason.STATE_DIFFERS]
 
     async def _bring_back(self) -> None:
-        """Open every store anew that is closed to writes; one after another, others work on."""
-        for shard in sorted(self._resting):
-            if self._out[shard].reason is Reason.GIVEN_UP:
-                continue
+        """Open every store anew that is closed to writes; one after another, others work on.
+
+        Not while the disk takes no write at all: so a fault costs neither tries nor pauses, however
+        long it lasts, and its end is found out at the next look.
+        """
+        resting = [s for s in sorted(self._resting) if self._out[s].reason is not Reason.GIVEN_UP]
+        if not resting or not await self._takes_writes():
+            return
+        for shard in resting:
             try:
                 await self._replicas[shard].reopen()
             except (StorageFailed, DataDirectoryRefused) as error:
@@ -247,6 +265,14 @@ class Outages:
             del self._out[shard]
             self._back_since[shard] = asyncio.get_running_loop().time()
             log.warning("replica is back", extra={"shard": shard})
+
+    async def _takes_writes(self) -> bool:
+        try:
+            await asyncio.to_thread(self._probe, self._path)
+        except OSError as error:
+            log.debug("the disk takes no writes", extra={"error": str(error)})
+            return False
+        return True
 
     def _note(self, shard: int, error: BaseException) -> None:
         text = f"storage failed: {error}"
@@ -267,11 +293,15 @@ class Outages:
             self._take_out(
                 shard, Outage(Reason.DISK_FULL if no_room else Reason.STORAGE_FAILED, text)
             )
-        self._retry_at = asyncio.get_running_loop().time() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+        now = asyncio.get_running_loop().time()
+        # Replicas that fail together are one failure of the disk.
+        if now >= self._retry_at:
+            self._retry_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
     def _take_out(self, shard: int, outage: Outage) -> None:
         self._out[shard] = outage
+        self._told()
         log.error(
             "replica is out",
             extra={"shard": shard, "reason": outage.reason.value, "error": outage.text},
@@ -287,6 +317,17 @@ def free_bytes_of(path: Path) -> int:
     """Return what this process may still write to the file system, in bytes; raises OSError."""
     there = os.statvfs(path)
     return there.f_bavail * there.f_frsize
+
+
+def take_a_write(path: Path) -> None:
+    """Write a little below a directory, and sync it; raises OSError."""
+    file = path / _PROBE
+    with file.open("wb", buffering=0) as probe:
+        # A file that is begun anew must not be refused for what the last one has left of it.
+        file.unlink()
+        if probe.write(bytes(_PROBE_BYTES)) < _PROBE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(probe.fileno())
 
 
 def _mib(size: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
-from codeq_cluster.node_outages import Outages, Reason, free_bytes_of
+from codeq_cluster.node_outages import Outages, Reason, free_bytes_of, take_a_write
 
 MIB = 2**20
 NO_ROOM = StorageFailed("writing: IO error: No space left on device: While appending")
@@ -42,6 +43,8 @@ class Stage:
         self.story: list[str] = []
         self.stores = [Store(self.story, "0"), Store(self.story, "1")]
         self.free = 1000 * MIB
+        self.takes_writes = True
+        self.told: list[int] = []
         self.fatal: list[BaseException] = []
         self.outages = Outages(
             replicas=self.stores,
@@ -50,12 +53,21 @@ class Stage:
             hand_over=self._hand_over,
             fatal=lambda _shard, error: self.fatal.append(error),
             free_bytes=lambda _path: self._ask(),
+            probe=lambda _path: self._probe(),
+            told=self._tell,
         )
 
     def _ask(self) -> int:
         if self.free < 0:
             raise OSError(5, "Input/output error")
         return self.free
+
+    def _probe(self) -> None:
+        if not self.takes_writes:
+            raise OSError(5, "Input/output error")
+
+    def _tell(self) -> None:
+        self.told.append(len(self.reasons()))
 
     async def _hand_over(self) -> None:
         self.story.append("hand over")
@@ -108,6 +120,7 @@ async def test_a_failed_write_takes_all_out() -> None:
     await stage.outages.look()
     assert ["1 out", "0 out"] == stage.story
     assert "the disk failed under shard 1" == stage.outages.out[0].text
+    assert stage.told == [1, 2]
     await stage.outages.look()
     assert ["1 out", "0 out"] == stage.story
 
@@ -131,14 +144,14 @@ async def test_a_full_disk_is_tried_for_ever() -> None:
 
 
 async def test_a_disk_that_stays_broken_is_given_up() -> None:
-    """Five times in a row, then an operator has to look; the other shard works on."""
+    """Ten times in a row, then an operator has to look; the other shard works on."""
     stage = Stage()
     stage.outages.failed(0, BROKEN)
     await stage.outages.look()
     stage.stores[0].refuse = DataDirectoryRefused("the data directory cannot be opened: damage")
 
     assert ["0 refused", "1 back"] == await stage.later()
-    for _ in range(2):
+    for _ in range(7):
         assert ["0 refused"] == await stage.later()
     assert {0: Reason.STORAGE_FAILED} == stage.reasons()
     assert ["0 refused"] == await stage.later()
@@ -153,7 +166,7 @@ async def test_a_disk_that_stays_broken_is_given_up() -> None:
 async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
     """Opening it is not working with it."""
     stage = Stage()
-    for _ in range(4):
+    for _ in range(9):
         stage.outages.failed(0, BROKEN)
         await stage.outages.look()
         assert ["0 back", "1 back"] == await stage.later()
@@ -182,15 +195,33 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
 
 
 async def test_pauses_grow_and_are_bounded() -> None:
-    """A second at first, half a minute at most."""
+    """A second at first, four at most; replicas that fail together wait once."""
     stage = Stage(min_free_bytes=0)
     now = asyncio.get_running_loop().time()
     pauses = []
-    for _ in range(8):
+    for _ in range(5):
+        stage.outages._retry_at = float("-inf")
         stage.outages.failed(0, NO_ROOM)
+        stage.outages.failed(1, NO_ROOM)
         pauses.append(round(stage.outages._retry_at - now))
 
-    assert [1, 2, 4, 8, 16, 30, 30, 30] == pauses
+    assert [1, 2, 4, 4, 4] == pauses
+
+
+async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
+    """So it costs no tries, and the replicas are back with the first look after its end."""
+    stage = Stage()
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.takes_writes = False
+
+    for _ in range(20):
+        assert [] == await stage.later()
+    assert {0: Reason.STORAGE_FAILED, 1: Reason.STORAGE_FAILED} == stage.reasons()
+    stage.takes_writes = True
+    assert stage.outages._pause_s == 2
+
+    assert ["0 back", "1 back"] == await stage.later()
 
 
 async def test_a_state_that_differs_is_fetched_anew() -> None:
@@ -261,6 +292,22 @@ async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
 
     assert [] == await stage.later()
     assert "free space unknown" in caplog.text
+
+
+def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Nor does one that failed; where no write is possible it says so."""
+    take_a_write(tmp_path)
+    with pytest.raises(OSError, match="No such file"):
+        take_a_write(tmp_path / "gone")
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            take_a_write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_free_space_is_the_file_systems(tmp_path: Path) -> None:
