@@ -57,12 +57,12 @@ from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
 from codeq_cluster.node_outages import Outages, out_of_room
+from codeq_cluster.node_readiness import Readiness
 from codeq_cluster.outbound import Sender, Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import stored_place
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
-from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.replica import ShardReplica
 from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
@@ -202,6 +202,7 @@ class Node:
             answer=Answer,
             took=self.metrics.forwarded,
             is_out=lambda shard: shard in self._outages.out,
+            peers=self._members.connected,
         )
         transfers = self._serve_peers(mesh, forwarder)
 
@@ -236,7 +237,7 @@ class Node:
             stack.callback(group.stop)
             stack.callback(engine.stop)
         stack.push_async_callback(fetching.stop)
-        self._exchange_snapshots(mesh, directory, fetching)
+        self._exchange_snapshots(mesh, directory, fetching, waiters)
         for engine in self._engines:
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
@@ -512,7 +513,7 @@ class Node:
         )
 
     def _exchange_snapshots(
-        self, mesh: Mesh, directory: DataDirectory, fetching: Background
+        self, mesh: Mesh, directory: DataDirectory, fetching: Background, waiters: Waiters
     ) -> None:
         """Lend peers this node's snapshots, and fetch theirs when a replica has fallen behind."""
         stores = [
@@ -538,8 +539,15 @@ class Node:
             min_free_bytes=self.settings.store.min_free_bytes,
             hand_over=self._leaving.give_all_away,
             fatal=_stop_at_once,
+            told=waiters.all,
         )
         fetching.spawn(self._outages.watch())
+        self._readiness = Readiness(
+            groups=self._groups,
+            members=self._members,
+            outages=self._outages,
+            entries_in_flight_max=self.settings.raft.entries_in_flight_max,
+        )
         self._watch_for_damage()
         register_outages(self.metrics, self._outages)
         server = SnapshotServer(
@@ -661,48 +669,7 @@ class Node:
         """Name what keeps this node from being ready."""
         if self._draining:
             return ["draining: this node is about to stop"]
-        reasons = []
-        out = self._outages.out
-        # Under load a follower is always a few entries behind: balancers are not to leave for that.
-        tolerated = 2 * self.settings.raft.entries_in_flight_max
-        for group in self._groups:
-            status = group.status()
-            if status.shard in out:
-                reasons.append(f"shard {status.shard}: {out[status.shard].text}")
-            elif not status.voting:
-                reasons.append(self._not_voting(status))
-            elif status.in_doubt:
-                others = ", ".join(status.in_doubt)
-                reasons.append(
-                    f"shard {status.shard}: its state is not that of {others}, "
-                    "and no majority has been heard"
-                )
-            elif status.leader is None or (status.is_leader and not status.ready):
-                reasons.append(self._refused() or f"shard {status.shard} has no leader")
-            elif (behind := status.known_commit - status.applied_index) > tolerated:
-                reasons.append(f"shard {status.shard} is {behind} entries behind")
-        return list(dict.fromkeys(reasons))
-
-    def _not_voting(self, status: GroupStatus) -> str:
-        shard, me = status.shard, self._members.me.id
-        members = self._groups[shard].membership
-        if refused := self._refused():
-            return refused
-        if not members.members:
-            return self._members.waits_for() or f"shard {shard} does not know its members yet"
-        if members.of(me) is None:
-            return f"shard {shard}: {me} is no member of this cluster"
-        return f"shard {shard} is being copied to this node"
-
-    def _refused(self) -> str:
-        """Return what to say when the others do not know this node, else nothing."""
-        others, me = self._members.unknown_to(), self._members.me.id
-        if not others:
-            return ""
-        return (
-            f"{me} is no member of this cluster, by the word of {', '.join(others)}: "
-            f"let it in with `cluster join {me}`, or stop it"
-        )
+        return self._readiness.missing()
 
     def _status_of(self, group: RaftGroup) -> ShardStatus:
         settings = self.settings

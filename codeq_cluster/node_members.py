@@ -73,7 +73,7 @@ class NodeMembers:
             callers=lambda: list(self._heard),
         )
         self._announcing = Announcing(
-            me=self.me, groups=self._groups, members=self.members, peers=self._connected
+            me=self.me, groups=self._groups, members=self.members, peers=self.connected
         )
         self.changed()
         return {MEMBERS: self.members.serve, STAND: self._founding.serve}
@@ -127,6 +127,11 @@ class NodeMembers:
         if self._announcing is None:
             return ""
         return self._founding.waits_for or self._announcing.refused
+
+    def connected(self) -> list[str]:
+        """Return the nodes that are connected."""
+        assert self._mesh is not None, "attach comes first"
+        return [peer for peer in self.links() if self._mesh.connected(peer)]
 
     def unknown_to(self) -> list[str]:
         """Return the nodes that say that this one is no member."""
@@ -183,7 +188,3 @@ class NodeMembers:
         self._directory.found(founding)
         for group in self._groups:
             group.found(founding)
-
-    def _connected(self) -> list[str]:
-        assert self._mesh is not None, "attach comes first"
-        return [peer for peer in self.links() if self._mesh.connected(peer)]

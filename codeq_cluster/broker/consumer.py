@@ -63,7 +63,8 @@ class Consumer:
 
         A claim that finds nothing at first asks every leader before it says so; later, woken by
         entries applied here, it trusts this node's replicas. A leader may go by an older policy
-        than this node, so while the replicas show work that it does not give, it is asked again.
+        than this node, so while the replicas show work that it does not give, it is asked again;
+        and so are all leaders while a replica of this node is out of service.
         """
         loop = asyncio.get_running_loop()
         waits_until = loop.time() + wait_s
@@ -90,7 +91,7 @@ class Consumer:
                     claimed = await self._take(
                         wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
                     )
-                    ask_leaders = False
+                    ask_leaders = self._shards.deaf
                     # The work it was woken for may still be there, if it took some of elsewhere.
                     woken = woken and _of_another_queue(claimed, ticket.queue)
                     remaining_s = waits_until - loop.time()
@@ -99,6 +100,8 @@ class Consumer:
                     if self._known(tenant, queues):
                         await ticket.wait(min(remaining_s, again_s))
                         again_s = min(2 * again_s, AGAIN_S_MAX)
+                    elif self._shards.deaf:
+                        await ticket.wait(min(remaining_s, AGAIN_S_MAX))
                     elif await ticket.wait(remaining_s):
                         again_s = AGAIN_S
                     else:

@@ -134,6 +134,10 @@ class Shards(Protocol):
     def count(self) -> int:
         """Return the number of shards."""
 
+    @property
+    def deaf(self) -> bool:
+        """Tell whether this node hears nothing of some shard: who waits has to ask its leader."""
+
     async def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
     ) -> list[Outcome]:

@@ -1,7 +1,8 @@
 """Forwarding: a write or a read of any shard, wherever it is led.
 
 The policy in one place: try the leader this node knows; when it is another node, call it over the
-link; when there is none, or it has gone, wait for the next one inside the caller's deadline.
+link; when there is none, or it has gone, wait for the next one inside the caller's deadline. A node
+whose own replica is out of service hears of no leader, and asks its peers for one, for a moment.
 
 What may be sent twice: every operation names itself (a task id, a request id), so a call whose fate
 is unknown is sent again to the next leader and takes effect once. Only when the deadline ends
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from codeq_cluster.cluster.hints import Hints
 from codeq_cluster.cluster.leaders import Leaders, Replica
 from codeq_cluster.core.operations import Claim, Operation
 from codeq_cluster.core.outcomes import Outcome
@@ -35,6 +37,9 @@ from codeq_cluster.errors import (
 
 # Between two looks for a leader when nothing tells of one; a change ends the wait at once.
 PAUSE_S = 0.05
+# For peers to name a leader: an election takes up to two seconds. When they have none either, the
+# caller is told soon, since another node may know more.
+HINT_S = 3.0
 
 _METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
 
@@ -132,6 +137,7 @@ class Forwarder:
         tracing: Makes spans of the calls; None for none.
         is_out: Tells whether this node's replica of a shard is out of service: then it hears of no
             leader, however long it waits.
+        peers: Returns the nodes that are connected, to be asked then.
         snapshot: Type of what `Engine.read` returns, likewise `head` and `depth`.
         question: Type of what `Engine.answer` takes, `answer` of what it returns.
     """
@@ -150,6 +156,7 @@ class Forwarder:
         took: Callable[[str, float], None],
         tracing: Tracing | None = None,
         is_out: Callable[[int], bool] = lambda _shard: False,
+        peers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._node_id = node_id
         self._engines = engines
@@ -157,6 +164,7 @@ class Forwarder:
         self._took = took
         self._tracing = tracing
         self._is_out = is_out
+        self._hints = Hints(peers)
         # A leader that stopped answering without its connection breaking (a paused process, a
         # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
         self._leaders = Leaders(
@@ -172,6 +180,11 @@ class Forwarder:
     def count(self) -> int:
         """Return the number of shards."""
         return len(self._engines)
+
+    @property
+    def deaf(self) -> bool:
+        """Tell whether this node hears nothing of what is decided for some shard."""
+        return any(map(self._is_deaf, range(self.count)))
 
     def local(self, shard: int) -> Any:
         """Return this node's replica."""
@@ -322,15 +335,16 @@ class Forwarder:
         """
         loop = asyncio.get_running_loop()
         effect_possible = False
-        while (left_s := deadline - loop.time()) > 0:
-            leader = self._leaders.of(shard)
-            if leader is None and self._is_out(shard):
-                break  # Another node can say more; whoever asks shall not wait for this one.
+        since = loop.time()
+        while (left_s := deadline - loop.time()) > 0 and not self._in_vain(shard, since=since):
+            leader = self._whom(shard)
             try:
                 return await self._ask(leader, shard, question, left_s=left_s)
-            except (NotLeader, NoLeader, PeerUnreachable):
-                pass  # Nothing was done.
-            except (LinkLost, OutcomeUnknown, TimeoutError):
+            except (NotLeader, NoLeader, PeerUnreachable) as refused:
+                self._hints.astray(shard, leader, refused)  # Nothing was done.
+            except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
+                self._hints.astray(shard, leader, lost)
+                since = loop.time()
                 if again is not None:
                     effect_possible = True
                     again()
@@ -338,11 +352,27 @@ class Forwarder:
                 if not effect_possible:
                     raise
                 # "Nothing was done" is true of this send alone; an earlier one may have acted.
-            if leader == self._leaders.of(shard):
-                await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
+            await self._rest(shard, leader, left_s=deadline - loop.time())
         if effect_possible:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
         raise NoLeader(f"no leader for shard {shard}")
+
+    def _is_deaf(self, shard: int) -> bool:
+        return self._leaders.of(shard) is None and self._is_out(shard)
+
+    def _whom(self, shard: int) -> str | None:
+        return self._hints.of(shard) if self._is_deaf(shard) else self._leaders.of(shard)
+
+    def _in_vain(self, shard: int, *, since: float) -> bool:
+        """Tell whether another node can say more: whoever asks shall not wait for this one."""
+        if not self._is_deaf(shard):
+            return False
+        return self._hints.of(shard) is None or asyncio.get_running_loop().time() - since >= HINT_S
+
+    async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
+        """Wait before the next try, unless another leader is known since the last."""
+        if leader == self._leaders.of(shard) or self._is_deaf(shard):
+            await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
     async def _ask(
         self, leader: str | None, shard: int, question: _Question, *, left_s: float

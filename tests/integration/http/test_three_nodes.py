@@ -106,3 +106,46 @@ async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is
     assert "raft.peers" in waits[0]
     assert "`cluster join n2`" in waits[0]
     assert await nodes.clients["n2"].create("found")
+
+
+async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: Nodes) -> None:
+    """It has no room, says so once, serves nothing itself, and what is waited for comes."""
+    await nodes.stop("n2")
+    store = replace(nodes.settings["n2"].store, min_free_bytes=2**60)
+    client = await nodes.start("n2", store=store)
+    told = await nodes.says("n2", lambda missing: "minFreeBytes" in str(missing))
+    waiting = asyncio.create_task(client.post("tasks/claim", {"commands": ["c"], "waitSeconds": 9}))
+    tasks = [await client.create("other") for _ in range(4)]
+    task_id = await nodes.clients["n1"].create("c")
+    claimed = await waiting
+    result = asyncio.create_task(client.get(f"tasks/{task_id}/result?waitSeconds=9"))
+    done = await nodes.clients["n3"].post(
+        f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {"by": "n3"}}
+    )
+    read = [await client.get(f"tasks/{each}") for each in tasks]
+    shards = nodes.running["n2"].status()
+
+    assert [line.partition(":")[0] for line in told] == ["shards 0, 1"]
+    assert (claimed.status, claimed.json["id"]) == (200, task_id)
+    assert done.status == 200
+    assert b'"n3"' in (await result).body
+    assert [each.json["id"] for each in read] == tasks
+    assert [shard.has_leader for shard in shards] == [False, False]
+
+
+async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_election(
+    nodes: Nodes,
+) -> None:
+    """Nobody leads: that is told within seconds, and that nothing was done."""
+    await nodes.stop("n2")
+    store = replace(nodes.settings["n2"].store, min_free_bytes=2**60)
+    client = await nodes.start("n2", store=store)
+    await nodes.says("n2", lambda missing: "minFreeBytes" in str(missing))
+    await nodes.stop("n3")
+    await nodes.says("n1", lambda missing: "0, 1 has no leader" in str(missing))
+    refused = await client.post("tasks", {"command": "c", "payload": {}})
+    await nodes.stop("n1")
+    alone = await client.post("tasks", {"command": "c", "payload": {}})
+
+    assert (refused.status, refused.json["code"]) == (503, "no-leader")
+    assert (alone.status, alone.json["code"]) == (503, "no-leader")

@@ -1,0 +1,90 @@
+"""Node readiness: what keeps a node from being one that callers should be sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from codeq_cluster.node_members import NodeMembers
+from codeq_cluster.node_outages import Outages
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.status import GroupStatus
+
+
+class Readiness:
+    """Says why a node is not ready, for `/readyz`.
+
+    Args:
+        groups: Of this node, in the order of shards.
+        members: Who forms the cluster.
+        outages: Which replicas are out.
+        entries_in_flight_max: Of a leader.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: Sequence[RaftGroup],
+        members: NodeMembers,
+        outages: Outages,
+        entries_in_flight_max: int,
+    ) -> None:
+        self._groups = groups
+        self._members = members
+        self._outages = outages
+        # Under load a follower is always a few entries behind: balancers are not to leave for that.
+        self._tolerated = 2 * entries_in_flight_max
+
+    def missing(self) -> list[str]:
+        """Name what is missing, each reason once, with the shards it is true of."""
+        of_node: dict[str, None] = {}
+        of_shards: dict[str, list[int]] = {}
+        for group in self._groups:
+            status = group.status()
+            if refused := self._unseated(status):
+                of_node[refused] = None
+            elif words := self._of_shard(status):
+                of_shards.setdefault(words, []).append(status.shard)
+        return [*of_node, *(_told(shards, words) for words, shards in of_shards.items())]
+
+    def _unseated(self, status: GroupStatus) -> str:
+        """Return why the cluster does not have this node, for a shard that is none of its yet."""
+        if status.shard in self._outages.out or (status.voting and status.leader is not None):
+            return ""
+        if others := self._members.unknown_to():
+            me = self._members.me.id
+            return (
+                f"{me} is no member of this cluster, by the word of {', '.join(others)}: "
+                f"let it in with `cluster join {me}`, or stop it"
+            )
+        known = self._groups[status.shard].membership.members
+        return "" if known else self._members.waits_for()
+
+    def _of_shard(self, status: GroupStatus) -> str:
+        """Return what a shard lacks, as it is said after its number; empty for nothing."""
+        if status.shard in (out := self._outages.out):
+            return f": {out[status.shard].text}"
+        if not status.voting:
+            return self._not_voting(status.shard)
+        if status.in_doubt:
+            others = ", ".join(status.in_doubt)
+            return f": its state is not that of {others}, and no majority has been heard"
+        if status.leader is None or (status.is_leader and not status.ready):
+            return " has no leader"
+        behind = status.known_commit - status.applied_index
+        return f" is {behind} entries behind" if behind > self._tolerated else ""
+
+    def _not_voting(self, shard: int) -> str:
+        me = self._members.me.id
+        membership = self._groups[shard].membership
+        if not membership.members:
+            return " does not know its members yet"
+        if membership.of(me) is None:
+            return f": {me} is no member of this cluster"
+        return " is being copied to this node"
+
+
+def _told(shards: Sequence[int], words: str) -> str:
+    names = ", ".join(map(str, shards))
+    if len(shards) == 1:
+        return f"shard {names}{words}"
+    return f"shards {names}{words}" if words.startswith(":") else f"each of shards {names}{words}"

@@ -1,0 +1,43 @@
+"""Hints: whom a node asks for a shard of which it hears nothing itself."""
+
+from __future__ import annotations
+
+from codeq_cluster.cluster.hints import Hints
+from codeq_cluster.errors import LinkLost, NotLeader
+
+
+def test_who_is_named_is_asked_until_it_is_gone() -> None:
+    """Shard by shard; then whoever is there."""
+    peers = ["n3", "n1"]
+    hints = Hints(lambda: peers)
+
+    assert hints.of(0) == "n1"
+    hints.astray(0, "n1", NotLeader("n3"))
+    assert (hints.of(0), hints.of(1)) == ("n3", "n1")
+    peers.remove("n3")
+    assert hints.of(0) == "n1"
+    peers.clear()
+    assert hints.of(0) is None
+
+
+def test_without_a_word_the_next_is_asked() -> None:
+    """Also when the one named is none that is connected, or is the one that was asked."""
+    hints = Hints(lambda: ["n1", "n3", "n4"])
+
+    asked = []
+    for error in (NotLeader(None), LinkLost("gone"), NotLeader("n2"), NotLeader("n1")):
+        asked.append(hints.of(0))
+        hints.astray(0, asked[-1], error)
+
+    assert asked == ["n1", "n3", "n4", "n1"]
+    assert hints.of(0) == "n3"
+
+
+def test_nobody_was_asked_and_nothing_is_learned() -> None:
+    """There was no peer."""
+    hints = Hints(list)
+
+    hints.astray(0, None, NotLeader("n3"))
+    hints.astray(0, "n1", NotLeader("n1"))
+
+    assert hints.of(0) is None
