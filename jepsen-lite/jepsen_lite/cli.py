@@ -18,10 +18,8 @@ from pathlib import Path
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.db import DbFailed
-from jepsen_lite.disk import ShimFailed
 from jepsen_lite.doctor import findings
 from jepsen_lite.mutants import hunt, mutants, table
-from jepsen_lite.nemesis import KINDS
 from jepsen_lite.network import NetworkFailed
 from jepsen_lite.report import write
 from jepsen_lite.running import (
@@ -35,6 +33,8 @@ from jepsen_lite.running import (
     run,
     why_loopback,
 )
+from jepsen_lite.shims import ShimFailed
+from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS
 
 # Everything that leaves a majority's disks as they should be; clocks on request, since they
@@ -49,6 +49,10 @@ DEFAULT_MIX = (
     "power",
     "disk-slow",
     "disk-full",
+)
+SOAK_MIX = (
+    *DEFAULT_MIX,
+    *("disk-error", "clock", "drift", "membership", "wipe", "away", "install", "sink"),
 )
 _SOAK_SECONDS = 60.0
 
@@ -147,8 +151,8 @@ def _soak(given: argparse.Namespace) -> int:
             break
         rng = random.Random(f"{seed}/soak")
         workload = given.workload or rng.choice(list(WORKLOADS))
-        kinds = (*DEFAULT_MIX, "disk-error", "clock")
-        nemeses = given.nemeses or tuple(rng.sample(kinds, rng.randint(1, 4)))
+        fit = [kind for kind in SOAK_MIX if can_strike(kind, WORKLOADS[workload])]
+        nemeses = given.nemeses or tuple(rng.sample(fit, rng.randint(1, 4)))
         how = _once(_options(given, workload, nemeses, seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
@@ -158,6 +162,8 @@ def _matrix(given: argparse.Namespace) -> int:
     worst = Exit.VALID
     kinds = given.nemeses or tuple(name for name in KINDS if name != "idle")
     for workload, kind in itertools.product(WORKLOADS, kinds):
+        if not can_strike(kind, WORKLOADS[workload]):
+            continue
         how = _once(_options(given, workload, (kind,), given.seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
@@ -166,6 +172,8 @@ def _matrix(given: argparse.Namespace) -> int:
 def _options(
     given: argparse.Namespace, workload: str, nemeses: Sequence[str], seed: int
 ) -> Options:
+    own = [name for name in WORKLOADS[workload].nemeses if name not in nemeses]
+    nemeses = [*nemeses, *own]
     reason = "asked for" if given.loopback else why_loopback()
     nemeses, left_out = fit(nemeses, loopback=bool(reason))
     if reason:

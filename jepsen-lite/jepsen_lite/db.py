@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -20,9 +21,12 @@ import aiohttp
 import yaml
 
 from jepsen_lite.client import Tokens
-from jepsen_lite.disk import Disk, DiskFault, shim
+from jepsen_lite.disk import Disk, DiskFault
+from jepsen_lite.drifting import Pace
 from jepsen_lite.history import Group
 from jepsen_lite.network import Network
+from jepsen_lite.shims import shim
+from jepsen_lite.sink import Sink
 
 HTTP_PORT = 8080
 LINK_PORT = 7000
@@ -54,6 +58,7 @@ class Node:
     """One node: its files, its disk, and its process while it has one.
 
     Attributes:
+        member: It belongs to the cluster, or shall; a spare does not.
         damaged: Its disk was corrupted.
         refused: It found its disk damaged and would not serve; it is left alone from then on.
     """
@@ -62,8 +67,10 @@ class Node:
     address: str
     directory: Path
     disk: Disk
+    pace: Pace
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     paused: bool = False
+    member: bool = True
     damaged: bool = False
     refused: bool = False
     starts: int = 0
@@ -106,9 +113,13 @@ class Db:
     Args:
         directory: Of the run; every node's files are below it.
         network: Open already.
+        nodes: Those that found the cluster.
+        spares: Those that may come in later; they do not run before.
         shards: Raft groups.
         source: Tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
         clocks: Whether clocks are to be moved, which slows every look at one.
+        drifts: Whether they are to run fast and slow.
+        sink: Receiver of webhooks.
         settings: Added to every node's configuration.
     """
 
@@ -120,16 +131,21 @@ class Db:
         *,
         shards: int,
         source: Path,
+        spares: Sequence[str] = (),
         clocks: bool = False,
+        drifts: bool = False,
+        sink: Sink | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self.shards = shards
         self.network = network
         self._source = source
         self._clocks = clocks
+        self._drifts = drifts
+        self.sink = sink
         self._settings = dict(settings or {})
         self.nodes: dict[str, Node] = {}
-        for name in nodes:
+        for name in (*nodes, *spares):
             home = directory / name
             home.mkdir(parents=True)
             self.nodes[name] = Node(
@@ -137,6 +153,8 @@ class Db:
                 address=network.address(name),
                 directory=home,
                 disk=Disk(home / "data", home / "disk"),
+                pace=Pace(home / "clock.control"),
+                member=name in nodes,
             )
         self._http: aiohttp.ClientSession | None = None
 
@@ -148,7 +166,8 @@ class Db:
         try:
             for node in self.nodes.values():
                 self._configure(node)
-                self.start(node.id)
+            for name in self.members:
+                self.start(name)
             await self.wait_ready(within_s=START_WITHIN_S)
             self._check_disks()
         except BaseException:
@@ -176,14 +195,34 @@ class Db:
             self._http = None
 
     @property
+    def members(self) -> list[str]:
+        """Every node that belongs to the cluster, or shall."""
+        return [node.id for node in self.nodes.values() if node.member]
+
+    @property
+    def spares(self) -> list[str]:
+        """Every node that may come in: it has no data and does not run."""
+        return [node.id for node in self.nodes.values() if not node.member]
+
+    @property
     def serving(self) -> list[str]:
-        """Every node but those that refused to serve."""
-        return [node.id for node in self.nodes.values() if not node.refused]
+        """Every member but those that refused to serve."""
+        return [name for name in self.members if not self.nodes[name].refused]
 
     @property
     def urls(self) -> dict[str, str]:
         """Base URL of every node."""
         return {node.id: f"http://{node.address}:{HTTP_PORT}" for node in self.nodes.values()}
+
+    @property
+    def log_entries_max(self) -> int:
+        """How many entries a shard's log keeps for who is away."""
+        raft = self._settings.get("raft")
+        return int(raft.get("logEntriesMax", 0)) if isinstance(raft, dict) else 0
+
+    def link(self, name: str) -> str:
+        """Return where a node's peers reach it."""
+        return f"{self.nodes[name].address}:{LINK_PORT}"
 
     # What is done to nodes.
 
@@ -264,6 +303,58 @@ class Db:
             await self.kill(name)
         return sum([await asyncio.to_thread(self.nodes[name].disk.cut_power) for name in names])
 
+    def wipe(self, name: str) -> None:
+        """Take all that a dead node has stored."""
+        node = self.nodes[name]
+        assert not node.running, f"{name} runs"
+        node.disk.wipe()
+        node.damaged = node.refused = False
+
+    def admit(self, name: str) -> None:
+        """Count a spare as one of the cluster: clients ask it, and it may be started."""
+        node = self.nodes[name]
+        assert not node.member, f"{name} is a member"
+        node.member = True
+        self._configure(node)
+
+    async def dismiss(self, name: str) -> None:
+        """Make a spare of a node that was removed; what it has is gone."""
+        node = self.nodes[name]
+        node.member = False
+        if node.running:
+            await self.kill(name)
+        node.process = None
+        self.wipe(name)
+
+    async def command(self, *words: str, among: Sequence[str], within_s: float) -> tuple[bool, str]:
+        """Run an operator's command, and give it up when it takes too long.
+
+        Args:
+            words: What comes after `codeq-cluster`.
+            among: Nodes it may ask.
+            within_s: Longest wait for its end.
+
+        Returns:
+            Whether it was done, and what it said.
+        """
+        urls = [word for name in among for word in ("--url", self.urls[name])]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "codeq_cluster.cli.main", *words),
+            *(*urls, "--token", TOKENS.admin),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(self._source), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=self._source,
+        )
+        try:
+            said, _ = await asyncio.wait_for(process.communicate(), within_s)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return False, f"no end within {within_s:g} s"
+        return process.returncode == 0, said.decode(errors="replace").strip()
+
     async def retire_damaged(self, *, within_s: float) -> list[str]:
         """Stop what is damaged and not ready in time, as an operator would; return who that is."""
         gone = []
@@ -286,6 +377,16 @@ class Db:
         self.nodes[name].clock.write_text(f"{shift_s:+.3f}s")
 
     # What nodes say.
+
+    async def undelivered(self) -> int:
+        """Return how many webhook calls have failed by what running nodes count."""
+        failed = 0
+        for name in self.members:
+            for line in (await self._text(name, "/metrics")).splitlines():
+                if line.startswith("codeq_webhook_deliveries_total") and 'kind="result"' in line:
+                    outcome = line.partition('outcome="')[2].partition('"')[0]
+                    failed += 0 if outcome == "success" else int(float(line.rpartition(" ")[2]))
+        return failed
 
     async def ready(self, name: str) -> bool:
         """Tell whether a node says that it is ready."""
@@ -325,6 +426,37 @@ class Db:
             for group in body["groups"]
         )
 
+    async def memberships(self, name: str) -> tuple[Group, ...] | None:
+        """Return who votes in each shard, as a node has it, or None without an answer."""
+        body = await self._get(name, "/v1/codeq/admin/cluster")
+        if body is None:
+            return None
+        # Of itself a node says only whether it votes in every shard.
+        itself = {node["id"] for node in body["nodes"] if node["self"] and node["voter"]}
+        return tuple(
+            Group(
+                shard=int(shard["shard"]),
+                leads=shard["leader"] == name,
+                term=int(shard["term"]),
+                voters=_sorted(itself, shard["peers"], voter=True),
+                learners=_sorted((), shard["peers"], voter=False),
+                changing=bool(shard["changing"]),
+            )
+            for shard in body["shards"]
+        )
+
+    async def vote(self, wanted: Sequence[str]) -> bool:
+        """Tell whether these nodes, and no others, vote in every shard, as its leader has it."""
+        for shard in range(self.shards):
+            leader = await self.leader(shard)
+            told = await self.memberships(leader) if leader else None
+            seen = next((group for group in told or () if group.shard == shard), None)
+            if seen is None or seen.changing or not seen.leads:
+                return False
+            if (seen.voters, seen.learners) != (tuple(sorted(wanted)), ()):
+                return False
+        return True
+
     async def clock_ahead_s(self, name: str) -> float | None:
         """Return how far a node's clock is ahead of ours, in whole seconds; None if unknown."""
         assert self._http is not None
@@ -341,7 +473,8 @@ class Db:
         """Return who leads a shard, the highest term believed; None when nobody says so."""
         claims = []
         for node in self.nodes.values():
-            groups = await self.groups(node.id) if node.answering else None
+            # One that was removed may not know yet that others lead.
+            groups = await self.groups(node.id) if node.answering and node.member else None
             claims += [
                 (group.term, node.id)
                 for group in groups or ()
@@ -359,20 +492,28 @@ class Db:
         return len(states) == 1 and len(led) == self.shards
 
     async def _get(self, name: str, path: str) -> Any:
+        text = await self._text(name, path)
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            return None
+
+    async def _text(self, name: str, path: str) -> str:
+        """Return what a node answers with 200; nothing for any other answer, or none."""
         node = self.nodes[name]
         if not node.answering or self._http is None:
-            return None
+            return ""
         try:
             async with self._http.get(
                 f"http://{node.address}:{HTTP_PORT}{path}",
                 timeout=aiohttp.ClientTimeout(total=ASK_S),
             ) as response:
-                return await response.json(content_type=None) if response.status == 200 else None
+                return await response.text() if response.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return None
+            return ""
 
     def _check_disks(self) -> None:
-        silent = [node.id for node in self.nodes.values() if not node.disk.syncs]
+        silent = [name for name in self.members if not self.nodes[name].disk.syncs]
         if silent:
             raise DbFailed(f"the disk shim sees nothing of {', '.join(silent)}")
 
@@ -389,7 +530,10 @@ class Db:
 
     def _environment(self, node: Node) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        libraries = [str(shim())]
+        libraries = [str(shim("disk"))]
+        if self._drifts:
+            libraries.append(str(shim("clock")))
+            kept |= node.pace.environment
         if self._clocks:
             libraries.append(str(FAKETIME))
             kept |= {
@@ -407,7 +551,7 @@ class Db:
         }
 
     def _configure(self, node: Node) -> None:
-        peers = self.nodes.values()
+        peers = [n for n in self.nodes.values() if n.member or n is node]
         config: dict[str, object] = {
             "host": node.address,
             "port": HTTP_PORT,
@@ -449,6 +593,12 @@ async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) ->
             return False
         await asyncio.sleep(POLL_S)
     return True
+
+
+def _sorted(
+    more: Collection[str], peers: Sequence[Mapping[str, Any]], *, voter: bool
+) -> tuple[str, ...]:
+    return tuple(sorted({*more, *(peer["id"] for peer in peers if peer["voter"] is voter)}))
 
 
 def discard(directory: Path) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
-import os
 import shutil
 import struct
-import subprocess
 from enum import IntEnum
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "native" / "disk.c"
-_PAGE_BYTES = 4096
+from jepsen_lite.shims import control_page
 
 
 class DiskFault(IntEnum):
@@ -23,34 +18,6 @@ class DiskFault(IntEnum):
     FULL = 2
     SLOW = 3
     LIE = 4
-
-
-class ShimFailed(RuntimeError):
-    """The shim cannot be built on this machine; the text says why."""
-
-
-def shim() -> Path:
-    """Return the shared library, built if need be.
-
-    Raises:
-        ShimFailed: There is no compiler, or it refused.
-    """
-    text = SOURCE.read_bytes()
-    directory = Path.home() / ".cache" / "jepsen-lite"
-    library = directory / f"disk-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if library.exists():
-        return library
-    directory.mkdir(parents=True, exist_ok=True)
-    made = library.with_suffix(f".{os.getpid()}")
-    command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl", "-lpthread"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise ShimFailed("no gcc") from error
-    if done.returncode:
-        raise ShimFailed(f"gcc: {done.stderr.strip()[:300]}")
-    made.replace(library)
-    return library
 
 
 class Disk:
@@ -67,9 +34,7 @@ class Disk:
         self._control = beside.resolve() / "disk.control"
         beside.mkdir(parents=True, exist_ok=True)
         self._image.mkdir(exist_ok=True)
-        self._control.write_bytes(bytes(_PAGE_BYTES))
-        with self._control.open("r+b") as opened:
-            self._page = mmap.mmap(opened.fileno(), _PAGE_BYTES)
+        self._page = control_page(self._control)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -93,6 +58,12 @@ class Disk:
     def fault(self, fault: DiskFault, *, delay_ms: int = 0) -> None:
         """Let a fault begin, or end with `NONE`."""
         struct.pack_into("=II", self._page, 0, fault, delay_ms)
+
+    def wipe(self) -> None:
+        """Take everything, what was synced too; the node must be dead."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        shutil.rmtree(self._image, ignore_errors=True)
+        self._image.mkdir()
 
     def cut_power(self) -> int:
         """Put what was synced in place of what was written; the node must be dead.

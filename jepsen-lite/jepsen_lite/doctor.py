@@ -10,9 +10,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from jepsen_lite.db import FAKETIME
-from jepsen_lite.disk import ShimFailed, shim
-from jepsen_lite.nemesis import KINDS
 from jepsen_lite.network import namespaces_work
+from jepsen_lite.shims import ShimFailed, shim
+from jepsen_lite.striking import KINDS
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ def findings() -> list[Finding]:
     """Try everything."""
     cutting = tuple(name for name, kind in KINDS.items() if kind.cuts)
     return [
-        Finding(what="signals", kinds=("kill", "pause", "restart"), lacks=""),
+        Finding(what="signals", kinds=("kill", "pause", "restart", "membership", "wipe"), lacks=""),
         Finding(
             what="namespaces and TUN devices",
             kinds=cutting,
@@ -45,8 +45,13 @@ def findings() -> list[Finding]:
         ),
         Finding(
             what="disk shim",
-            kinds=("power", "disk-slow", "disk-full", "disk-error"),
-            lacks=_with_advice(_shim(), "apt install gcc libc6-dev"),
+            kinds=("power", "disk-slow", "disk-full", "disk-error", "install"),
+            lacks=_with_advice(_shim("disk"), "apt install gcc libc6-dev"),
+        ),
+        Finding(
+            what="clock shim",
+            kinds=("drift",),
+            lacks=_with_advice(_shim("clock"), "apt install gcc libc6-dev"),
         ),
         Finding(
             what="libfaketime",
@@ -60,9 +65,9 @@ def _with_advice(reason: str, advice: str) -> str:
     return f"{reason}; {advice}" if reason else ""
 
 
-def _shim() -> str:
+def _shim(name: str) -> str:
     try:
-        library = shim()
+        library = shim(name)
     except ShimFailed as failed:
         return str(failed)
     return _loads(library)

@@ -34,6 +34,11 @@ _FAULTS = {
     "disk-error": "#c9a83f",
     "corrupt": "#8f6fc9",
     "clock": "#e9a0d0",
+    "drift": "#f0c0e0",
+    "membership": "#8fc9a8",
+    "wipe": "#a87878",
+    "install": "#b5835a",
+    "sink": "#9fb8ad",
 }
 
 

@@ -47,6 +47,8 @@ HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
 
 # The process of what was read from dead nodes' disks.
 AUTOPSY = "autopsy"
+# That of what nodes say of their members, and the phase that says who they should be.
+MEMBERS = "members"
 
 
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,13 +97,21 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One shard as one node sees it."""
+    """One shard as one node sees it.
+
+    Attributes:
+        voters, learners: Its members, where these were asked for; ascending.
+        changing: They are not known to be agreed on.
+    """
 
     shard: int
     leads: bool = False
     term: int = 0
     applied: int = 0
     digest: str = ""
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    changing: bool = False
 
 
 class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,6 +127,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         dead: The task went to the dead letters.
         absent: There is no such task.
         applied: Of a fault: how many targets were seen to be struck, read back from them.
+        took_ms: Of a fault after which a node fetched a state: for how long.
         delivery: Of a webhook call: its id.
         signed: Of a webhook call: whether the signature is good.
     """
@@ -137,6 +148,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     absent: bool = False
     replayed: bool = False
     applied: int = 0
+    took_ms: int = 0
     groups: tuple[Group, ...] = ()
     delivery: str = ""
     signed: bool = False

@@ -1,8 +1,9 @@
-"""Nemesis: faults of every kind, seeded, and seen to be applied."""
+"""Nemesis: faults of processes, links and disks, seeded, and seen to be applied."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import subprocess
 from abc import ABC, abstractmethod
@@ -13,18 +14,25 @@ from typing import ClassVar
 from msgspec import Struct
 
 from jepsen_lite.damage import Damage, damage
-from jepsen_lite.db import START_WITHIN_S, Db, DbFailed, until
+from jepsen_lite.db import START_WITHIN_S, Db, Node, until
 from jepsen_lite.disk import DiskFault
-from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
 
-# Between two faults of one kind of target.
-_CALM_S = (3.0, 9.0)
 _CUT = Shape(cut=True)
-# After its start, for a node that must.
+# For a node that must, after its start.
 FETCHES_WITHIN_S = 20.0
-CLOCK_SEEN_WITHIN_S = 3.0
+INSTALLS_WITHIN_S = 45.0
+# At most; by then a log of a megabyte has forgotten too, when payloads are large.
+AWAY_S = 22.0
+# Times the entries that a log keeps at most.
+FORGOTTEN = 1.2
+SLOW_SYNC_MS = 250
+SOON_FORGOTTEN: Mapping[str, object] = {
+    "raft": {"logEntriesMax": 1000, "logBytesMax": 2**20, "keepEntries": 1}
+}
+FETCHING = '"fetching a snapshot"'
+INSTALLED = '"snapshot installed"'
 
 
 class Strike(Struct, frozen=True, kw_only=True):
@@ -72,16 +80,24 @@ class Nemesis(ABC):
         target: What it works on: of two kinds with one target only one strikes at a time.
         cuts: Whether it needs links that can be cut.
         moves_leaders: Whether elections are to be expected of it.
+        needs_load: Only a log that grows fast gives it something to strike.
+        needs_webhooks: Only a workload that has some does.
+        settings: Without which it would strike nobody; those of a workload outweigh them.
     """
 
     name: ClassVar[str]
     target: ClassVar[str]
     cuts: ClassVar[bool] = False
     moves_leaders: ClassVar[bool] = False
+    needs_load: ClassVar[bool] = False
+    needs_webhooks: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, db: Db, links: Links) -> None:
         self.db = db
         self.links = links
+        # By its last fault a node fetched a state for so long.
+        self.took_ms = 0
 
     @abstractmethod
     async def plan(self, rng: random.Random) -> Strike:
@@ -94,6 +110,10 @@ class Nemesis(ABC):
     @abstractmethod
     async def end(self, strike: Strike) -> int:
         """Undo it; return how many targets were struck, looking back, 0 if that was seen before."""
+
+    async def settle(self) -> str:
+        """Finish what the faults of others kept from ending; return what remains, or nothing."""
+        return ""
 
     @property
     def names(self) -> list[str]:
@@ -108,12 +128,13 @@ class Nemesis(ABC):
     async def some(self, rng: random.Random, shapes: Sequence[str]) -> tuple[str, list[str]]:
         """Return a shape and the nodes it means."""
         shape = rng.choice(shapes)
-        majority = len(self.db.nodes) // 2 + 1
+        members = len(self.db.members)
+        majority = members // 2 + 1
         match shape:
             case "one":
                 return shape, [await self.one(rng)]
             case "minority":
-                return shape, sorted(rng.sample(self.names, len(self.db.nodes) - majority))
+                return shape, sorted(rng.sample(self.names, members - majority))
             case "majority":
                 return shape, sorted(rng.sample(self.names, majority))
             case _:
@@ -122,7 +143,8 @@ class Nemesis(ABC):
     async def back(self, names: Sequence[str]) -> None:
         """Start what does not run and wait until it is ready."""
         for name in names:
-            if not self.db.nodes[name].running:
+            # One that was removed meanwhile stays where it is.
+            if self.db.nodes[name].member and not self.db.nodes[name].running:
                 self.db.start(name)
         # Links may be cut meanwhile, and then no node is ready: the end of the run asks again.
         await until(_Ready(self.db, names), within_s=START_WITHIN_S)
@@ -134,7 +156,8 @@ class _Ready:
         self._names = names
 
     async def __call__(self) -> bool:
-        return all([await self._db.ready(name) for name in self._names])
+        members = [name for name in self._names if self._db.nodes[name].member]
+        return all([await self._db.ready(name) for name in members])
 
 
 class Kill(Nemesis):
@@ -191,6 +214,8 @@ class Away(Nemesis):
     name = "away"
     target = "process"
     moves_leaders = True
+    needs_load = True
+    settings: ClassVar[Mapping[str, object]] = SOON_FORGOTTEN
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)
@@ -200,12 +225,33 @@ class Away(Nemesis):
         """Choose a node."""
         self._twice = rng.random() < 0.5
         detail = "killed again while it fetches" if self._twice else ""
-        return Strike(nodes=(await self.one(rng),), detail=detail, hold_s=rng.uniform(14, 22))
+        return Strike(nodes=(await self.one(rng),), detail=detail)
 
     async def begin(self, strike: Strike) -> int:
-        """Kill it."""
-        await self.db.kill(strike.nodes[0])
+        """Kill it, and wait until it is far behind."""
+        await self.kill_and_leave(strike.nodes[0])
         return 0
+
+    async def kill_and_leave(self, name: str) -> None:
+        """Kill a node and leave it until the logs of others have moved on beyond what they keep."""
+        await self.db.kill(name)
+        others = [other for other in self.names if other != name]
+        begun = await self._applied(others)
+
+        async def beyond() -> bool:
+            now = await self._applied(others)
+            gone = min(after - before for before, after in zip(begun, now, strict=True))
+            return gone > FORGOTTEN * self.db.log_entries_max
+
+        await until(beyond, within_s=AWAY_S)
+
+    async def _applied(self, names: Sequence[str]) -> list[int]:
+        """Return how far each shard has come on any of these nodes."""
+        told = [await self.db.groups(name) for name in names]
+        return [
+            max([0, *(groups[shard].applied for groups in told if groups)])
+            for shard in range(self.db.shards)
+        ]
 
     async def end(self, strike: Strike) -> int:
         """Start it, and see in its log that it had to fetch a shard's state and has it."""
@@ -213,14 +259,70 @@ class Away(Nemesis):
         node = self.db.nodes[name]
         before = node.log.stat().st_size
         self.db.start(name)
-
-        async def fetches() -> bool:
-            return '"fetching a snapshot"' in node.logged_since(before)
-
-        if self._twice and await until(fetches, within_s=FETCHES_WITHIN_S):
+        if self._twice and await until(_Logged(node, before, FETCHING), within_s=FETCHES_WITHIN_S):
             await self.db.kill(name)
         await self.back([name])
-        return int('"snapshot installed"' in node.logged_since(before))
+        self.took_ms = _fetched_ms(node.logged_since(before))
+        return int(self.took_ms > 0)
+
+
+class Install(Away):
+    """SIGKILL in the middle of a snapshot's installation, by what the dead node's disk shows.
+
+    fetch      Some of the snapshot is there, beside the state it shall replace.
+    exchange   All of it is there, and is being put in that state's place.
+    """
+
+    name = "install"
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._moments: list[str] = []
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a node and the moment."""
+        self._moments = self._moments or rng.sample(["fetch", "exchange"], 2)
+        return Strike(nodes=(await self.one(rng),), detail=self._moments.pop())
+
+    async def end(self, strike: Strike) -> int:
+        """Start it, kill it at that moment, and start it for good."""
+        [name] = strike.nodes
+        node = self.db.nodes[name]
+        before = node.log.stat().st_size
+        # The moments of an exchange pass fast; on a disk that syncs slowly they last.
+        node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
+        self.db.start(name)
+        mark = "shard-*.incoming" if strike.detail == "fetch" else "shard-*.ready"
+
+        async def there() -> bool:
+            return any(node.data.glob(mark)) and FETCHING in node.logged_since(before)
+
+        await until(there, within_s=INSTALLS_WITHIN_S)
+        await self.db.kill(name)
+        logged = node.logged_since(before)
+        unfinished = logged.count(FETCHING) > logged.count(INSTALLED)
+        caught = any(node.data.glob(mark)) and unfinished
+        node.disk.fault(DiskFault.NONE)
+        await self.back([name])
+        return int(caught and await self.db.ready(name))
+
+
+def _fetched_ms(logged: str) -> int:
+    """Return how long the longest fetch took that came to its end, 0 for none."""
+    took = [json.loads(line) for line in logged.splitlines() if INSTALLED in line]
+    return max((max(1, round(1000 * float(line["seconds"]))) for line in took), default=0)
+
+
+class _Logged:
+    """Whether a node has logged something since."""
+
+    def __init__(self, node: Node, since: int, text: str) -> None:
+        self._node = node
+        self._since = since
+        self._text = text
+
+    async def __call__(self) -> bool:
+        return self._text in self._node.logged_since(self._since)
 
 
 class Pause(Nemesis):
@@ -481,9 +583,9 @@ class Corrupt(Nemesis):
 
     async def plan(self, rng: random.Random) -> Strike:
         """Choose a node and the damage; nobody once a minority is damaged."""
-        minority = (len(self.db.nodes) - 1) // 2
+        minority = (len(self.db.members) - 1) // 2
         damaged = [name for name in self.names if self.db.nodes[name].damaged]
-        full = sum(node.damaged for node in self.db.nodes.values()) >= minority
+        full = sum(self.db.nodes[name].damaged for name in self.db.members) >= minority
         names = damaged if full else self.names
         if not names:
             return Strike(nodes=())
@@ -526,51 +628,6 @@ class _ReadyOrGone:
         return not self._db.nodes[self._name].running or await self._db.ready(self._name)
 
 
-class Clock(Nemesis):
-    """A node's clock jumps, forth or back, and jumps home."""
-
-    name = "clock"
-    target = "clock"
-
-    def __init__(self, db: Db, links: Links) -> None:
-        super().__init__(db, links)
-        self._shifts: dict[str, float] = {}
-
-    async def plan(self, rng: random.Random) -> Strike:
-        """Choose one node, or all by different amounts."""
-        names = self.names if rng.random() < 0.3 else [await self.one(rng)]
-        self._shifts = {
-            name: rng.choice((-1, 1)) * rng.choice((0.1, 1.0, 30.0, 3600.0)) for name in names
-        }
-        return Strike(
-            nodes=tuple(names),
-            detail=", ".join(f"{name} {shift_s:+g} s" for name, shift_s in self._shifts.items()),
-            hold_s=rng.uniform(1, 10),
-            amount_ms=round(1000 * max(map(abs, self._shifts.values()))),
-        )
-
-    async def begin(self, strike: Strike) -> int:
-        """Move the clocks; the nodes' own answers tell their time."""
-        for name, shift_s in self._shifts.items():
-            self.db.shift_clock(name, shift_s)
-        await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
-        return sum([await self._has_moved(name) for name in strike.nodes])
-
-    async def _moved(self) -> bool:
-        return all([await self._has_moved(name) for name in self._shifts])
-
-    async def _has_moved(self, name: str) -> bool:
-        # A node tells whole seconds; a smaller shift cannot be seen and is believed.
-        ahead_s = await self.db.clock_ahead_s(name)
-        return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
-
-    async def end(self, strike: Strike) -> int:
-        """Set the clocks right."""
-        for name in strike.nodes:
-            self.db.shift_clock(name, 0)
-        return 0
-
-
 class Idle(Nemesis):
     """Does nothing and claims to: a run that has only this must be unknown."""
 
@@ -590,83 +647,6 @@ class Idle(Nemesis):
         """Have struck nobody."""
         assert strike
         return 0
-
-
-KINDS: Mapping[str, type[Nemesis]] = {
-    kind.name: kind
-    for kind in (
-        Kill,
-        Pause,
-        Partition,
-        Packets,
-        Reset,
-        Restart,
-        Power,
-        Away,
-        DiskSlow,
-        DiskFull,
-        DiskError,
-        Corrupt,
-        Clock,
-        Idle,
-    )
-}
-
-
-class Nemeses:
-    """Strikes for the length of a run, one thread of faults a target."""
-
-    def __init__(self, db: Db, recorder: Recorder, kinds: Sequence[str], *, seed: int) -> None:
-        links = Links(db)
-        self._recorder = recorder
-        self._seed = seed
-        self._by_target: dict[str, list[Nemesis]] = {}
-        for name in kinds:
-            nemesis = KINDS[name](db, links)
-            self._by_target.setdefault(nemesis.target, []).append(nemesis)
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Strike until told to stop, and leave nothing struck."""
-        async with asyncio.TaskGroup() as threads:
-            for target, nemeses in self._by_target.items():
-                rng = random.Random(f"{self._seed}/nemesis/{target}")
-                threads.create_task(self._guarded(nemeses, rng, stop))
-
-    async def _guarded(
-        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
-    ) -> None:
-        try:
-            await self._thread(nemeses, rng, stop)
-        except DbFailed as failed:
-            # A node that was to be struck is dead already, and nobody killed it.
-            args = Args(name="died", detail=str(failed))
-            self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
-
-    async def _thread(
-        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
-    ) -> None:
-        turn: list[Nemesis] = []
-        while not await _stopped(stop, rng.uniform(*_CALM_S)):
-            # Every kind has its turn before one has two, or a short run would lack some.
-            turn = turn or rng.sample(nemeses, len(nemeses))
-            nemesis = turn.pop()
-            strike = await nemesis.plan(rng)
-            # Before it begins and after it ended: calm is only what certainly was.
-            self._record(nemesis, strike, on=True, applied=0)
-            begun = await nemesis.begin(strike)
-            await _stopped(stop, strike.hold_s)
-            ended = await nemesis.end(strike)
-            self._record(nemesis, strike, on=False, applied=max(begun, ended))
-
-    def _record(self, nemesis: Nemesis, strike: Strike, *, on: bool, applied: int) -> None:
-        args = Args(
-            name=nemesis.name,
-            nodes=strike.nodes,
-            on=on,
-            detail=strike.detail,
-            amount_ms=strike.amount_ms,
-        )
-        self._recorder.record("nemesis", F.FAULT, Type.INFO, args=args, out=Out(applied=applied))
 
 
 def cuts(
@@ -700,14 +680,6 @@ def cuts(
                 for step in range(heard + 1, len(ring))
             ]
     return dict.fromkeys(pairs, _CUT)
-
-
-async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
-    try:
-        await asyncio.wait_for(stop.wait(), within_s)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _told(rules: Rules) -> str:

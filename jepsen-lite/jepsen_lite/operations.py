@@ -65,6 +65,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     Attributes:
         applied: Targets that were seen to be struck, at its beginning or looking back at its end.
         amount_ms: How far clocks were moved at most.
+        took_ms: How long a node fetched a state after it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     ended_ns: int
     applied: int
     amount_ms: int
+    took_ms: int
     i: int
 
 
@@ -154,10 +156,33 @@ class History:
 
     @cached_property
     def clock_ns(self) -> int:
-        """How far the clocks of two nodes, or of one over time, may have been apart."""
-        moved_ms = max((fault.amount_ms for fault in self.faults), default=0)
+        """How far the clocks of two nodes, or of one over time, may have been apart.
+
+        A leader reads the time of day once, so a clock that jumps moves nothing until another
+        leads; one that runs fast or slow does.
+        """
+        # Of each kind the most: a clock that jumps may be one that runs fast.
+        by_kind: dict[str, int] = {}
+        for fault in self.faults:
+            if fault.name == "clock" and not self._led_anew_since(fault.begun_ns):
+                continue
+            by_kind[fault.name] = max(by_kind.get(fault.name, 0), fault.amount_ms)
+        moved_ms = sum(by_kind.values())
         # Instants are kept in whole milliseconds, cut off; two of them meet in every span.
         return 2 * moved_ms * MS + 5 * MS
+
+    def _led_anew_since(self, begun_ns: int) -> bool:
+        """Tell whether any shard may have had a leader after an instant that it had not before."""
+        reigns: dict[int, set[tuple[str, int]]] = defaultdict(set)
+        for event in self.statuses:
+            for group in event.out.groups:
+                if not group.leads:
+                    continue
+                reign = (event.node, group.term)
+                if event.t_ns > begun_ns and reign not in reigns[group.shard]:
+                    return True
+                reigns[group.shard].add(reign)
+        return not reigns
 
     @cached_property
     def tasks(self) -> dict[str, TaskOps]:
@@ -232,21 +257,22 @@ def _faults(events: Sequence[Event], end_ns: int) -> Iterable[Fault]:
         if event.args.on:
             begun.setdefault(key, event)
         elif key in begun:
-            yield _fault(begun.pop(key), event.t_ns, seen=event.out.applied)
+            yield _fault(begun.pop(key), event.t_ns, seen=event.out)
     for event in begun.values():
         # One past the end: a fault nobody ended leaves no calm behind it.
-        yield _fault(event, end_ns + 1, seen=0)
+        yield _fault(event, end_ns + 1, seen=Out())
 
 
-def _fault(event: Event, ended_ns: int, *, seen: int) -> Fault:
+def _fault(event: Event, ended_ns: int, *, seen: Out) -> Fault:
     return Fault(
         name=event.args.name,
         nodes=event.args.nodes,
         detail=event.args.detail,
         begun_ns=event.t_ns,
         ended_ns=ended_ns,
-        applied=max(event.out.applied, seen),
+        applied=max(event.out.applied, seen.applied),
         amount_ms=event.args.amount_ms,
+        took_ms=seen.took_ms,
         i=event.i,
     )
 

@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from jepsen_lite.autopsy import states
 from jepsen_lite.checker.judging import Exit, Judgement, judge
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
 from jepsen_lite.client import Client
-from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard, until
-from jepsen_lite.history import AUTOPSY, Args, F, Out, Recorder, Type, load
-from jepsen_lite.nemesis import KINDS, Nemeses
+from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, DbFailed, discard, until
+from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network, namespaces_work
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
+from jepsen_lite.striking import KINDS, Nemeses
 from jepsen_lite.workload import WORKLOADS, Workload, minimum_ok
 
 HOME = Path(__file__).parent.parent
@@ -41,6 +41,8 @@ SETTLED_S = 5.0
 RETIRE_AFTER_S = 10.0
 SETTLE_WITHIN_S = 40.0
 TOLD_WITHIN_S = 60.0
+# Beside the first nodes, for kinds of faults by which nodes come.
+SPARES = {"membership": 2, "wipe": 1}
 # A fault of one kind takes about so long with the calm around it.
 SECONDS_A_FAULT = 14.0
 
@@ -110,8 +112,17 @@ def demands(options: Options) -> Demands:
         faults=faults,
         leader_changes=1 if moves else 0,
         proves=tuple(name for name in mix.proves if name != "G20" or options.nemeses),
+        fetch_ms=mix.fetch_ms,
         calm_p99_ms=options.calm_p99_ms,
     )
+
+
+def settings_of(options: Options) -> dict[str, object]:
+    """Return what nodes are told beside their addresses: for the faults, and for the workload."""
+    settings: dict[str, object] = {}
+    for name in options.nemeses:
+        settings |= KINDS[name].settings
+    return settings | dict(WORKLOADS[options.workload].settings)
 
 
 async def run(options: Options, directory: Path) -> Judgement:
@@ -121,9 +132,11 @@ async def run(options: Options, directory: Path) -> Judgement:
         DbFailed: The cluster did not come up.
         NetworkFailed: The network could not be made.
     """
-    names = [f"n{n + 1}" for n in range(options.nodes)]
+    spare = max([0, *(SPARES.get(name, 0) for name in options.nemeses)])
+    every = [f"n{n + 1}" for n in range(options.nodes + spare)]
+    names, spares = every[: options.nodes], every[options.nodes :]
     network: Network = (
-        LoopbackNetwork(names) if options.loopback else NamespaceNetwork(names, seed=options.seed)
+        LoopbackNetwork(every) if options.loopback else NamespaceNetwork(every, seed=options.seed)
     )
     about = Run(
         options=options,
@@ -141,14 +154,19 @@ async def run(options: Options, directory: Path) -> Judgement:
         await network.open()
         stack.push_async_callback(network.close)
         recorder = stack.enter_context(Recorder(directory / "history.ndjson"))
+        sink = Sink(network.harness, recorder, secret=SECRET, seed=options.seed)
+        await stack.enter_async_context(sink)
         db = Db(
             directory,
             network,
             names,
             shards=options.shards,
             source=Path(options.source),
+            spares=spares,
             clocks="clock" in options.nemeses,
-            settings=WORKLOADS[options.workload].settings,
+            drifts="drift" in options.nemeses,
+            sink=sink,
+            settings=settings_of(options),
         )
         await stack.enter_async_context(db)
         await _play(options, db, recorder, stack)
@@ -160,9 +178,16 @@ async def run(options: Options, directory: Path) -> Judgement:
 
 async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitStack) -> None:
     """Play the phases of a run on a cluster that is ready."""
-    sink = Sink(db.network.harness, recorder, secret=SECRET, seed=options.seed)
-    await stack.enter_async_context(sink)
-    client = Client(db.urls, recorder, TOKENS, deadline_ms=DEADLINE_MS, webhook=sink.url)
+    sink = db.sink
+    assert sink is not None, "a run has one"
+    client = Client(
+        db.urls,
+        recorder,
+        TOKENS,
+        deadline_ms=DEADLINE_MS,
+        webhook=sink.url,
+        choices=lambda: db.members,
+    )
     await stack.enter_async_context(client)
     mix = WORKLOADS[options.workload]
     mix = msgspec.structs.replace(mix, rate=options.rate or mix.rate)
@@ -171,11 +196,13 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
 
     def phase(name: str, detail: str = "") -> None:
         log.info("%s %s", name, detail)
-        args = Args(name=name, nodes=tuple(db.nodes), detail=detail)
+        args = Args(name=name, nodes=tuple(db.members), detail=detail)
         recorder.record("harness", F.PHASE, Type.INFO, args=args)
 
     # Where the clock of the nodes' logs meets the history's.
     phase("setup", str(time.time_ns()))
+    if not await workload.load():
+        raise DbFailed("the state could not be made as large as it shall be")
     await until(_Settled(db), within_s=SETTLE_WITHIN_S)
     over = asyncio.Event()
     async with asyncio.TaskGroup() as background:
@@ -193,25 +220,35 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         await asyncio.sleep(RECOVER_S if options.nemeses else 0)
         over.set()
         await load
-        sink.fails = False
-        retired = await db.retire_damaged(within_s=RETIRE_AFTER_S)
-        if retired:
-            phase("retired", ", ".join(retired))
-        workload.nodes = db.serving
-        stuck = [name for name in db.serving if not db.nodes[name].running]
-        if stuck:
-            phase("died", ", ".join(stuck))
-        if await until(db.converged, within_s=CONVERGE_S):
-            phase("converged")
-        phase("drained" if await workload.drain() else "undrained")
-        phase("final" if await workload.read_all() else "unread")
-        if workload.known.with_webhook:
-            await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
-            phase("delivered")
-        await until(db.converged, within_s=CONVERGE_S)
-        phase("end")
+        await _come_to_rest(db, workload, recorder, phase)
         observing.cancel()
     await _examine(db, recorder)
+
+
+async def _come_to_rest(
+    db: Db, workload: Workload, recorder: Recorder, phase: Callable[..., None]
+) -> None:
+    """Let everything that was begun end, and look at all of it."""
+    sink = db.sink
+    assert sink is not None, "a run has one"
+    sink.fails = False
+    retired = await db.retire_damaged(within_s=RETIRE_AFTER_S)
+    if retired:
+        phase("retired", ", ".join(retired))
+    workload.nodes = db.serving
+    stuck = [name for name in db.serving if not db.nodes[name].running]
+    if stuck:
+        phase("died", ", ".join(stuck))
+    if await until(db.converged, within_s=CONVERGE_S):
+        phase("converged")
+    phase("drained" if await workload.drain() else "undrained")
+    phase("final" if await workload.read_all() else "unread")
+    if workload.known.with_webhook:
+        await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
+        phase("delivered")
+    await until(db.converged, within_s=CONVERGE_S)
+    await _ask_members(db, recorder)
+    phase("end")
 
 
 class _Settled:
@@ -238,6 +275,16 @@ async def _examine(db: Db, recorder: Recorder) -> None:
         recorder.record(AUTOPSY, F.STATUS, Type.INFO, node=name, out=Out(groups=groups))
 
 
+async def _ask_members(db: Db, recorder: Recorder) -> None:
+    """Record who every node says forms the cluster; the phase says who should."""
+    for name in db.serving:
+        groups = await db.memberships(name)
+        if groups is not None:
+            recorder.record(MEMBERS, F.STATUS, Type.INFO, node=name, out=Out(groups=groups))
+    args = Args(name=MEMBERS, nodes=tuple(db.members))
+    recorder.record("harness", F.PHASE, Type.INFO, args=args)
+
+
 class _Told:
     def __init__(self, sink: Sink, workload: Workload) -> None:
         self._sink = sink
@@ -250,8 +297,9 @@ class _Told:
 async def _observe(db: Db, recorder: Recorder) -> None:
     """Record what every node says of its shards, for ever."""
     while True:
-        told = await asyncio.gather(*(db.groups(name) for name in db.nodes))
-        for name, groups in zip(db.nodes, told, strict=True):
+        names = db.members
+        told = await asyncio.gather(*(db.groups(name) for name in names))
+        for name, groups in zip(names, told, strict=True):
             if groups is not None:
                 out = Out(groups=groups)
                 recorder.record("observer", F.STATUS, Type.INFO, node=name, out=out)

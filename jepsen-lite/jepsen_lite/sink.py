@@ -6,6 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import random
+import socket
+import struct
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,25 +25,44 @@ _SLOW = 0.05
 _SLOW_S = 2.0
 
 
+class SinkFault(StrEnum):
+    """What a sink does to every call."""
+
+    NONE = ""
+    ERROR = "500"
+    SLOW = "slow"
+    HANG = "hang"
+    RESET = "reset"
+    REFUSE = "refuse"
+
+
 class Sink:
-    """Listens on the harness's address and records every call; an async context manager."""
+    """Listens on the harness's address and records every call; an async context manager.
+
+    Attributes:
+        struck: Calls that a fault was done to; one that was refused comes to nobody's notice here.
+    """
 
     def __init__(self, address: str, recorder: Recorder, *, secret: str, seed: int) -> None:
         self.url = f"http://{address}:{PORT}/hook"
         self.fails = True
         self.told: set[str] = set()
+        self.struck = 0
+        self._fault = SinkFault.NONE
+        self._over = asyncio.Event()
         self._address = address
         self._recorder = recorder
         self._secret = secret
         self._random = random.Random(f"{seed}/sink")
         self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
 
     async def __aenter__(self) -> Self:
         application = web.Application()
         application.router.add_post("/hook", self._called)
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, PORT).start()
+        await self._listen()
         return self
 
     async def __aexit__(
@@ -50,15 +72,33 @@ class Sink:
         trace: TracebackType | None,
     ) -> None:
         assert self._runner is not None
+        self._over.set()
         await self._runner.cleanup()
+
+    async def begin(self, fault: SinkFault) -> None:
+        """Do this to every call from now on."""
+        self._fault = fault
+        self._over.clear()
+        if fault is SinkFault.REFUSE and self._site is not None:
+            await self._site.stop()
+            self._site = None
+
+    async def end(self) -> None:
+        """Take calls as before; those that hang end without an answer."""
+        self._fault = SinkFault.NONE
+        self._over.set()
+        await self._listen()
+
+    async def _listen(self) -> None:
+        if self._site is None:
+            assert self._runner is not None
+            self._site = web.TCPSite(self._runner, self._address, PORT)
+            await self._site.start()
 
     async def _called(self, request: web.Request) -> web.Response:
         raw = await request.read()
         body: dict[str, Any] = msgspec.json.decode(raw)
-        draw = self._random.random() if self.fails else 1.0
-        status = 500 if draw < _REFUSED else 200
-        if _REFUSED <= draw < _REFUSED + _SLOW:
-            await asyncio.sleep(_SLOW_S)
+        status = await self._status(request)
         completed = body.get("status") == "COMPLETED"
         content = content_of(body.get("result")) if completed else str(body.get("error", ""))
         task = str(body["taskId"])
@@ -75,10 +115,42 @@ class Sink:
         )
         if status == 200:
             self.told.add(task)
-        return web.Response(status=status)
+        return web.Response(status=status or 500)
+
+    async def _status(self, request: web.Request) -> int:
+        """Return what a call is answered with, once it may be; 0 for one that gets no answer."""
+        fault = self._fault
+        self.struck += fault is not SinkFault.NONE
+        match fault:
+            case SinkFault.ERROR:
+                return 500
+            case SinkFault.SLOW:
+                await asyncio.sleep(_SLOW_S)
+                return 200
+            case SinkFault.HANG:
+                await self._over.wait()
+                _abort(request)
+                return 0
+            case SinkFault.RESET | SinkFault.REFUSE:
+                # Refused, on a connection that was there before.
+                _abort(request)
+                return 0
+        draw = self._random.random() if self.fails else 1.0
+        if _REFUSED <= draw < _REFUSED + _SLOW:
+            await asyncio.sleep(_SLOW_S)
+        return 500 if draw < _REFUSED else 200
 
     def _signed(self, request: web.Request, raw: bytes) -> bool:
         stamp = request.headers.get("X-CodeQ-Timestamp", "")
         text = stamp.encode() + b"." + raw
         good = hmac.new(self._secret.encode(), text, hashlib.sha256).hexdigest()
         return hmac.compare_digest(good, request.headers.get("X-CodeQ-Signature", ""))
+
+
+def _abort(request: web.Request) -> None:
+    """End a connection with a reset."""
+    if request.transport is not None:
+        reset = struct.pack("ii", 1, 0)
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        request.transport.abort()

@@ -182,12 +182,13 @@ class Story:
         *,
         applied: int = 1,
         amount_ms: int = 0,
+        took_ms: int = 0,
     ) -> None:
         """Tell of a fault and its end."""
         args = Args(name=name, nodes=tuple(nodes), on=True, amount_ms=amount_ms)
         self._add(at[0], "nemesis", F.FAULT, Type.INFO, args=args, out=Out(applied=applied))
         ended = Args(name=name, nodes=tuple(nodes))
-        self._add(at[1], "nemesis", F.FAULT, Type.INFO, args=ended)
+        self._add(at[1], "nemesis", F.FAULT, Type.INFO, args=ended, out=Out(took_ms=took_ms))
 
     def status(self, node: str, at_s: float, *groups: Group, p: str = "observer") -> None:
         """Tell what a node said of its shards, or what an autopsy found."""

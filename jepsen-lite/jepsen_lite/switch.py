@@ -102,7 +102,7 @@ class Switch:
     def __init__(self) -> None:
         self._devices: dict[int, int] = {}
         self._rules: dict[tuple[int, int], Shape] = {}
-        self._held: list[tuple[float, int, int, bytes]] = []
+        self._held: list[tuple[float, int, tuple[int, int], int, bytes]] = []
         self._stalled: list[tuple[tuple[int, int], int, bytes]] = []
         self._numbers = itertools.count()
         self._random = random.Random()
@@ -190,13 +190,15 @@ class Switch:
         for _ in range(2 if chance() < shape.dup else 1):
             late_ms = shape.delay_ms + chance() * shape.jitter_ms
             due = time.monotonic() + late_ms / 1000
-            heapq.heappush(self._held, (due, next(self._numbers), device, packet))
+            heapq.heappush(self._held, (due, next(self._numbers), link, device, packet))
 
     def _release(self) -> None:
         now = time.monotonic()
         while self._held and self._held[0][0] <= now:
-            _, _, device, packet = heapq.heappop(self._held)
-            _send(device, packet)
+            _, _, link, device, packet = heapq.heappop(self._held)
+            # What is on its way when a link is cut does not arrive.
+            if not self._rules.get(link, Shape()).cut:
+                _send(device, packet)
 
 
 def _send(device: int, packet: bytes) -> None:

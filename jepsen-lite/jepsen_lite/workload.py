@@ -24,6 +24,7 @@ TRIES = 8
 DRAINERS = 6
 DRAIN_WITHIN_S = 120.0
 READERS = 12
+LOADERS = 4
 READ_TRIES = 40
 # In a row on every node, before the queue counts as empty.
 EMPTY_POLLS = 3
@@ -56,8 +57,12 @@ class Mix(Struct, frozen=True, kw_only=True):
         delayed: Share of creates with a delay.
         webhooks: Share of creates with one.
         lease_s: Of claims, from and to.
+        pads: Bytes that payloads are made longer by.
         cancels, reads, requeues: A second, of tasks chosen among those known.
         settings: Added to every node's configuration.
+        nemeses: Kinds of faults that it is about, beside those that are asked for.
+        ballast: Tasks of 32 KiB that are there before anything else, and that nobody works on.
+        fetch_ms: Some node must have fetched the state for at least so long.
         proves: Guarantees that a run must be able to judge.
         ok: Acknowledged operations a run of a minute must have, by kind.
     """
@@ -76,12 +81,16 @@ class Mix(Struct, frozen=True, kw_only=True):
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
     lease_s: tuple[int, int] = (3, 6)
+    pads: tuple[int, ...] = (0, 40, 400)
     ways: Ways = Ways()
     cancels: float = 0.0
     reads: float = 2.0
     requeues: float = 0.0
     shards: int = 2
     settings: Mapping[str, object] = {}
+    nemeses: tuple[str, ...] = ()
+    ballast: int = 0
+    fetch_ms: int = 0
 
 
 _ALWAYS = ("G1", "G2", "G3", "G4", "G7", "G8", "G17", "G22")
@@ -189,10 +198,46 @@ WORKLOADS: dict[str, Mix] = {
         rate=60,
         workers=16,
         repeated=0.2,
+        pads=(0, 400, 3000),
         shards=1,
         settings={
-            "raft": {"logEntriesMax": 1000, "keepEntries": 1, "snapshotBytesPerSecond": 2**17}
+            "raft": {
+                "logEntriesMax": 1000,
+                "logBytesMax": 2**20,
+                "keepEntries": 1,
+                "snapshotBytesPerSecond": 2**17,
+            }
         },
+    ),
+    "membership": Mix(
+        says="unique payloads in and out, while nodes come, go and are replaced",
+        proves=(*_ALWAYS, "G12", "G19", "G20"),
+        ok={"create": 400, "claim": 300, "result": 300},
+        rate=30,
+        repeated=0.1,
+        nemeses=("membership",),
+    ),
+    "big-state": Mix(
+        says="a state that is fetched for longer than a leader may be silent, slow packets or not",
+        proves=_ALWAYS,
+        ok={"create": 400, "claim": 300, "result": 300},
+        rate=60,
+        workers=16,
+        repeated=0.2,
+        pads=(0, 400, 3000),
+        shards=1,
+        # 48 MB at 8 MiB a second: six seconds, where an election is due after one to two.
+        ballast=1500,
+        fetch_ms=4000,
+        settings={
+            "raft": {
+                "logEntriesMax": 1000,
+                "logBytesMax": 2**20,
+                "keepEntries": 1,
+                "snapshotBytesPerSecond": 2**23,
+            }
+        },
+        nemeses=("away", "packets"),
     ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
@@ -240,6 +285,15 @@ class Workload:
         self._shards = shards
         self._stop = asyncio.Event()
         self._numbers = itertools.count()
+
+    async def load(self) -> bool:
+        """Make the state as large as it shall be; tell whether that was done."""
+        waiting = iter(range(self._mix.ballast))
+
+        async def fill() -> bool:
+            return all([await self._client.weigh_down() for _ in waiting])
+
+        return all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Create, work, read and meddle until told to stop; ends when the last answer came."""
@@ -324,14 +378,14 @@ class Workload:
         )
 
     def _payload(self, process: Process, what: str) -> str:
-        pad = "x" * process.random.choice((0, 40, 400))
+        pad = "x" * process.random.choice(self._mix.pads)
         n = next(self._numbers)
         return content_of({"by": process.p, "n": n, "pad": pad, "what": what})
 
     async def _probe(self, shard: int) -> None:
         """Write to one shard for ever, through all nodes in turn: its recovery shows here."""
         process = Process(f"probe-{shard}", self._seed)
-        nodes = itertools.cycle(self._client.nodes)
+        turns = itertools.count()
         while not await self._paused(PROBE_EVERY_S):
             key = key_on(shard, f"{process.p}/{next(self._numbers)}", self._shards)
             args = Args(
@@ -340,7 +394,9 @@ class Workload:
                 idempotency_key=key,
                 shard=shard,
             )
-            answer = await self._client.invoke(process, F.CREATE, args, node=next(nodes))
+            nodes = self._client.nodes
+            node = nodes[next(turns) % len(nodes)]
+            answer = await self._client.invoke(process, F.CREATE, args, node=node)
             self.known.hear(answer.out.task)
 
     # Workers.

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from codeq_cluster.core.sharding import shard_of
 from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.cli import DEFAULT_MIX
+from jepsen_lite.drawing import _FAULTS
 from jepsen_lite.history import F
-from jepsen_lite.nemesis import KINDS, cuts
+from jepsen_lite.nemesis import cuts
 from jepsen_lite.running import Options, demands
+from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS, key_on, shard_of_key
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
@@ -77,6 +79,26 @@ def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.Da
 
     assert shard_of_key(key, shards) == shard
     assert int(key.rpartition("/")[2]) < 1000
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - {"idle"}))
+def test_every_kind_of_fault_has_a_workload_that_it_strikes(name: str) -> None:
+    """Or the matrix would leave it out, and who reads its table would not know."""
+    assert any(can_strike(name, mix) for mix in WORKLOADS.values())
+
+
+def test_every_fault_has_a_colour() -> None:
+    """A report that shades two kinds alike tells nobody what struck."""
+    assert set(KINDS) - {"idle"} == set(_FAULTS)
+    assert len(set(_FAULTS.values())) == len(_FAULTS)
+
+
+def test_the_design_s_twelve_workloads_are_there() -> None:
+    """Soak and matrix go through all of them."""
+    assert {
+        *("total-queue", "lease", "idempotent", "order", "delay", "register", "heartbeats"),
+        *("dead-letters", "webhooks", "membership", "recovery", "big-state"),
+    } <= set(WORKLOADS)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -27,3 +27,19 @@ def test_every_guarantee_has_a_paragraph_in_the_documentation() -> None:
 def test_every_guarantee_is_explained_where_the_harness_is() -> None:
     """The README says what each is judged by."""
     assert set(PROMISES) == set(re.findall(r"^\| (G\d+) \|", README, re.MULTILINE))
+
+
+def test_every_judged_promise_says_what_it_survives_and_where_it_ends() -> None:
+    """Its section has both; a promise without an end is none that can be kept."""
+    named = set(re.findall(r"^\| G[\dG, ]+ \|.*\(#([a-z-]+)\) \|$", TEXT, re.MULTILINE))
+    sections = {
+        re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-"): text
+        for title, text in re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", TEXT, re.MULTILINE)
+    }
+
+    lacking = [
+        name
+        for name in named
+        if "**Survives:**" not in sections[name] or "**Does not:**" not in sections[name]
+    ]
+    assert not lacking

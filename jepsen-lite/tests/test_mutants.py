@@ -6,8 +6,8 @@ import pytest
 
 from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.mutants import Mutant, apply, mutants, patched
-from jepsen_lite.nemesis import KINDS
 from jepsen_lite.running import HOME
+from jepsen_lite.striking import KINDS
 from jepsen_lite.workload import WORKLOADS
 
 SOURCE = HOME.parent

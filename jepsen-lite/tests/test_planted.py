@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES, verdicts
-from jepsen_lite.history import F, Group, Type
+from jepsen_lite.history import MEMBERS, F, Group, Type
 from jepsen_lite.story import Story
 
 Plot = Callable[[Story, bool], None]
@@ -48,6 +48,13 @@ def two_payloads_are_exchanged(story: Story, broken: bool) -> None:
 def a_task_comes_from_nowhere(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), Type.INFO)
     story.claim("ghost" if broken else "a", (2, 3))
+
+
+@planted("G2")
+def a_create_is_carried_out_twice(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), content="1")
+    story.claim("a", (2, 2.1), lease_s=1, content="1")
+    story.claim("b" if broken else "a", (4, 5), token=2, attempt=2, content="1")
 
 
 @planted("G3")
@@ -410,6 +417,24 @@ def the_replicas_never_agree(story: Story, broken: bool) -> None:
     story.phase("final", 3)
 
 
+@planted("G17")
+def a_state_goes_back(story: Story, broken: bool) -> None:
+    story.status("n1", 1, Group(shard=0, applied=7, digest="x"))
+    story.status("n1", 2, Group(shard=0, applied=6 if broken else 8, digest="y"))
+    story.phase("converged", 3)
+    story.phase("final", 3)
+
+
+@planted("G6")
+def a_clock_that_jumps_within_a_reign_ends_a_lease(story: Story, broken: bool) -> None:
+    story.status("n1", 0, Group(shard=0, term=1, leads=True))
+    story.fault("clock", (1, 9), amount_ms=30_000)
+    story.status("n2", 2, Group(shard=0, term=1 if broken else 2, leads=not broken))
+    story.create("a", (1, 2))
+    story.claim("a", (3, 3.1), token=1, lease_s=30)
+    story.claim("a", (20, 20.1), token=2, attempt=2)
+
+
 @planted("G18")
 def a_damaged_disk_costs_a_task(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
@@ -422,6 +447,31 @@ def a_new_member_costs_a_task(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
     story.fault("membership", (2, 3))
     story.read("a", (9, 10), "" if broken else "PENDING", final=True)
+    _members(story, ("n1", "n2"), ("n1", "n2"))
+
+
+@planted("G19")
+def a_node_votes_that_nobody_let_in(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.fault("wipe", (2, 3))
+    story.read("a", (9, 10), "PENDING", final=True)
+    _members(story, ("n1", "n2"), ("n1", "n2", "n3") if broken else ("n1", "n2"))
+
+
+@planted("G19")
+def a_change_does_not_end(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.fault("membership", (2, 3))
+    if broken:
+        story.phase("unsettled", 4)
+    story.read("a", (9, 10), "PENDING", final=True)
+    _members(story, ("n1", "n2"), ("n1", "n2"))
+
+
+def _members(story: Story, expected: tuple[str, ...], voters: tuple[str, ...]) -> None:
+    story.status("n1", 11, Group(shard=0, voters=expected), p=MEMBERS)
+    story.status("n2", 11, Group(shard=0, voters=voters), p=MEMBERS)
+    story.phase(MEMBERS, 12, expected)
 
 
 @planted("G20")

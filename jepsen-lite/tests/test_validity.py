@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from jepsen_lite.checker.judging import Exit, judge
 from jepsen_lite.checker.validity import Demands
@@ -55,6 +56,17 @@ def test_a_run_that_did_enough_is_valid() -> None:
     judgement = judge(run().history(), DEMANDS)
 
     assert (Exit.VALID, ()) == (judgement.exit, judgement.shortcomings)
+
+
+def test_a_state_must_be_fetched_for_as_long_as_is_asked() -> None:
+    """The longest fetch counts."""
+    story = run()
+    story.fault("away", (4, 5), took_ms=700)
+    story.fault("away", (5, 5.5), took_ms=3000)
+    asked = {ms: replace(DEMANDS, fetch_ms=ms) for ms in (3000, 3001)}
+    found = {ms: judge(story.history(), each).shortcomings for ms, each in asked.items()}
+
+    assert {3000: 0, 3001: 1} == {ms: len(lines) for ms, lines in found.items()}
 
 
 @pytest.mark.parametrize(

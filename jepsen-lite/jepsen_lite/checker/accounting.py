@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
@@ -31,7 +32,7 @@ def lost(history: History) -> Verdict:
 
 
 def invented(history: History) -> Verdict:
-    """G2: whatever is delivered or read was sent by somebody, byte for byte."""
+    """G2: whatever is delivered or read was sent by somebody, byte for byte, and as one task."""
     sent = {op.args.content for op in history.by_f[F.CREATE]}
     found = []
     checked = 0
@@ -46,6 +47,7 @@ def invented(history: History) -> Verdict:
             else:
                 continue
             found.append(Violation(text=text, events=op.events, task=task.id))
+    found.extend(_multiplied(history))
     return judged("G2", found, checked=checked)
 
 
@@ -72,6 +74,23 @@ def dishonest(history: History) -> Verdict:
         )
         found.append(Violation(text=text, events=_shown(task), task=task.id))
     return judged("G3", found, checked=checked)
+
+
+def _multiplied(history: History) -> Iterator[Violation]:
+    """Yield creates without a key that made more than one task; those with one are G4's."""
+    made: dict[int, list[TaskOps]] = defaultdict(list)
+    for task in history.tasks.values():
+        for op in task.creates:
+            if not op.args.idempotency_key:
+                made[op.i].append(task)
+    times = Counter(op.args.content for op in history.by_f[F.CREATE] if op.possible)
+    for tasks in made.values():
+        content = tasks[0].args.content
+        if len(tasks) > max(1, times[content]):
+            names = ", ".join(task.id for task in tasks)
+            events = tuple(n for op in tasks[0].creates for n in op.events)
+            text = f"one create made {len(tasks)} tasks: {names}"
+            yield Violation(text=text, events=events, task=tasks[0].id)
 
 
 def _payloads(task: TaskOps) -> Iterator[tuple[Op, str]]:

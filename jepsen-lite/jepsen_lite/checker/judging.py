@@ -18,6 +18,7 @@ from jepsen_lite.checker.liveness import (
     due_is_ready,
     writes_again,
 )
+from jepsen_lite.checker.membership import agree_who_they_are
 from jepsen_lite.checker.order import first_in_first_out, higher_first
 from jepsen_lite.checker.register import happened_at_moments
 from jepsen_lite.checker.replicas import converge
@@ -150,7 +151,11 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
         combined("G18", _judged(safety), note="safety under storage faults")
         if struck & {"corrupt", "disk-error"}
         else unknown("G18", "no fault of storage"),
-        combined("G19", _judged(safety), note="safety under changes of membership")
+        combined(
+            "G19",
+            [*_judged(safety), agree_who_they_are(history)],
+            note="safety under changes of membership",
+        )
         if struck & {"membership", "wipe"}
         else unknown("G19", "no change of membership"),
     ]

@@ -28,7 +28,18 @@ ANSWERED_WITHIN_NS = 2 * SECOND
 ATTEMPTS_DEFAULT = 5
 # Faults of a node that excuse it from answering; cut off from its peers it must refuse in time.
 _SILENCING = frozenset(
-    {"kill", "pause", "restart", "power", "reset", "cut-off-clients", "corrupt", "wipe"}
+    {
+        "kill",
+        "pause",
+        "restart",
+        "power",
+        "reset",
+        "corrupt",
+        "away",
+        "install",
+        "wipe",
+        "membership",
+    }
 )
 
 

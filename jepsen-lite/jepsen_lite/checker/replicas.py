@@ -1,6 +1,8 @@
-"""Replicas: equal states at equal indexes, one leader a term, equal at the end (G17)."""
+"""Replicas: equal states at equal indexes, one leader a term, no way back (G17)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.operations import History
@@ -27,8 +29,32 @@ def converge(history: History) -> Verdict:
                 if leader != event.node:
                     text = f"shard {reign[0]}, term {reign[1]}: {leader} and {event.node} lead"
                     found.append(Violation(text=text, events=(seen, event.i)))
+    found.extend(_steps_back(history))
     final = history.phases.get("final")
     if final is not None and "converged" not in history.phases:
         text = "the replicas were not equal when everything had come to rest"
         found.append(Violation(text=text, events=(final.i,)))
     return judged("G17", found, checked=checked if final is not None else 0)
+
+
+# After these a node may have less on its disk than it had in memory, or another disk.
+_FORGETTING = frozenset(
+    {"power", "corrupt", "wipe", "membership", "disk-error", "disk-full", "disk-slow"}
+)
+
+
+def _steps_back(history: History) -> Iterator[Violation]:
+    """Yield where a node's state was of an earlier entry than before, and nobody took its disk."""
+    excused = {
+        node for fault in history.faults if fault.name in _FORGETTING for node in fault.nodes
+    }
+    newest: dict[tuple[str, int], tuple[int, int]] = {}
+    for event in history.statuses:
+        if event.p != "observer" or event.node in excused:
+            continue
+        for group in event.out.groups:
+            applied, seen = newest.get((event.node, group.shard), (0, event.i))
+            if group.applied < applied:
+                text = f"{event.node} went back from {applied} to {group.applied} in {group.shard}"
+                yield Violation(text=text, events=(seen, event.i))
+            newest[event.node, group.shard] = (group.applied, event.i)

@@ -25,6 +25,7 @@ class Demands(Struct, frozen=True, kw_only=True):
         faults: Least number of faults that were seen to be applied, by kind.
         leader_changes: Least number of terms that began after the calibration.
         proves: Guarantees that must be judged.
+        fetch_ms: Least time for which some node fetched a state.
         calm_p99_ms: Most that 99 of 100 operations may take before the first fault.
     """
 
@@ -32,6 +33,7 @@ class Demands(Struct, frozen=True, kw_only=True):
     faults: Mapping[str, int]
     leader_changes: int = 0
     proves: tuple[str, ...] = ()
+    fetch_ms: int = 0
     calm_p99_ms: int = CALM_P99_MS
 
 
@@ -103,6 +105,9 @@ def _too_few(history: History, demands: Demands) -> Iterator[str]:
     for f, least in demands.ok.items():
         if acknowledged[f] < least:
             yield f"{acknowledged[f]} acknowledged {f}, {least} are needed"
+    fetched_ms = max((fault.took_ms for fault in history.faults), default=0)
+    if fetched_ms < demands.fetch_ms:
+        yield f"no state was fetched for longer than {fetched_ms} ms, {demands.fetch_ms} are needed"
     struck = Counter(fault.name for fault in history.faults if fault.applied)
     for name, least in demands.faults.items():
         if struck[name] < least:

@@ -1,0 +1,118 @@
+"""Clocks: faults of what nodes hold for the time."""
+
+from __future__ import annotations
+
+import random
+
+from jepsen_lite.db import Db, until
+from jepsen_lite.nemesis import Links, Nemesis, Strike
+
+CLOCK_SEEN_WITHIN_S = 3.0
+# Ten thousand times what a clock does by itself.
+DRIFT = 0.1
+FAR_S = 0.5
+# A lease, or a delay.
+LONGEST_S = 6.0
+
+
+class Clock(Nemesis):
+    """A node's clock jumps, forth or back, and jumps home."""
+
+    name = "clock"
+    target = "clock"
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._shifts: dict[str, float] = {}
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node, or all by different amounts."""
+        names = self.names if rng.random() < 0.3 else [await self.one(rng)]
+        self._shifts = {
+            name: rng.choice((-1, 1)) * rng.choice((0.1, 1.0, 30.0, 3600.0)) for name in names
+        }
+        return Strike(
+            nodes=tuple(names),
+            detail=", ".join(f"{name} {shift_s:+g} s" for name, shift_s in self._shifts.items()),
+            hold_s=rng.uniform(1, 10),
+            amount_ms=round(1000 * max(map(abs, self._shifts.values()))),
+        )
+
+    async def begin(self, strike: Strike) -> int:
+        """Move the clocks; the nodes' own answers tell their time."""
+        for name, shift_s in self._shifts.items():
+            self.db.shift_clock(name, shift_s)
+        await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
+        return sum([await self._has_moved(name) for name in strike.nodes])
+
+    async def _moved(self) -> bool:
+        return all([await self._has_moved(name) for name in self._shifts])
+
+    async def _has_moved(self, name: str) -> bool:
+        # A node tells whole seconds; a smaller shift cannot be seen and is believed.
+        ahead_s = await self.db.clock_ahead_s(name)
+        return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
+
+    async def end(self, strike: Strike) -> int:
+        """Set the clocks right."""
+        for name in strike.nodes:
+            self.db.shift_clock(name, 0)
+        return 0
+
+
+class Drift(Nemesis):
+    """Clocks run a tenth too fast or too slow, those that nobody sets too, and then true again.
+
+    What they have gained stays; a node that is far ahead or behind is led back.
+    """
+
+    name = "drift"
+    target = "clock"
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._gains: dict[str, float] = {}
+        self._before: dict[str, int] = {}
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose one node, or all by different amounts."""
+        names = self.names if rng.random() < 0.4 else [await self.one(rng)]
+        hold_s = rng.uniform(5, 12)
+        self._gains = {name: self._gain(name, rng) for name in names}
+        ahead = [self._ahead_s(name) for name in names]
+        after = [s + self._gains[name] * hold_s for s, name in zip(ahead, names, strict=True)]
+        furthest_s = max(abs(s) for s in (*ahead, *after, *map(self._ahead_s, self.db.nodes)))
+        return Strike(
+            nodes=tuple(names),
+            detail=", ".join(f"{name} x{1 + gain:g}" for name, gain in self._gains.items()),
+            hold_s=hold_s,
+            # A lease that is measured by such a clock is wrong by a part of its length as well.
+            amount_ms=round(1000 * (furthest_s + DRIFT * LONGEST_S)),
+        )
+
+    def _gain(self, name: str, rng: random.Random) -> float:
+        ahead_s = self._ahead_s(name)
+        if abs(ahead_s) > FAR_S:
+            return -DRIFT if ahead_s > 0 else DRIFT
+        return rng.choice((-DRIFT, DRIFT))
+
+    def _ahead_s(self, name: str) -> float:
+        return self.db.nodes[name].pace.skew_s
+
+    async def begin(self, strike: Strike) -> int:
+        """Let them run wrong."""
+        assert strike
+        for name, gain in self._gains.items():
+            pace = self.db.nodes[name].pace
+            self._before[name] = pace.looks
+            pace.set(gain)
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Let them run true; looks at wrong clocks tell who was struck."""
+        struck = 0
+        for name in strike.nodes:
+            pace = self.db.nodes[name].pace
+            pace.set(0)
+            struck += pace.looks > self._before[name]
+        return struck

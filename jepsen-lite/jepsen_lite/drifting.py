@@ -1,0 +1,53 @@
+"""Drifting: the shim between a node and its clocks, which lets all of them run fast or slow."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+from jepsen_lite.shims import control_page
+
+_SECOND_NS = 1_000_000_000
+
+
+class Pace:
+    """How one node's clocks run.
+
+    Args:
+        control: The file that is shared with the shim.
+    """
+
+    def __init__(self, control: Path) -> None:
+        self._control = control.resolve()
+        self._page = control_page(self._control)
+        self._gain = 0.0
+        self._skew_ns = 0
+        self._since_ns = time.monotonic_ns()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to run by these clocks, beside the library itself."""
+        return {"JL_CLOCK_CONTROL": str(self._control)}
+
+    @property
+    def looks(self) -> int:
+        """How often a clock was looked at while it did not run true, since the beginning."""
+        return int(struct.unpack_from("=Q", self._page, 32)[0])
+
+    @property
+    def skew_s(self) -> float:
+        """How far the clocks are ahead now."""
+        return self._skew_at(time.monotonic_ns()) / _SECOND_NS
+
+    def set(self, gain: float) -> None:
+        """Let the clocks gain so many seconds a second from now on; 0 to run true."""
+        now_ns = time.monotonic_ns()
+        self._skew_ns, self._since_ns, self._gain = self._skew_at(now_ns), now_ns, gain
+        [sequence] = struct.unpack_from("=Q", self._page, 0)
+        struct.pack_into("=Q", self._page, 0, sequence + 1)
+        struct.pack_into("=dqq", self._page, 8, gain, self._skew_ns, now_ns)
+        struct.pack_into("=Q", self._page, 0, sequence + 2)
+
+    def _skew_at(self, now_ns: int) -> int:
+        return self._skew_ns + round(self._gain * (now_ns - self._since_ns))

@@ -1,0 +1,373 @@
+"""Membership: faults that change who forms the cluster, or take what a node has stored.
+
+What an operator would do is done by an operator's commands. They share their target with whatever
+stops processes, so they take turns with it, and bring deaths of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
+from jepsen_lite.db import Db, until
+from jepsen_lite.nemesis import Links, Nemesis, Strike
+from jepsen_lite.switch import Shape
+
+# As many as a cluster has at first.
+MEMBERS_MIN = 3
+# A node is started, brought up to date and made a voter under load, with links that may be cut.
+CHANGES_WITHIN_S = 30.0
+SETTLES_WITHIN_S = 90.0
+ASKED_AGAIN_AFTER_S = 0.5
+# Packets of a leader are so late while two nodes come, and lost when it is parted by then.
+TEARS_WITHIN_MS = 800
+LET_IN_S = 3.0
+# Enough for an election on the other side, and for writes on both.
+TORN_S = 5.0
+_CUT = Shape(cut=True)
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What an operator wants.
+
+    Attributes:
+        comes, goes: Nodes, or empty.
+        too: Comes as well.
+        dies: Killed while it is under way, and started again; or empty.
+        stopped_s: The command is interrupted after so long, and given again; 0 for never.
+    """
+
+    kind: str
+    comes: str = ""
+    goes: str = ""
+    too: str = ""
+    shard: int = 0
+    dies: str = ""
+    stopped_s: float = 0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All that may be silent meanwhile."""
+        return tuple(sorted({self.comes, self.too, self.goes, self.dies} - {""}))
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        words = {
+            "join": f"{self.comes} comes",
+            "remove": f"{self.goes} goes",
+            "replace": f"{self.comes} comes for {self.goes}",
+            "transfer": f"shard {self.shard} to {self.comes or 'anybody'}",
+            "torn": f"{self.comes} and {self.too} come while {self.goes} leads alone",
+        }
+        dies = f", {self.dies} dies meanwhile" if self.dies else ""
+        stopped = ", interrupted" if self.stopped_s else ""
+        return words[self.kind] + dies + stopped
+
+
+class _Operator:
+    """Carries changes out, however often it has to ask."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self.open: Change | None = None
+
+    async def carry_out(self, change: Change, *, within_s: float) -> bool:
+        """Ask until it is done; tell whether the cluster says so itself."""
+        db = self._db
+        deadline = time.monotonic() + within_s
+        self.open = change
+        if change.comes in db.spares and change.kind != "transfer":
+            db.admit(change.comes)
+        if change.comes and not db.nodes[change.comes].running:
+            db.start(change.comes)
+        interrupted = not change.stopped_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            most_s = left_s if interrupted else min(left_s, change.stopped_s)
+            interrupted = True
+            done, _ = await self._ask(change, within_s=most_s)
+            if done and await self._is_so(change, within_s=deadline - time.monotonic()):
+                self.open = None
+                if change.goes:
+                    await db.dismiss(change.goes)
+                return True
+            await asyncio.sleep(ASKED_AGAIN_AFTER_S)
+        return False
+
+    async def _ask(self, change: Change, *, within_s: float) -> tuple[bool, str]:
+        db = self._db
+        # Whoever goes cannot be asked to see to it.
+        among = [name for name in db.serving if name not in (change.goes, change.comes)]
+        among = [name for name in among if db.nodes[name].answering]
+        if not among:
+            return False, "nobody to ask"
+        asked = [random.Random(f"{change}{len(among)}").choice(among)]
+        verb = change.kind
+        if verb == "transfer":
+            to = ("--to", change.comes) if change.comes else ()
+            words = ["--shard", str(change.shard), *to]
+        elif verb == "remove":
+            words = [change.goes]
+        else:
+            node = db.nodes[change.comes]
+            words = [change.goes] if verb == "replace" else []
+            words += [change.comes, "--addr", db.link(node.id), "--http", db.urls[node.id]]
+            words += ["--wait", str(max(1, round(within_s)))]
+        return await db.command("cluster", verb, *words, among=asked, within_s=within_s)
+
+    async def _is_so(self, change: Change, *, within_s: float) -> bool:
+        if change.kind == "transfer":
+            return True
+        wanted = [name for name in self._db.members if name != change.goes]
+
+        async def agreed() -> bool:
+            return await self._db.vote(wanted)
+
+        return await until(agreed, within_s=min(10.0, max(0.0, within_s)))
+
+
+class Membership(Nemesis):
+    """Nodes come, go and are replaced, and leaderships are handed over, at an operator's command.
+
+    Now and then the command is interrupted, or a node dies meanwhile: one that leads, or the one
+    that comes. What is not done in time is taken up again the next time.
+    """
+
+    name = "membership"
+    target = "process"
+    moves_leaders = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._operator = _Operator(db)
+        self._change = Change(kind="transfer")
+        self._kinds: list[str] = []
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose what is possible; every kind has its turn before one has two."""
+        if self._operator.open is not None:
+            self._change = self._operator.open
+        else:
+            self._change = await self._draw(rng)
+        return Strike(nodes=self._change.nodes, detail=str(self._change))
+
+    async def _draw(self, rng: random.Random) -> Change:
+        members, spares = self.names, self.db.spares
+        if not self._kinds:
+            # The worst first: it takes the three that there are in the beginning.
+            self._kinds = ["torn", *rng.sample(["replace", "join", "remove", "transfer"], 4)]
+        possible = [
+            kind
+            for kind in self._kinds
+            if (spares or kind in ("remove", "transfer"))
+            and (len(members) > MEMBERS_MIN or kind != "remove")
+            and (self._may_tear() or kind != "torn")
+        ]
+        kind = possible[0] if possible else "transfer"
+        if kind in self._kinds:
+            self._kinds.remove(kind)
+        leader = await self.one(rng)
+        if kind == "torn":
+            leads = await self.db.leader(0) or leader
+            return Change(kind=kind, comes=spares[0], too=spares[1], goes=leads)
+        stopped_s = rng.uniform(0.5, 4) if rng.random() < 0.2 else 0
+        if kind == "transfer":
+            shard = rng.randrange(self.db.shards)
+            return Change(kind=kind, shard=shard, comes=rng.choice(members))
+        comes = rng.choice(spares) if kind != "remove" else ""
+        goes = leader if kind != "join" else ""
+        mortal = sorted({*members, comes} - {goes, ""})
+        dies = rng.choice(mortal) if rng.random() < 0.4 else ""
+        return Change(kind=kind, comes=comes, goes=goes, dies=dies, stopped_s=stopped_s)
+
+    def _may_tear(self) -> bool:
+        every = (len(self.db.spares), len(self.names), self.db.network.cuttable)
+        return every == (2, MEMBERS_MIN, True)
+
+    async def begin(self, strike: Strike) -> int:
+        """Carry it out."""
+        assert strike
+        change = self._change
+        if change.kind == "torn":
+            return await self._tear(change)
+        async with asyncio.TaskGroup() as both:
+            done = both.create_task(self._operator.carry_out(change, within_s=CHANGES_WITHIN_S))
+            if change.dies:
+                both.create_task(self._die(change.dies, done))
+        return len(change.nodes) or 1 if done.result() else 0
+
+    async def _tear(self, change: Change) -> int:
+        """Let two come, and part them and the leader from all others just as the first may vote.
+
+        Were both made voters at once, the leader would have a majority of the five there will be,
+        and the others one of the three there were.
+        """
+        db, leader = self.db, change.goes
+        comers = [change.comes, change.too]
+        others = [name for name in self.names if name != leader]
+        await self.links.set(self.name, _between([leader], comers, _CUT))
+        for name in comers:
+            db.admit(name)
+            db.start(name)
+            words = ["join", name, "--addr", db.link(name), "--http", db.urls[name], "--wait", "0"]
+            await db.command("cluster", *words, among=others, within_s=CHANGES_WITHIN_S)
+        await until(self._answer(comers), within_s=CHANGES_WITHIN_S)
+        # For them to say who they are, and for that to be agreed on.
+        await asyncio.sleep(LET_IN_S)
+        late = Shape(delay_ms=TEARS_WITHIN_MS)
+        await self.links.set(self.name, {(leader, other): late for other in others})
+
+        async def promoted() -> bool:
+            groups = await db.memberships(leader)
+            return any(group.leads and set(comers) & set(group.voters) for group in groups or ())
+
+        seen = await until(promoted, within_s=CHANGES_WITHIN_S)
+        await self.links.set(self.name, _between([leader, *comers], others, _CUT))
+        await asyncio.sleep(TORN_S)
+        await self.links.set(self.name, {})
+        self._operator.open = Change(kind="join", comes=change.comes)
+        wanted = [*self.names]
+
+        async def all_vote() -> bool:
+            return await db.vote(wanted)
+
+        if await until(all_vote, within_s=CHANGES_WITHIN_S):
+            self._operator.open = None
+        return len(change.nodes) if seen else 0
+
+    def _answer(self, names: list[str]) -> Callable[[], Awaitable[bool]]:
+        async def answer() -> bool:
+            return all([await self.db.memberships(name) for name in names])
+
+        return answer
+
+    async def _die(self, name: str, done: asyncio.Task[bool]) -> None:
+        await asyncio.wait({done}, timeout=2)
+        if self.db.nodes[name].running:
+            await self.db.kill(name)
+        await asyncio.wait({done}, timeout=2)
+        if self.db.nodes[name].member and not self.db.nodes[name].running:
+            self.db.start(name)
+
+    async def end(self, strike: Strike) -> int:
+        """Wait until those who died are back."""
+        await self.back([name for name in strike.nodes if name in self.db.members])
+        return 0
+
+    async def settle(self) -> str:
+        """Finish the change that is under way, now that nothing is in its way."""
+        change = self._operator.open
+        if change is None:
+            return ""
+        done = await self._operator.carry_out(change, within_s=SETTLES_WITHIN_S)
+        return "" if done else f"not done in {SETTLES_WITHIN_S:g} s: {change}"
+
+
+def _between(
+    some: Sequence[str], others: Sequence[str], shape: Shape
+) -> dict[tuple[str, str], Shape]:
+    return {link: shape for a in some for b in others for link in ((a, b), (b, a))}
+
+
+class Wipe(Nemesis):
+    """A node loses its disk.
+
+    lost       It starts again under its name, with nothing, and comes in by itself.
+    replaced   It stays away, and an operator lets another one come for it.
+    forgetful  It has acknowledged what the others lack, and the only other one that has it is dead:
+               whoever is there may not elect a leader before that one is back.
+
+    Nobody loses a disk before all others vote again: what is promised is promised for a minority.
+    """
+
+    name = "wipe"
+    target = "process"
+    moves_leaders = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._operator = _Operator(db)
+        self._change = Change(kind="replace")
+        self._leader = ""
+        self._shapes: list[str] = []
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose a node and what becomes of it."""
+        if self._operator.open is not None:
+            return Strike(nodes=self._operator.open.nodes, detail=str(self._operator.open))
+        damaged = [name for name in self.db.members if self.db.nodes[name].damaged]
+        if not (damaged or await self.db.vote(self.db.members)):
+            return Strike(nodes=())
+        if not self._shapes:
+            self._shapes = [*rng.sample(["lost", "replaced"], 2), "forgetful"]
+        shape = self._shapes.pop()
+        lost = damaged[0] if damaged else await self.one(rng)
+        leader = await self.db.leader(0)
+        if shape == "forgetful" and leader and not damaged and self.db.network.cuttable:
+            others = [name for name in self.names if name != leader]
+            self._leader = leader
+            forgets = rng.sample(others, len(others) // 2)
+            nodes = tuple(sorted([leader, *forgets]))
+            return Strike(nodes=nodes, detail=shape, hold_s=rng.uniform(5, 8))
+        if shape == "replaced" and self.db.spares:
+            self._change = Change(kind="replace", comes=rng.choice(self.db.spares), goes=lost)
+            return Strike(nodes=self._change.nodes, detail=shape)
+        return Strike(nodes=(lost,), detail="lost", hold_s=rng.uniform(0, 3))
+
+    async def begin(self, strike: Strike) -> int:
+        """Take the disk."""
+        match strike.detail:
+            case "lost":
+                await self._lose(strike.nodes[0])
+            case "replaced":
+                await self._lose(self._change.goes)
+                await self._operator.carry_out(self._change, within_s=CHANGES_WITHIN_S)
+            case "forgetful":
+                await self._forget([name for name in strike.nodes if name != self._leader])
+            case _ if self._operator.open is not None:
+                await self._operator.carry_out(self._operator.open, within_s=CHANGES_WITHIN_S)
+        return 0
+
+    async def _lose(self, name: str) -> None:
+        if self.db.nodes[name].running:
+            await self.db.kill(name)
+        self.db.wipe(name)
+
+    async def _forget(self, names: list[str]) -> None:
+        """Let these alone hold what the leader commits, then kill both and take what they hold."""
+        hold = [self._leader, *names]
+        lag = [name for name in self.names if name not in hold]
+        await self.links.set(self.name, _between(hold, lag, _CUT))
+        await asyncio.sleep(1.5)
+        await self.db.pause(*hold)
+        for name in hold:
+            await self.db.kill(name)
+        for name in names:
+            self.db.wipe(name)
+            self.db.start(name)
+        await self.links.set(self.name, {})
+
+    async def end(self, strike: Strike) -> int:
+        """Start whoever is down, and see everybody vote again."""
+        await self.back([name for name in strike.nodes if name in self.db.members])
+
+        async def all_vote() -> bool:
+            return await self.db.vote(self.db.members)
+
+        voted = await until(all_vote, within_s=CHANGES_WITHIN_S)
+        return len(strike.nodes) if voted else 0
+
+    async def settle(self) -> str:
+        """See everybody vote, now that nothing is in the way."""
+        if self._operator.open is not None:
+            await self._operator.carry_out(self._operator.open, within_s=SETTLES_WITHIN_S)
+
+        async def all_vote() -> bool:
+            return await self.db.vote(self.db.members)
+
+        if await until(all_vote, within_s=SETTLES_WITHIN_S):
+            return ""
+        return f"not everybody votes after {SETTLES_WITHIN_S:g} s in calm"

@@ -1,0 +1,52 @@
+"""Sinks: faults of those whom the nodes call."""
+
+from __future__ import annotations
+
+import random
+
+from jepsen_lite.db import Db
+from jepsen_lite.nemesis import Links, Nemesis, Strike
+from jepsen_lite.sink import Sink, SinkFault
+
+
+class SinkFails(Nemesis):
+    """The receiver of webhooks refuses, hangs, resets, answers 500, or late.
+
+    Nodes that know of no more calls to make are not struck; the workload must have some.
+    """
+
+    name = "sink"
+    target = "sink"
+    needs_webhooks = True
+
+    def __init__(self, db: Db, links: Links) -> None:
+        super().__init__(db, links)
+        self._shapes: list[SinkFault] = []
+        self._before = 0
+        self._failed = 0
+
+    @property
+    def _sink(self) -> Sink:
+        assert self.db.sink is not None, "a run has one"
+        return self.db.sink
+
+    async def plan(self, rng: random.Random) -> Strike:
+        """Choose how it fails; every way has its turn before one has two."""
+        if not self._shapes:
+            shapes = [shape for shape in SinkFault if shape is not SinkFault.NONE]
+            self._shapes = rng.sample(shapes, len(shapes))
+        return Strike(nodes=("sink",), detail=self._shapes.pop(), hold_s=rng.uniform(3, 9))
+
+    async def begin(self, strike: Strike) -> int:
+        """Let it fail."""
+        self._before = self._sink.struck
+        self._failed = await self.db.undelivered()
+        await self._sink.begin(SinkFault(strike.detail))
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Mend it; who refuses sees no calls, but the nodes count those that failed."""
+        failed = await self.db.undelivered() - self._failed
+        struck = self._sink.struck - self._before
+        await self._sink.end()
+        return int(struck > 0 or (strike.detail == SinkFault.REFUSE and failed > 0))

@@ -1,0 +1,143 @@
+"""Striking: the kinds of faults there are, and the course of them through a run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+from jepsen_lite.clocks import Clock, Drift
+from jepsen_lite.db import Db, DbFailed
+from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.membership import Membership, Wipe
+from jepsen_lite.nemesis import (
+    Away,
+    Corrupt,
+    DiskError,
+    DiskFull,
+    DiskSlow,
+    Idle,
+    Install,
+    Kill,
+    Links,
+    Nemesis,
+    Packets,
+    Partition,
+    Pause,
+    Power,
+    Reset,
+    Restart,
+    Strike,
+)
+from jepsen_lite.sinks import SinkFails
+from jepsen_lite.workload import Mix
+
+# Between two faults of one kind of target.
+_CALM_S = (3.0, 9.0)
+# Creates a second.
+FORGETS_FROM_RATE = 60
+
+KINDS: Mapping[str, type[Nemesis]] = {
+    kind.name: kind
+    for kind in (
+        Kill,
+        Pause,
+        Partition,
+        Packets,
+        Reset,
+        Restart,
+        Power,
+        Away,
+        Install,
+        Membership,
+        Wipe,
+        DiskSlow,
+        DiskFull,
+        DiskError,
+        Corrupt,
+        Clock,
+        Drift,
+        SinkFails,
+        Idle,
+    )
+}
+
+
+def can_strike(name: str, mix: Mix) -> bool:
+    """Tell whether a kind of fault has anything to work on in a workload."""
+    if KINDS[name].needs_webhooks:
+        return mix.webhooks > 0
+    # A log that forgets nothing while a node is away has no use for snapshots.
+    return mix.rate >= FORGETS_FROM_RATE or not KINDS[name].needs_load
+
+
+class Nemeses:
+    """Strikes for the length of a run, one thread of faults a target."""
+
+    def __init__(self, db: Db, recorder: Recorder, kinds: Sequence[str], *, seed: int) -> None:
+        links = Links(db)
+        self._recorder = recorder
+        self._seed = seed
+        self._by_target: dict[str, list[Nemesis]] = {}
+        for name in kinds:
+            nemesis = KINDS[name](db, links)
+            self._by_target.setdefault(nemesis.target, []).append(nemesis)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Strike until told to stop, and leave nothing struck."""
+        async with asyncio.TaskGroup() as threads:
+            for target, nemeses in self._by_target.items():
+                rng = random.Random(f"{self._seed}/nemesis/{target}")
+                threads.create_task(self._guarded(nemeses, rng, stop))
+        for nemeses in self._by_target.values():
+            for nemesis in nemeses:
+                remains = await nemesis.settle()
+                if remains:
+                    args = Args(name="unsettled", detail=f"{nemesis.name}: {remains}")
+                    self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+
+    async def _guarded(
+        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
+    ) -> None:
+        try:
+            await self._thread(nemeses, rng, stop)
+        except DbFailed as failed:
+            # A node that was to be struck is dead already, and nobody killed it.
+            args = Args(name="died", detail=str(failed))
+            self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+
+    async def _thread(
+        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
+    ) -> None:
+        turn: list[Nemesis] = []
+        while not await _stopped(stop, rng.uniform(*_CALM_S)):
+            # Every kind has its turn before one has two, or a short run would lack some.
+            turn = turn or rng.sample(nemeses, len(nemeses))
+            nemesis = turn.pop()
+            strike = await nemesis.plan(rng)
+            # Before it begins and after it ended: calm is only what certainly was.
+            self._record(nemesis, strike, on=True, out=Out())
+            nemesis.took_ms = 0
+            begun = await nemesis.begin(strike)
+            await _stopped(stop, strike.hold_s)
+            ended = await nemesis.end(strike)
+            out = Out(applied=max(begun, ended), took_ms=nemesis.took_ms)
+            self._record(nemesis, strike, on=False, out=out)
+
+    def _record(self, nemesis: Nemesis, strike: Strike, *, on: bool, out: Out) -> None:
+        args = Args(
+            name=nemesis.name,
+            nodes=strike.nodes,
+            on=on,
+            detail=strike.detail,
+            amount_ms=strike.amount_ms,
+        )
+        self._recorder.record("nemesis", F.FAULT, Type.INFO, args=args, out=out)
+
+
+async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
+    try:
+        await asyncio.wait_for(stop.wait(), within_s)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""Sink: each way to fail is what a caller sees, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from jepsen_lite.db import until
+from jepsen_lite.history import Recorder
+from jepsen_lite.sink import Sink, SinkFault
+
+ADDRESS = "127.77.99.1"
+BODY = {"taskId": "t", "status": "COMPLETED", "result": {"n": 1}}
+
+
+@asynccontextmanager
+async def sinking(directory: Path) -> AsyncIterator[Sink]:
+    """Listen, and fail only when that is asked for."""
+    with Recorder(directory / "history.ndjson") as recorder:
+        async with Sink(ADDRESS, recorder, secret="s", seed=1) as sink:
+            sink.fails = False
+            yield sink
+
+
+async def call(sink: Sink) -> str:
+    """Call it as a node would; return the status, or the kind of error."""
+    try:
+        async with aiohttp.ClientSession() as session, session.post(sink.url, json=BODY) as answer:
+            return str(answer.status)
+    except aiohttp.ClientConnectorError:
+        return "refused"
+    except aiohttp.ClientError:
+        return "no answer"
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen", "struck"),
+    [
+        (SinkFault.ERROR, "500", 1),
+        (SinkFault.RESET, "no answer", 1),
+        (SinkFault.REFUSE, "refused", 0),
+    ],
+)
+async def test_a_sink_fails_as_it_is_told(
+    tmp_path: Path, fault: SinkFault, seen: str, struck: int
+) -> None:
+    """And takes calls again afterwards; only what it answered 200 counts as told."""
+    async with sinking(tmp_path) as sink:
+        await sink.begin(fault)
+        during, told = await call(sink), set(sink.told)
+        await sink.end()
+        after = await call(sink)
+
+        assert (during, told, sink.struck) == (seen, set(), struck)
+        assert (after, sink.told) == ("200", {"t"})
+
+
+async def test_a_sink_that_hangs_answers_nobody(tmp_path: Path) -> None:
+    """What hangs ends without an answer, when the fault does."""
+    async with sinking(tmp_path) as sink:
+        await sink.begin(SinkFault.HANG)
+        calling = asyncio.create_task(call(sink))
+
+        async def struck() -> bool:
+            return sink.struck > 0
+
+        assert await until(struck, within_s=30)
+        assert not calling.done()
+        await sink.end()
+
+        assert await calling == "no answer"
+        assert not sink.told
