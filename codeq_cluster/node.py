@@ -627,6 +627,7 @@ class Node:
             incarnation=directory.incarnation,
             address=self._members.me.link,
             recognises=self._members.recognises,
+            is_past=self._members.is_past,
             welcomes=lambda: not self._members.founded,
             on_stranger=self._members.called,
             certificates=self._link_tls,

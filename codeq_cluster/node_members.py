@@ -17,6 +17,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.storage.directory import DataDirectory
 from codeq_cluster.wire import Mesh
+from codeq_cluster.wire.refusals import HandshakeRefusal
 
 _Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
 
@@ -133,9 +134,13 @@ class NodeMembers:
         assert self._mesh is not None, "attach comes first"
         return [peer for peer in self.links() if self._mesh.connected(peer)]
 
-    def unknown_to(self) -> list[str]:
-        """Return the nodes that say that this one is no member."""
-        return self._mesh.unknown_to() if self._mesh is not None else []
+    def is_past(self, incarnation: int) -> bool:
+        """Tell whether a node runs on data that the cluster was recovered without."""
+        return any(data_of(incarnation) in group.membership.past for group in self._groups)
+
+    def denied_as(self, reason: HandshakeRefusal) -> list[str]:
+        """Return the nodes that have nothing to do with this one, for a reason of theirs."""
+        return self._mesh.denied_as(reason) if self._mesh is not None else []
 
     def changed(self) -> None:
         """Note that a group's membership is another.

@@ -8,6 +8,7 @@ from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_outages import Outages
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
+from codeq_cluster.wire.refusals import HandshakeRefusal
 
 
 class Readiness:
@@ -50,8 +51,14 @@ class Readiness:
         """Return why the cluster does not have this node, for a shard that is none of its yet."""
         if status.shard in self._outages.out or (status.voting and status.leader is not None):
             return ""
-        if others := self._members.unknown_to():
-            me = self._members.me.id
+        me = self._members.me.id
+        if others := self._members.denied_as(HandshakeRefusal.RECOVERED):
+            return (
+                f"the data of {me} is from before the cluster was recovered without it, by the "
+                f"word of {', '.join(others)}: stop it, empty its data directory, let it in with "
+                f"`cluster join {me}`, and start it again"
+            )
+        if others := self._members.denied_as(HandshakeRefusal.STRANGER):
             return (
                 f"{me} is no member of this cluster, by the word of {', '.join(others)}: "
                 f"let it in with `cluster join {me}`, or stop it"

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.codec.membership import PAST_MAX, Member, Membership
 from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
@@ -68,6 +68,10 @@ class Survivor:
         for store, journal in self._shards:
             membership = journal.memberships.newest[1]
             me = membership.of(self.identity.node_id) or Member(id=self.identity.node_id)
+            past = (
+                *membership.past,
+                *(each.data for each in membership.members if each.data and each is not me),
+            )
             alone = Membership(
                 members=(
                     Member(
@@ -79,6 +83,8 @@ class Survivor:
                     ),
                 ),
                 level=membership.level,
+                # The oldest are the least likely to come back.
+                past=tuple(dict.fromkeys(past))[-PAST_MAX:],
             )
             # In a term of its own: what a leader that is gone wrote there is another entry.
             journal.setCurrentTerm(journal.term + 1, None)

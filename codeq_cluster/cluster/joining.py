@@ -105,7 +105,8 @@ def let_in(
 
     Raises:
         MembershipRefused: It is no member, the one it says to be still lives, it cannot read the
-            formats in use, or those who vote without it would have no majority.
+            formats in use, its data is from before a recovery, or those who vote without it would
+            have no majority.
     """
     known = membership.of(who.id)
     if known is None:
@@ -118,6 +119,12 @@ def let_in(
             f"{who.id} knows formats up to level {who.level}, this cluster uses level "
             f"{membership.level}: start it with a newer release",
             code="level-too-low",
+        )
+    if who.data in membership.past:
+        raise MembershipRefused(
+            f"the data of {who.id} is from before this cluster was recovered, and may hold what "
+            "this cluster never had: stop it, empty its data directory, and start it again",
+            code="data-from-before",
         )
     voter = known.voter and known.data == who.data
     if known.data not in (0, who.data):

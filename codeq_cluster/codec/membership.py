@@ -1,6 +1,7 @@
 """Membership: the nodes of a shard's group, as entries of its log and snapshots carry them.
 
-version byte, then MessagePack [[[id, data, voter, link, http, level], ...], level]
+version byte, then MessagePack [[[id, data, voter, link, http, level], ...], level], and after a
+recovery a third field: [data, ...]
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 # Far more than a Raft group is good for; bounds what a damaged row can ask for.
 MEMBERS_MAX = 64
+
+# Of nodes that recoveries went on without: a few of these, ever.
+PAST_MAX = 256
 
 _VERSION = 1
 _DATA_BITS = 32
@@ -44,10 +48,13 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         level: Of the formats in use: every member knows them.
+        past: Identities of the data that `cluster recover` went on without: what they hold beyond
+            that may be another history.
     """
 
     members: tuple[Member, ...] = ()
     level: int = 1
+    past: tuple[int, ...] = ()
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -85,7 +92,10 @@ def incarnation_of(data: int, opened: int) -> int:
 
 def encode(membership: Membership) -> bytes:
     """Return the membership as a log entry carries it."""
-    return bytes((_VERSION,)) + msgspec.msgpack.encode(membership)
+    fields: list[object] = [membership.members, membership.level]
+    if membership.past:
+        fields.append(membership.past)
+    return bytes((_VERSION,)) + msgspec.msgpack.encode(fields)
 
 
 def decode(payload: bytes) -> Membership:
@@ -100,6 +110,8 @@ def decode(payload: bytes) -> Membership:
     ids = {member.id for member in membership.members}
     if len(ids) != len(membership.members) or len(ids) > MEMBERS_MAX or "" in ids:
         raise ValueError("a membership that names a node twice, none or too many")
+    if len(membership.past) > PAST_MAX:
+        raise ValueError("a membership after too many recoveries")
     if ids and not membership.voters:
         raise ValueError("a membership without a voter")
     return membership

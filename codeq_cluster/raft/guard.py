@@ -183,7 +183,9 @@ class Guard:
         commit = self.journal.commit
         if prev <= commit and self.rules.keep_committed:
             raise SafetyViolated(
-                f"shard {self.shard}: {peer} has another entry {prev}; mine is committed"
+                f"shard {self.shard}: {peer} has another entry {prev}; mine is committed. If the "
+                "cluster was recovered without this node, empty its data directory and let it in "
+                "with `cluster join`; else keep the data and report this"
             )
         start = self.journal.first_of_term(prev) if self.rules.skip_conflicting_terms else prev
         self._beat(peer, message, verified=0)

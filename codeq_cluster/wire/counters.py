@@ -17,6 +17,8 @@ _REMEDIES = {
     HandshakeRefusal.STRANGER.value: "let this node in with `codeq-cluster cluster join`",
     HandshakeRefusal.LIVES.value: "a node of this id is running on other data: stop one of the "
     "two, or give this one another id",
+    HandshakeRefusal.RECOVERED.value: "the cluster was recovered without this node's data: stop "
+    "it, empty its data directory, and start it again",
     HandshakeRefusal.CLUSTER.value: "the other side is of another cluster: compare clusterId",
     HandshakeRefusal.PROOF.value: "compare the cluster secret of both nodes",
     HandshakeRefusal.VERSION.value: "the releases of the two nodes are too far apart",

@@ -95,6 +95,7 @@ class Mesh:
         on_down: Callable[[str, bool], None],
         serve: Serve,
         recognises: Callable[[str, int], bool] = lambda peer, incarnation: True,  # noqa: ARG005
+        is_past: Callable[[int], bool] = lambda incarnation: False,  # noqa: ARG005
         welcomes: Callable[[], bool] = lambda: False,
         on_stranger: Callable[[str, str], None] = lambda peer, address: None,  # noqa: ARG005
         certificates: Certificates[LinkContexts] | None = None,
@@ -117,6 +118,8 @@ class Mesh:
                 whether the peer's machine refuses a new one at once (its process has ended).
             recognises: Tells whether (peer, incarnation) may connect; False for one that proved
                 itself, on other data than a node of its id that is connected.
+            is_past: Tells whether an incarnation runs on data that the cluster was recovered
+                without; nothing is said to such a node but that.
             welcomes: Tells whether a node that is no peer may connect, since this one does not
                 know its peers yet.
             on_stranger: Takes such a node once it has proved itself, and where it says that it is
@@ -149,6 +152,7 @@ class Mesh:
         self._on_up = on_up
         self._on_down = on_down
         self._recognises = recognises
+        self._is_past = is_past
         self._welcomes = welcomes
         self._on_stranger = on_stranger
         self._certificates = certificates
@@ -316,11 +320,9 @@ class Mesh:
         connection = self._outbound.get(peer)
         return connection is not None and not connection.closed
 
-    def unknown_to(self) -> list[str]:
-        """Return the peers to which this node is a stranger, as they said when it last dialled."""
-        return sorted(
-            peer for peer, said in self._denied.items() if said == HandshakeRefusal.STRANGER
-        )
+    def denied_as(self, reason: HandshakeRefusal) -> list[str]:
+        """Return the peers that refused this node for a reason when it last dialled."""
+        return sorted(peer for peer, said in self._denied.items() if said == reason)
 
     # Accepting.
 
@@ -348,6 +350,8 @@ class Mesh:
         self._unknown[connection] = None
 
     def _objection(self, peer: str, incarnation: int, session: int) -> HandshakeRefusal | None:
+        if self._is_past(incarnation):
+            return HandshakeRefusal.RECOVERED
         if not self._recognises(peer, incarnation):
             return HandshakeRefusal.LIVES
         latest = self._latest.get((peer, data_of(incarnation)), (0, 0))
@@ -516,6 +520,10 @@ class Mesh:
             dialled.abort()
             raise
         self._denied[peer] = dialled.denied
+        known = dialled.session
+        if is_peer and known is not None and self._is_past(known.incarnation):
+            dialled.abort()
+            return _Missed.BROKEN
         return dialled if is_peer else _Missed.BROKEN
 
     async def _pause(self, peer: str, misses: int) -> None:

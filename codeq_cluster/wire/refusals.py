@@ -19,7 +19,8 @@ class HandshakeRefusal(StrEnum):
     """Why two nodes did not become peers.
 
     `tls`: the other side speaks no TLS 1.3; `certificate`: it has none the CA has signed; `name`:
-    its certificate is another node's; `lives`: a node of the same id is connected, on other data.
+    its certificate is another node's; `lives`: a node of the same id is connected, on other data;
+    `recovered`: its data is from before the cluster was recovered without it.
     """
 
     VERSION = "version"
@@ -30,6 +31,7 @@ class HandshakeRefusal(StrEnum):
     PROOF = "proof"
     STALE = "stale"
     LIVES = "lives"
+    RECOVERED = "recovered"
     TIMEOUT = "timeout"
     CROWDED_OUT = "crowded-out"
     REFUSED_BY_PEER = "refused-by-peer"

@@ -32,6 +32,7 @@ TWO = Membership(
     ),
     level=1,
 )
+RECOVERED = Membership(members=TWO.members, past=(5, 2**31 - 1))
 MANIFEST = Manifest(
     id="a1",
     shard=3,
@@ -58,6 +59,7 @@ def _lines() -> dict[str, bytes]:
     return {
         "membership": membership.encode(TWO),
         "nobody": membership.encode(Membership()),
+        "recovered": membership.encode(RECOVERED),
         "manifest": cbor2.dumps(manifests.encode(MANIFEST)),
         **{f"log row {key}": value for key, value in _log_rows().items()},
     }
@@ -92,6 +94,7 @@ def test_what_was_written_down_reads_back() -> None:
 
     assert membership.decode(golden["membership"]) == TWO
     assert membership.decode(golden["nobody"]) == Membership()
+    assert membership.decode(golden["recovered"]) == RECOVERED
     assert manifests.decode(cbor2.loads(golden["manifest"])) == MANIFEST
     assert (journal.term, journal.voted_for, journal.last) == (5, "n1", 3)
     assert journal.read(2, count=1, bytes_max=100)[0] == (PAYLOAD + b"batch", 2, 5)

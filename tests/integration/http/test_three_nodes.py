@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
 from codeq_cluster.testing.cluster import free_ports
@@ -149,3 +150,35 @@ async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_electio
 
     assert (refused.status, refused.json["code"]) == (503, "no-leader")
     assert (alone.status, alone.json["code"]) == (503, "no-leader")
+
+
+async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_is_emptied(
+    nodes: Nodes,
+) -> None:
+    """It holds what was agreed on without the survivor; nobody says anything to it but that."""
+    await nodes.stop("n1")
+    await nodes.ready("n2", "n3")
+    lost = [await nodes.clients["n2"].create("lost") for _ in range(20)]
+    await nodes.stop("n2")
+    await nodes.stop("n3")
+    with survivor(nodes.settings["n1"].data_dir) as alone:
+        alone.recover()
+    await nodes.start("n1")
+    await nodes.ready("n1")
+    kept = [await nodes.clients["n1"].create("kept") for _ in range(40)]
+    await nodes.start("n2")
+    own = nodes.settings["n2"].peers[1]
+    joined = await nodes.clients["n1"].post(
+        "admin/cluster/join", {"nodeId": "n2", "addr": own.link, "httpAddr": own.http}
+    )
+    told = await nodes.says("n2", lambda missing: "was recovered" in str(missing))
+    await nodes.stop("n2")
+    shutil.rmtree(nodes.settings["n2"].data_dir)
+    client = await nodes.start("n2")
+    await nodes.ready("n2")
+
+    assert joined.status == 200
+    assert len(told) == 1
+    assert "by the word of n1: stop it, empty its data directory" in told[0]
+    assert (await client.get(f"tasks/{lost[0]}")).status == 404
+    assert (await client.get(f"tasks/{kept[0]}")).status == 200

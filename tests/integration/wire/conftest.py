@@ -59,6 +59,7 @@ class Node:
     incarnation: int = 1
     serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
     recognises: Callable[[str, int], bool] = lambda peer, incarnation: True
+    is_past: Callable[[int], bool] = lambda incarnation: False
     welcomes: Callable[[], bool] = lambda: False
     on_stranger: Callable[[str, str], None] = lambda peer, address: None
     certificates: Certificates[LinkContexts] | None = None
@@ -85,6 +86,7 @@ class Node:
             serve=self.serve,
             address=self.address,
             recognises=self.recognises,
+            is_past=self.is_past,
             welcomes=self.welcomes,
             on_stranger=self.on_stranger,
             certificates=self.certificates,

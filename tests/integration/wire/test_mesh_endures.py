@@ -14,6 +14,7 @@ from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Identity
 from codeq_cluster.wire.messages import PING, raft_body, request_body
+from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SECRET, SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, joined
 
@@ -94,6 +95,27 @@ async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_call
     assert called == {"n1": one.address, "n4": unwanted.address}
     assert set(two.running._inbound) == {"n1"}
     assert ("up", "n2") not in guess.events
+
+
+async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes: Nodes) -> None:
+    """Whoever dials; it learns why."""
+    one, two = nodes.make("n1", "n2")
+    two.incarnation = 7
+    one.is_past = lambda incarnation: incarnation == 7
+    await one.start()
+    await two.start()
+    await eventually(lambda: refused(one, "recovered") >= 2)
+    await eventually(
+        lambda: two.running.denied_as(HandshakeRefusal.RECOVERED) == ["n1"] and two.running._latest
+    )
+    assert not one.running.send("n2", 0, {"number": 1})
+    assert one.events == []
+    assert two.received == []
+
+    await two.stop()
+    two.incarnation = 8
+    await two.start()
+    await joined(one, two)
 
 
 async def test_a_recorded_session_cannot_be_played_again(nodes: Nodes) -> None:

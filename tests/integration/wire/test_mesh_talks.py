@@ -23,6 +23,7 @@ from codeq_cluster.errors import (
     Overloaded,
     PeerUnreachable,
 )
+from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SETTINGS, Nodes, eventually, joined
 
@@ -372,21 +373,21 @@ async def test_a_wrong_configuration_is_refused_before_the_start(
 async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
     """One that is forgotten hears so when it dials, and no longer once it is known again."""
     one, two = await nodes.started("n1", "n2")
-    assert not two.running.unknown_to()
+    assert not two.running.denied_as(HandshakeRefusal.STRANGER)
 
     one.running.know({})
-    await eventually(lambda: two.running.unknown_to() == ["n1"])
+    await eventually(lambda: two.running.denied_as(HandshakeRefusal.STRANGER) == ["n1"])
 
     one.running.know({"n2": two.address})
     await joined(one, two)
-    assert not two.running.unknown_to()
+    assert not two.running.denied_as(HandshakeRefusal.STRANGER)
 
 
 async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
     """Also while its loss was noticed and not yet said: it is dialled again first."""
     one, two = await nodes.started("n1", "n2")
     two.running.know({})
-    await eventually(lambda: one.running.unknown_to() == ["n2"])
+    await eventually(lambda: one.running.denied_as(HandshakeRefusal.STRANGER) == ["n2"])
 
     one.running.know({})
 

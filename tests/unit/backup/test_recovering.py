@@ -54,7 +54,9 @@ def test_what_is_left_is_one_member(path: Path) -> None:
         recover(path)
 
         with opened(path) as directory:
-            assert members_of(directory).members == (Member(id="n1", data=directory.data),)
+            found = members_of(directory)
+            assert found.members == (Member(id="n1", data=directory.data),)
+            assert found.past == (2, 3)
 
 
 def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:

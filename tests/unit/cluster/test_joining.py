@@ -210,3 +210,17 @@ def test_a_node_that_is_expected_holds_newer_formats_back_until_it_came() -> Non
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"), knowing(2, 2, 2))
 
     assert "n4 (level 1)" in str(refusal(Raise(level=2), expecting))
+
+
+def test_data_of_another_history_is_not_let_in() -> None:
+    """Nor after later changes; on other data the same node is."""
+    recovered = Membership(members=THREE.members[:1], past=(2, 3))
+    expecting = after(Expect(id="n2", link="h2:1", http="http://h2"), recovered)
+
+    refused = refusal(newcomer(data=2), expecting)
+
+    assert refused.code == "data-from-before"
+    assert "empty its data directory" in str(refused)
+    let_in = after(newcomer(data=22), expecting)
+    assert let_in.of("n2") is not None
+    assert let_in.past == (2, 3)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from codeq_cluster.codec.membership import (
     MEMBERS_MAX,
+    PAST_MAX,
     Member,
     Membership,
     data_of,
@@ -28,10 +29,14 @@ MEMBERS = st.builds(
 THREE = Membership(members=(Member(id="n1", data=7), Member(id="n2"), Member(id="n3", voter=False)))
 
 
-@given(st.lists(MEMBERS, unique_by=lambda member: member.id, max_size=9), st.integers(1, 9))
-def test_what_is_written_is_read(members: list[Member], level: int) -> None:
+@given(
+    st.lists(MEMBERS, unique_by=lambda member: member.id, max_size=9),
+    st.integers(1, 9),
+    st.lists(st.integers(1, 2**31 - 1), max_size=5),
+)
+def test_what_is_written_is_read(members: list[Member], level: int, past: list[int]) -> None:
     """Every group that can be; nobody is one too."""
-    membership = Membership(members=tuple(members), level=level)
+    membership = Membership(members=tuple(members), level=level, past=tuple(past))
 
     if members and not membership.voters:
         with pytest.raises(ValueError, match="without a voter"):
@@ -50,8 +55,9 @@ def test_what_is_written_is_read(members: list[Member], level: int) -> None:
         encode(Membership(members=(Member(id="a"), Member(id="a")))),
         encode(Membership(members=(Member(id=""),))),
         encode(Membership(members=tuple(Member(id=f"n{n}") for n in range(MEMBERS_MAX + 1)))),
+        encode(Membership(members=THREE.members, past=tuple(range(PAST_MAX + 1)))),
     ],
-    ids=["nothing", "version", "cut short", "more", "twice", "nameless", "too many"],
+    ids=["nothing", "version", "cut short", "more", "twice", "nameless", "too many", "recoveries"],
 )
 def test_what_no_group_can_be_is_refused(payload: bytes) -> None:
     """Damaged, of another version, or nonsense."""
