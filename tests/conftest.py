@@ -26,15 +26,25 @@ _PATIENT = frozenset(
 )
 
 
+# The longest rows begin first, so that the short ones fill what is left at the end.
+_LONGEST = ("patient", "acceptance")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a file's tests together, and the acceptance tests in two rows.
 
     What a file has set up once is not set up again by another process; and clusters of real
     processes whose times are looked at do not run beside one another.
     """
-    for item in items:
-        place = item.path.relative_to(_HERE) if item.path.is_relative_to(_HERE) else item.path
-        group = str(place)
-        if place.parts[0] == "acceptance":
-            group = "patient" if place.parts[1] in _PATIENT else "acceptance"
+    groups = {item: _group(item.path) for item in items}
+    for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: groups[item] not in _LONGEST)
+    items.sort(key=lambda item: groups[item] != _LONGEST[0])
+
+
+def _group(path: Path) -> str:
+    place = path.relative_to(_HERE) if path.is_relative_to(_HERE) else path
+    if place.parts[0] != "acceptance":
+        return str(place)
+    return "patient" if place.parts[1] in _PATIENT else "acceptance"

@@ -283,24 +283,16 @@ class LocalCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop every node."""
+        """End every node."""
         await self.close()
 
     async def close(self) -> None:
-        """Stop whatever runs; harmless when nothing does."""
-        for node in self.nodes.values():
-            if node.paused:
-                self.resume(node.id)
-            if node.process is not None and node.running:
-                node.process.send_signal(signal.SIGTERM)
+        """Kill whatever runs; harmless when nothing does. `stop` sees a node off."""
         for node in self.nodes.values():
             if node.process is None:
                 continue
-            try:
-                await asyncio.to_thread(node.process.wait, STOP_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                node.process.kill()
-                await asyncio.to_thread(node.process.wait)
+            node.process.kill()
+            await asyncio.to_thread(node.process.wait)
             node.process = None
         await self._proxies.stop()
         if self._http is not None:

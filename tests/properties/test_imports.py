@@ -29,7 +29,7 @@ from .backup_worlds import RULES, TENANTS, World, back_up
 from .rows import Rows, counters_in, recomputed, write
 
 seeds = st.integers(0, 2**32)
-examples = settings(max_examples=40, deadline=None)
+examples = settings(max_examples=20, deadline=None)
 
 
 class Target(World):

@@ -42,7 +42,7 @@ class Everything(Lifecycle, Operators, Errands):
 
 
 TestLifecycle = Lifecycle.TestCase
-TestLifecycle.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestLifecycle.settings = settings(max_examples=75, stateful_step_count=50, deadline=None)
 
 TestEverything = Everything.TestCase
-TestEverything.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestEverything.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
