@@ -435,7 +435,13 @@ class Node:
             cluster_id=settings.cluster_id,
             place=place,
             shards=[
-                BackupShard(shard, store, shards=forwarder, catalogue=catalogue)
+                BackupShard(
+                    shard,
+                    store,
+                    shards=forwarder,
+                    catalogue=catalogue,
+                    group=self._groups[shard],
+                )
                 for shard, store in enumerate(self._shards)
             ],
             scratch=directory.backup_path,

@@ -7,6 +7,7 @@ from pathlib import Path
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.rocks import RocksShard
 
 
@@ -18,15 +19,28 @@ class BackupShard:
         store: Holds the replica.
         shards: Asks leaders.
         catalogue: Knows what is applied on this node.
+        group: Knows the formats in use.
     """
 
     def __init__(
-        self, shard: int, store: RocksShard, *, shards: Shards, catalogue: Catalogue
+        self,
+        shard: int,
+        store: RocksShard,
+        *,
+        shards: Shards,
+        catalogue: Catalogue,
+        group: RaftGroup,
     ) -> None:
         self._shard = shard
         self._store = store
         self._shards = shards
         self._catalogue = catalogue
+        self._group = group
+
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
+        return self._group.level
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of the shard as it is now; blocks, raises StorageFailed."""

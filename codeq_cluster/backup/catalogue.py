@@ -107,8 +107,9 @@ def rows_of(
 
     Raises:
         BackupDamaged: They are not what was written.
-        BackupFailed: They cannot be read.
+        BackupFailed: They cannot be read, or have formats that this release does not know.
     """
+    manifests.check_known(manifest)
     try:
         yield from _rows_of(place, manifest, part, passed)
     except BackupDamaged as damage:

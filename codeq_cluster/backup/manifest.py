@@ -10,10 +10,11 @@ import re
 from hashlib import blake2b
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.backup.rows import Counts
-from codeq_cluster.errors import BackupDamaged
+from codeq_cluster.codec import levels
+from codeq_cluster.errors import BackupDamaged, BackupFailed
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -59,6 +60,7 @@ class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
         release: Of the program that wrote it.
         parts: One a shard, in their order.
         tenant: The one tenant it holds, `_` for the default tenant; None for all of them.
+        level: Of the formats that its rows may have; not written for the first.
     """
 
     format_version: int = FORMAT_VERSION
@@ -69,6 +71,7 @@ class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
     release: str
     parts: tuple[Part, ...]
     tenant: str | None = None
+    level: int | UnsetType = UNSET
 
     @property
     def shards(self) -> int:
@@ -92,6 +95,40 @@ class _Written(Manifest, frozen=True, kw_only=True, rename="camel"):
 
 class _Version(Struct, rename="camel"):
     format_version: int = 0
+
+
+def written_level(level: int) -> int | UnsetType:
+    """Return a level as a manifest has it."""
+    return UNSET if level == 1 else level
+
+
+def check_level(manifest: Manifest, *, known: int, who: str, remedy: str) -> None:
+    """Refuse formats that who is to take them does not know, before a row is misread.
+
+    Args:
+        manifest: Of the backup.
+        known: Up to which level they are known.
+        who: Knows them.
+        remedy: What to do, for the operator.
+
+    Raises:
+        BackupFailed: There are newer ones in it.
+    """
+    level = 1 if manifest.level is UNSET else manifest.level
+    if level > known:
+        raise BackupFailed(
+            f"{manifest.id} has formats of level {level}, and {who} up to level {known}: {remedy}"
+        )
+
+
+def check_known(manifest: Manifest) -> None:
+    """Refuse formats that this release does not know; raises BackupFailed."""
+    check_level(
+        manifest,
+        known=levels.LEVEL,
+        who="this release knows those",
+        remedy="use the newest release that was part of its cluster",
+    )
 
 
 def is_id(name: str) -> bool:

@@ -257,6 +257,8 @@ def _rows(
 
 
 def _check_sources(sources: Sequence[Source]) -> None:
+    for source in sources:
+        manifests.check_known(source.manifest)
     tenants = [source.manifest.tenant for source in sources]
     if None in tenants[1:]:
         raise BackupFailed("only exports of one tenant can be added to a backup")

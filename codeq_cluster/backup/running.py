@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from codeq_cluster import __version__
 from codeq_cluster.backup.catalogue import Found, begun_ms, found, new_id, prunable, verify
-from codeq_cluster.backup.manifest import Manifest, is_id
+from codeq_cluster.backup.manifest import Manifest, is_id, written_level
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.taking import Cut, Pace, write_manifest, write_part
 from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
@@ -39,6 +39,10 @@ class Shard(Protocol):
 
     async def settled(self, *, timeout_s: float) -> None:
         """Wait until all that was acknowledged before the call is applied here."""
+
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of the shard as it is now; called in a thread, raises StorageFailed."""
@@ -258,6 +262,8 @@ class Backups:
                 created_ms=run.progress.started_ms,
                 release=__version__,
                 parts=tuple(parts),
+                # Read after the cuts: nothing lowers it.
+                level=written_level(max(shard.level for shard in self._shards)),
             )
             write_manifest(self._place, run.manifest)
         except BaseException:

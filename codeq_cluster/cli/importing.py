@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from codeq_cluster.api.imports import TASKS_MAX
 from codeq_cluster.backup.carrying import Luggage
 from codeq_cluster.backup.catalogue import found, manifest_of, verify
-from codeq_cluster.backup.manifest import Manifest
+from codeq_cluster.backup.manifest import Manifest, check_level
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.tenants import tenant_name
 from codeq_cluster.broker.importer import arrival_bytes
@@ -78,6 +78,7 @@ def add(commands: Verbs) -> None:
 async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = _chosen(place, options.id, options.tenant)
+    await _refuse_newer(operator, manifest)
     with bar("verifying", manifest.size) as shown:
         await asyncio.to_thread(verify, place, manifest, passed=shown.passed)
     done = _Done(manifest.id, options)
@@ -149,6 +150,16 @@ class _Done:
         if self.options.dry_run:
             note("nothing is changed; leave --dry-run out to import")
         return Exit.ERROR if any(self.ids.values()) else Exit.OK
+
+
+async def _refuse_newer(operator: Operator, manifest: Manifest) -> None:
+    """Refuse a backup with formats that the cluster does not use yet."""
+    check_level(
+        manifest,
+        known=int(str((await operator.cluster()).get("level") or 1)),
+        who="the cluster uses those",
+        remedy="let it use them first, with `cluster upgrade`",
+    )
 
 
 async def _refuse_keys_apart(operator: Operator, luggage: Luggage, done: _Done) -> None:

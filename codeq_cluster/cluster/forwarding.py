@@ -271,8 +271,9 @@ class Forwarder:
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
-            MethodUnknown: It is none of this release; nothing was done.
-            ValueError: The body is not what the method takes.
+            MethodUnknown: It is none of this release, or the body is not what it takes in this
+                release; nothing was done.
+            ValueError: There is no such shard.
         """
         del peer, timeout_s  # The link has authenticated the one and enforces the other.
         if method not in _METHODS:
@@ -280,30 +281,30 @@ class Forwarder:
         if not isinstance(body, dict):
             return await self._serve(method, body)
         # A call within a trace, from a node that makes spans; this one may not.
-        trace_parent, trace_state = msgspec.convert(body["trace"], tuple[str, str])
+        trace_parent, trace_state = _taken(method, body.get("trace"), tuple[str, str])
         if self._tracing is None:
-            return await self._serve(method, body["call"])
+            return await self._serve(method, body.get("call"))
         with self._tracing.carried(trace_parent, trace_state):
-            return await self._serve(method, body["call"])
+            return await self._serve(method, body.get("call"))
 
     async def _serve(self, method: str, body: object) -> object:
         match method:
             case "operate":
-                shard, operations = msgspec.convert(body, tuple[int, list[Operation]])
+                shard, operations = _taken(method, body, tuple[int, list[Operation]])
                 answer: object = await self._engine(shard).operate(operations)
             case "read":
-                shard, keys = msgspec.convert(body, tuple[int, list[bytes]], builtin_types=(bytes,))
+                shard, keys = _taken(method, body, tuple[int, list[bytes]])
                 answer = await self._engine(shard).read(keys)
             case "heads":
-                shards, tenant, queues = msgspec.convert(
-                    body, tuple[list[int], str, tuple[str, ...]]
+                shards, tenant, queues = _taken(
+                    method, body, tuple[list[int], str, tuple[str, ...]]
                 )
                 answer = self._own_heads(shards, tenant, queues)
             case "ask":
-                shard, question = msgspec.convert(body, self._asked, builtin_types=(bytes,))
+                shard, question = _taken(method, body, self._asked)
                 answer = await self._engine(shard).answer(question)
             case "depths":
-                shard, tenant, queue = msgspec.convert(body, tuple[int, str, str])
+                shard, tenant, queue = _taken(method, body, tuple[int, str, str])
                 answer = await self._engine(shard).depths(tenant, queue)
             case _:
                 raise AssertionError(method)
@@ -444,6 +445,14 @@ def _retry(operation: Operation) -> Operation:
         if isinstance(operation, Claim)
         else operation
     )
+
+
+def _taken(method: str, body: object, form: Any) -> Any:
+    """Read what a peer asks; raises MethodUnknown for what this release does not take."""
+    try:
+        return msgspec.convert(body, form, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise MethodUnknown(f"this release takes no such {method}: {error}") from error
 
 
 def _list(*values: object) -> list[object]:

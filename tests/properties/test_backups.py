@@ -15,8 +15,10 @@ from codeq_cluster.backup.catalogue import chosen, found, verify
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.exporting import export
 from codeq_cluster.backup.restoring import Restored, Source, Wanted, restore
+from codeq_cluster.backup.taking import write_manifest
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.items import Audit
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.errors import BackupFailed, DataDirectoryRefused
@@ -238,6 +240,27 @@ def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> N
         restore([source], wanted, into=tmp_path / "data", node_id="a")
     with pytest.raises(BackupFailed, match="use the newest release"):
         export(place, manifest, tenant="acme", into=place, now_ms=NOW_MS)
+    assert [each.manifest for each in found(place) if each.manifest is not None] == [manifest]
+
+
+def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
+    """It is listed as complete, read by nobody who could misread it, and makes no directory."""
+    world = World(2, seed=1)
+    world.live(20)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = replace(back_up(world, place, tmp_path), level=LEVEL + 1)
+    write_manifest(place, manifest)
+    source = Source(place=place, manifest=manifest)
+    wanted = Wanted(cluster_id="new", shards=2)
+
+    says = rf"formats of level {LEVEL + 1}, and this release knows those up to level {LEVEL}: use"
+    with pytest.raises(BackupFailed, match=says):
+        restore([source], wanted, into=tmp_path / "data", node_id="a")
+    with pytest.raises(BackupFailed, match=says):
+        verify(place, manifest)
+    with pytest.raises(BackupFailed, match=says):
+        export(place, manifest, tenant="acme", into=place, now_ms=NOW_MS)
+    assert not (tmp_path / "data").exists()
     assert [each.manifest for each in found(place) if each.manifest is not None] == [manifest]
 
 

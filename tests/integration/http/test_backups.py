@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace as replace_fields
 
 from codeq_cluster.backup.catalogue import chosen, rows_of, verify
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
-from codeq_cluster.codec import keyspace
+from codeq_cluster.backup.taking import write_manifest
+from codeq_cluster.cli.main import main
+from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.settings import BackupSettings, LimitSettings
 from tests.integration.http.client import DEADLINE_S, Client, serving, single
@@ -84,6 +87,27 @@ async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Pa
     [record, *_] = await walked(client, "admin/audit?limit=500", "records")
     assert (record["action"], record["target"]) == ("backup.create", done["id"])
     assert not (tmp_path / "node" / "backup").exists()
+
+
+async def test_an_import_of_newer_formats_than_the_cluster_uses_is_refused(
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By a command of a newer release too, which could read it; what to do first is said."""
+    await client.create("kept")
+    backup = str((await taken(client))["id"])
+    place = BackupDirectory(tmp_path / "backups")
+    write_manifest(place, replace_fields(chosen(place, backup), level=2))
+    monkeypatch.setattr(levels, "LEVEL", 2)
+    move = ["import", str(tmp_path / "backups"), "--id", backup, "--tenant", "acme"]
+    here = ["--url", f"http://127.0.0.1:{client.port}", "--token", "acme"]
+    code = await asyncio.to_thread(main, [*move, *here])
+
+    assert code == 1
+    assert "the cluster uses those up to level 1" in (said := capsys.readouterr().err)
+    assert "`cluster upgrade`" in said
 
 
 async def test_only_one_is_taken_at_a_time(client: Client) -> None:

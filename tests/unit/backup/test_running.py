@@ -1,0 +1,89 @@
+"""Running: what a backup says of the cluster it is taken from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from codeq_cluster.backup.catalogue import chosen
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.manifest import MANIFEST
+from codeq_cluster.backup.running import Backups
+from codeq_cluster.codec import levels
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+from tests.properties.backup_worlds import NOW_MS, SETTINGS, World, store
+
+T = TypeVar("T")
+
+
+class Spawned:
+    """Runs what is handed to it."""
+
+    def __init__(self, tasks: list[asyncio.Task[Any]]) -> None:
+        self._tasks = tasks
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Note it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
+
+
+class Shard:
+    """A replica that is up to date, of a group that uses formats of a level."""
+
+    def __init__(self, store: RocksShard, level: int) -> None:
+        self.level = level
+        self._store = store
+
+    async def settled(self, *, timeout_s: float) -> None:
+        """Wait for nothing."""
+        assert timeout_s > 0
+
+    def checkpoint(self, path: Path) -> None:
+        """Make one."""
+        self._store.checkpoint(path)
+
+
+@pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])
+async def test_a_backup_names_the_newest_formats_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: tuple[int, int], *, written: bool
+) -> None:
+    """Of all shards; the first ones are not named, as in backups of before."""
+    monkeypatch.setattr(levels, "LEVEL", 2)
+    world = World(2, seed=3)
+    world.live(10)
+    shards = []
+    for number, rows in enumerate(world.rows()):
+        store(rows, tmp_path / str(number))
+        opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
+        shards.append(Shard(opened, used[number]))
+    place = BackupDirectory(tmp_path / "backups")
+    tasks: list[asyncio.Task[Any]] = []
+    backups = Backups(
+        node_id="n1",
+        cluster_id="c",
+        place=place,
+        shards=shards,
+        scratch=tmp_path / "scratch",
+        keep=1,
+        bytes_per_s=0,
+        background=Spawned(tasks),
+        now_ms=lambda: NOW_MS,
+    )
+    begun = backups.start()
+    await asyncio.gather(*tasks)
+    at = await backups.progress(begun.id)
+    for shard in shards:
+        shard._store.close()
+
+    assert at is not None
+    assert not at.error
+    assert (chosen(place).level == 2) is written
+    text = (tmp_path / "backups" / begun.id / MANIFEST).read_text()
+    assert ('"level":2' in text) is written
+    assert ("level" in text) is written
