@@ -1,0 +1,48 @@
+"""jepsen-lite: a short run with real nodes, clients and faults, judged by its checkers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from jepsen_lite.checker.judging import Exit
+from jepsen_lite.doctor import findings
+from jepsen_lite.report import write
+from jepsen_lite.running import Options, run, why_loopback
+from jepsen_lite.workload import WORKLOADS
+
+FAULTS = ("kill", "power", "pause", "partition")
+SECONDS = 60.0
+# This machine runs other tests beside it; what is judged has bounds in seconds.
+CALM_P99_MS = 1500
+
+
+@pytest.mark.timeout(420)
+async def test_a_short_run_keeps_every_promise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everything a task can live through, under each fault that this machine can inject."""
+    caplog.set_level(logging.INFO, logger="jepsen_lite")
+    lacking = {kind: found.lacks for found in findings() if found.lacks for kind in found.kinds}
+    options = Options(
+        workload="lifecycle",
+        nemeses=tuple(kind for kind in FAULTS if kind not in lacking),
+        nodes=3,
+        shards=WORKLOADS["lifecycle"].shards,
+        seconds=SECONDS,
+        rate=0,
+        seed=1,
+        source=str(Path(__file__).parents[2]),
+        calm_p99_ms=CALM_P99_MS,
+        loopback=bool(why_loopback()),
+    )
+
+    judgement = await run(options, tmp_path)
+    write(tmp_path)
+
+    told = [f"{each.guarantee}: {each}" for each in judgement.verdicts if each.valid is not True]
+    assert judgement.exit is Exit.VALID, "\n".join([*judgement.shortcomings, *told])
+    assert "kill" in options.nemeses, lacking
+    assert (tmp_path / "report.html").stat().st_size > 10_000
