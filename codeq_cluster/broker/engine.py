@@ -188,7 +188,10 @@ class Engine:
         self._on_leader.append(call)
 
     def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None]) -> None:
-        """Call `call` with the rows of every entry once they are applied, on every replica."""
+        """Call `call` with what is followed of every entry once it is applied, on every replica.
+
+        See `keyspace.followed`.
+        """
         self._on_rows.append(call)
 
     def on_reload(self, call: Callable[[], None]) -> None:
@@ -628,8 +631,9 @@ class Engine:
         return int.from_bytes(self._store.get(key) or b"", "big")
 
     def _tell_rows(self, rows: dict[bytes, bytes | None]) -> None:
+        followed = keyspace.followed(rows)
         for call in self._on_rows:
-            call(rows)
+            call(followed)
 
     def _tell_leader(self) -> None:
         for call in self._on_leader:

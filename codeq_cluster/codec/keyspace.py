@@ -33,6 +33,7 @@ The functions are named for use as `keyspace.task(task_id)`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 from typing import assert_never
 
@@ -114,6 +115,8 @@ _FAMILIES = {
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
     b"me": (META_PREFIX, Family.META),
 }
+# Results, counters, items and errands: a task's other rows are followed by nobody.
+_FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
 _KINDS = frozenset(kind.value.encode() for kind in Kind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -262,6 +265,11 @@ def family(key: bytes) -> Family:
         return Family.OTHER
     parts = key.split(b"/", 5)
     return _PLACES.get(parts[4], Family.OTHER) if len(parts) == 6 else Family.OTHER
+
+
+def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+    """Return those of an entry's rows that anybody waits for, counts or acts on."""
+    return {key: value for key, value in rows.items() if key[6:8] in _FOLLOWED}
 
 
 def queue_of(key: bytes) -> tuple[str, str]:

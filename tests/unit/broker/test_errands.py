@@ -434,9 +434,13 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
     await setting.end(*ids, url="http://dead/")
     clock.pass_ms(AGE_MAX_MS)
     batches: list[int] = []
-    prefix = keyspace.dead_prefix("acme")
     setting.shard.engine.on_rows(
-        lambda rows: batches.append(sum(key.startswith(prefix) for key in rows))
+        lambda rows: batches.append(
+            sum(
+                value is None and keyspace.family(key) is keyspace.Family.ERRAND
+                for key, value in rows.items()
+            )
+        )
     )
     await setting.end("z")
     await setting.gone("z.1")
@@ -448,7 +452,8 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
     assert {each.error for each in dead} == {
         f"not accepted within {AGE_MAX_MS // 1000} s, and not tried"
     }
-    assert [count for count in batches if count] == [IN_SIGHT, IN_SIGHT, 10]
+    # The one that runs is one by itself.
+    assert [count for count in batches if count > 1] == [IN_SIGHT, IN_SIGHT, 10]
 
 
 async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(

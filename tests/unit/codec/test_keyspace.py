@@ -285,3 +285,25 @@ def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -
         due_ms=due_ms,
         expires_ms=expires_ms,
     )
+
+
+def test_what_is_followed_is_results_counters_items_and_errands() -> None:
+    """And nothing else of what an entry writes, deletions included."""
+    task, item = _task(State.READY, seq=1), keyspace.ITEM_PREFIX + b"topic/acme/q"
+    rows: dict[bytes, bytes | None] = dict.fromkeys(keyspace.index_keys(task), b"")
+    rows |= {
+        keyspace.task(task.id): b"t",
+        keyspace.payload(task.id): b"{}",
+        keyspace.result(task.id): b"r",
+        keyspace.stats("q", "acme"): b"s",
+        keyspace.meta("clock"): b"c",
+        item: None,
+        keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
+    }
+
+    assert keyspace.followed(rows) == {
+        keyspace.result(task.id): b"r",
+        keyspace.stats("q", "acme"): b"s",
+        item: None,
+        keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
+    }
