@@ -24,9 +24,9 @@ from codeq_cluster.raft.doubts import Doubts
 from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.guard import Guard, Memory
-from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.journal import Entry, Journal, Rows, rows_after_snapshot, rows_from
+from codeq_cluster.raft.leading import Leading
 from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
@@ -51,11 +51,6 @@ _APPLY_ENTRIES_A_TURN = 256
 _APPLY_BYTES_A_TURN = 4 * 2**20
 # Batches that may wait for a slow flush, over all peers.
 _INBOX_BATCHES = 8
-# While a snapshot is on its way, what follows it is kept, but not at any price.
-_HELD_LOGS_MAX = 16
-_HOLD_S = 60.0
-# A leader that finds no majority for its state lets another try, who may reach other voters.
-_DOUBTED_ELECTIONS = 3
 
 
 class RaftGroup:
@@ -151,22 +146,20 @@ class RaftGroup:
             election_ms=settings.election_ms,
             random=random,
         )
-        self._held_until = float("-inf")
         self._barriers = Barriers(self._electorate)
         self._changes = Changes(self._electorate, node_id=node_id, rules=rules)
         self._to_found: Membership | None = None
         self._digests = Digests()
         self._doubts = Doubts(self._electorate)
-        self._doubts_until: float | None = None
-        self._handover = Handover()
         self._memory = Memory()
         self._refused: set[str] = set()
         self._connected: set[str] = set()
         self._engine: SafeSyncObj
         self._guard: Guard
+        self._leading: Leading
         self._applied = 0
         self._role: tuple[int, bool, str | None] = (0, False, None)
-        self._led_term = self._told_commit = self._leader_changes = 0
+        self._leader_changes = 0
         self._running = self._paused = False
         self._turn_s = settings.turn_ms / 1000
         self._turned_at = float("-inf")
@@ -223,6 +216,25 @@ class RaftGroup:
             now=self._timers.now,
             memory=self._memory,
         )
+        self._leading = Leading(
+            node_id=self._node_id,
+            shard=self._shard,
+            electorate=self._electorate,
+            engine=self._engine,
+            journal=self._journal,
+            source=self._source,
+            outbox=self._outbox,
+            barriers=self._barriers,
+            changes=self._changes,
+            doubts=self._doubts,
+            memory=self._memory,
+            counters=self._counters,
+            connected=self._connected,
+            settings=self._settings,
+            rules=self._rules,
+            now=self._timers.now,
+            again=self._schedule_after_this,
+        )
         self._digests.applied(self._applied, self._machine.digest)
         self._role = (self._engine.term(), False, None)
         self._running, self._paused = True, False
@@ -264,35 +276,14 @@ class RaftGroup:
         """Promise nothing any more; a leader asks the best of its peers to stand at once."""
         engine = self._engine
         if engine.leads():
-            peer = self._successor()
+            peer = self._leading.successor()
             if peer is not None:
                 self._outbox.send(peer, TimeoutNow(term=engine.term()))
         self.stop()
         self._paused = True
-        self._barriers.fail()
-        self._changes.fail()
+        self._leading.end()
         self._outbox.forget()
         self._source.follow(None)
-
-    def _heirs(self) -> set[str]:
-        """Return the voters to whom leadership can be handed over."""
-        return self._connected.intersection(self._electorate.voters) - {self._node_id}
-
-    def _successor(self, peers: Sequence[str] | None = None) -> str | None:
-        """Return who of these voters holds most of the log, of those connected that answer.
-
-        Args:
-            peers: None for all whose state is this one's, as far as is known.
-        """
-        if peers is None:
-            peers = [peer for peer in self._heirs() if peer not in self._doubts.differing]
-        engine = self._engine
-        lately = self._timers.now() - self._settings.election_ms / 1000
-        return max(
-            sorted(self._heirs() & set(peers)),
-            key=lambda peer: (engine.answered_since(peer, lately), engine.match_index(peer)),
-            default=None,
-        )
 
     def rows_after_snapshot(self, index: int, term: int, members: bytes) -> Rows:
         """Return what the log's rows must be beside a snapshot's state; the group is paused.
@@ -327,10 +318,7 @@ class RaftGroup:
         self._journal = self._new_journal()
         self._digests = Digests()
         self._doubts = Doubts(self._electorate)
-        self._doubts_until = None
-        self._handover = Handover()
         self._memory = Memory()
-        self._led_term = self._told_commit = 0
         self._flushing = self._wanted = False
         self.start()
 
@@ -357,8 +345,7 @@ class RaftGroup:
 
     def hold(self) -> None:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
-        if self._rules.hold_for_snapshots:
-            self._held_until = self._timers.now() + _HOLD_S
+        self._leading.hold()
 
     def wake(self) -> None:
         """Note that the source has something; it is asked in the next turn."""
@@ -417,13 +404,8 @@ class RaftGroup:
         Args:
             peer: Who shall lead; None for whoever of the connected peers holds most of the log.
         """
-        if not self._running or not self._engine.leads() or self._handover.peer is not None:
+        if not self._running or not self._leading.transfer(peer):
             return False
-        if peer is None:
-            peer = self._successor()
-        if peer not in self._heirs():
-            return False
-        self._handover.begin(peer, self._timers.now())
         self._schedule()
         return True
 
@@ -463,7 +445,7 @@ class RaftGroup:
             ValueError: It differs in more than that.
         """
         self._changes.check(membership)
-        if not self._may_change() or self._handover.peer is not None:
+        if not self._running or not self._leading.may_change(self._applied):
             return False
         self._changes.begin(membership, done)
         self._schedule()
@@ -476,7 +458,7 @@ class RaftGroup:
         return GroupStatus(
             shard=self._shard,
             is_leader=leads,
-            ready=leads and self._led_term == engine.term(),
+            ready=self._running and self._leading.ready,
             leader=engine.leader() if self._running else None,
             term=engine.term(),
             commit_index=engine.commit_index(),
@@ -544,14 +526,14 @@ class RaftGroup:
         if self._memory.diverged:
             self._on_diverged(self._memory.diverged)
         self._give_up_without_peers()
-        self._give_up_in_doubt()
+        self._leading.give_up_in_doubt()
         self._note_role()
         self._tick()
         self._adopt_members()
         self._note_role()
         self._changes.settle(self._applied)
         if self._engine.leads():
-            self._lead()
+            self._leading.turn(self._applied)
         else:
             self._barriers.fail()
             if not self._doubts.open:
@@ -567,8 +549,7 @@ class RaftGroup:
         if not engine.leads() and now >= self._elections.deadline:
             self._ask_for_votes(now)
         stand = self._memory.stand and not engine.leads()
-        if engine.leads() and self._barriers.wanted and self._led_term == engine.term():
-            self._start_round()
+        self._leading.begin_round()
         engine.tick(stand=stand)
         if stand:
             self._elections.stood(now)
@@ -611,31 +592,6 @@ class RaftGroup:
         if self._engine.leads() and len(electorate.voters) - gone < electorate.majority:
             self._engine.step_down()
 
-    def _give_up_in_doubt(self) -> None:
-        """Step down when a majority has another state, or has not been heard for too long.
-
-        Until then nothing is taken nor answered from this state, and heartbeats ask the others.
-        Whoever shall lead gets the rest of the log first: without it, it could not be elected.
-        """
-        engine, now = self._engine, self._timers.now()
-        if not (engine.leads() and self._doubts.open):
-            self._doubts_until = None
-            return
-        if self._doubts_until is None:
-            self._doubts_until = now + _DOUBTED_ELECTIONS * self._settings.election_ms / 1000
-            engine.heartbeat_now()
-        peer = self._successor(self._doubts.differing)
-        able = peer is not None and engine.match_index(peer) == self._journal.last
-        if (self._doubts.lost and able) or now >= self._doubts_until:
-            _log.error(
-                "giving up leadership: no majority has my state",
-                extra={"shard": self._shard, "peers": list(self._doubts.differing)},
-            )
-            if peer is not None:
-                self._outbox.send(peer, TimeoutNow(term=engine.term()))
-            engine.step_down()
-            self._doubts_until = None
-
     def _note_role(self) -> None:
         """Tell the source what changed since the last look."""
         engine = self._engine
@@ -645,9 +601,7 @@ class RaftGroup:
             return
         term, leads, leader = role
         if before[1] and (not leads or term != before[0]):
-            self._handover.end()
-            self._barriers.fail()
-            self._changes.fail()
+            self._leading.end()
         if (leads, leader) != before[1:]:
             self._leader_changes += leader != before[2]
             _log.info(
@@ -658,89 +612,6 @@ class RaftGroup:
                 self._source.follow(leader)
         if leader is None and before[2] is not None and not engine.stands():
             self._elections.unseated(self._timers.now())
-
-    # Leading.
-
-    def _lead(self) -> None:
-        engine, term = self._engine, self._engine.term()
-        ready = engine.ready_index()
-        settled = not self._doubts.open
-        if self._led_term != term and ready is not None and self._applied >= ready and settled:
-            self._led_term = term
-            self._source.lead(term)
-            # The first question to the source is due.
-            self._schedule_after_this()
-        engine.replicate()
-        if engine.commit_index() > self._told_commit:
-            # Followers wake their own waiters when they apply; they need not wait for a heartbeat.
-            engine.announce()
-        if settled:
-            self._barriers.release(self._applied)
-        if self._barriers.wanted and self._led_term == term:
-            self._schedule_after_this()
-        self._hand_over()
-        self._let_vote()
-        if settled:
-            # Whoever has yet to say which state is right needs the log to get there.
-            self._forget()
-
-    def _start_round(self) -> None:
-        self._barriers.start(index=self._engine.commit_index(), node_id=self._node_id)
-        self._engine.heartbeat_now()
-
-    def _hand_over(self) -> None:
-        engine, handover, now = self._engine, self._handover, self._timers.now()
-        if handover.peer is not None and not self._electorate.votes(handover.peer):
-            handover.end()  # It was removed, or lost its data, while it was waited for.
-        if handover.peer is None:
-            preferred = self._electorate.preferred or self._node_id
-            # Under load a peer is always a few entries behind; these are waited for.
-            tolerated = 2 * self._settings.entries_in_flight_max
-            caught_up = (
-                preferred in self._connected
-                and preferred not in self._doubts.differing
-                # One that is paused, for want of disk space say, is connected and says nothing.
-                and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
-                and engine.match_index(preferred) + tolerated >= engine.commit_index()
-            )
-            due = handover.preferred_due(preferred, caught_up=caught_up, now=now)
-            if preferred != self._node_id and due:
-                handover.begin(preferred, now)
-        if handover.peer is None:
-            return
-        if now >= handover.deadline:
-            self._counters["handover_failed"] += 1
-            handover.end()
-            self._schedule_after_this()
-        elif (
-            not handover.asked
-            # All that was proposed is answered, so nobody's outcome becomes unknown over it.
-            and self._applied == self._journal.last
-            and engine.match_index(handover.peer) == self._journal.last
-        ):
-            handover.asked = True
-            self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
-
-    def _forget(self) -> None:
-        """Trim what every member holds, but for what a slow reader of the log may want.
-
-        A log beyond its bounds is trimmed all the same: who lacks what goes gets a snapshot.
-        """
-        engine, journal, settings = self._engine, self._journal, self._settings
-        peers = self._electorate.peers
-        floor = min((engine.match_index(peer) for peer in peers), default=self._applied)
-        entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
-        if self._timers.now() < self._held_until:
-            entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
-        if journal.log_bytes > bytes_max or len(journal) > entries_max:
-            # In halves, so that it is not done for every entry.
-            within = journal.first_within(bytes_max // 2, entries_max // 2, upto=self._applied)
-            floor = max(floor, within)
-        else:
-            floor -= settings.keep_entries
-        floor = min(floor, self._applied)
-        self._memory.floor = max(floor, 0)
-        journal.trim(floor)
 
     # Membership.
 
@@ -781,28 +652,6 @@ class RaftGroup:
     def _check_level(self, membership: Membership) -> None:
         levels.check(membership.level, by=f"shard {self._shard}", known=self._level)
 
-    def _may_change(self) -> bool:
-        """Tell whether this leader may ask for another membership now."""
-        if not self._running or not self._engine.leads() or self._led_term != self._engine.term():
-            return False
-        open_change = self._changes.under_way or self.changing
-        return not (open_change and self._rules.one_change_at_a_time)
-
-    def _let_vote(self) -> None:
-        """Make a learner that has caught up a voter."""
-        if not self._electorate.learners or not self._may_change():
-            return
-        engine = self._engine
-        # Under load it is always a few entries behind.
-        wanted = engine.commit_index() - 2 * self._settings.entries_in_flight_max
-        since = self._timers.now() - self._settings.election_ms / 1000
-        for peer in self._electorate.learners:
-            caught_up = engine.match_index(peer) >= max(wanted, 1)
-            if peer in self._connected and caught_up and engine.answered_since(peer, since):
-                self._changes.begin(self._electorate.with_voter(peer), lambda _done: None)
-                self._schedule_after_this()
-                return
-
     def _new_journal(self) -> Journal:
         return Journal(
             self._store,
@@ -820,7 +669,7 @@ class RaftGroup:
         self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
     ) -> None:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
-        self._told_commit = self._engine.commit_index()
+        self._leading.told(self._engine.commit_index())
         message = Append(
             term=self._engine.term(),
             prev=prev,
@@ -864,12 +713,7 @@ class RaftGroup:
 
     def take(self) -> bytes | None:
         """Ask the source for an entry while this leader may propose one."""
-        if (
-            self._led_term != self._engine.term()
-            or self._handover.peer is not None
-            or self._doubts.open
-            or self._journal.last - self._applied >= self._settings.entries_in_flight_max
-        ):
+        if not self._leading.may_propose(self._applied):
             return None
         payload = self._source.take()
         assert payload is None or len(payload) <= self._settings.entry_bytes_max
@@ -945,8 +789,7 @@ class RaftGroup:
 
     def _due(self) -> float:
         if self._engine.leads():
-            until = float("inf") if self._doubts_until is None else self._doubts_until
-            return min(self._engine.heartbeat_due(), self._handover.deadline, until)
+            return self._leading.due
         return self._elections.deadline
 
     def _fail(self, error: BaseException) -> None:
@@ -961,6 +804,5 @@ class RaftGroup:
             "replica stops", extra={"shard": self._shard, "reason": str(error)}, exc_info=trace
         )
         self.stop()
-        self._barriers.fail()
-        self._changes.fail()
+        self._leading.end()
         self._on_fatal(error)

@@ -1,0 +1,296 @@
+"""Leading: what a replica does in each turn in which it leads, and when it lets another lead."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+
+from codeq_cluster.raft.barriers import Barriers
+from codeq_cluster.raft.changes import Changes
+from codeq_cluster.raft.doubts import Doubts
+from codeq_cluster.raft.electorate import Electorate
+from codeq_cluster.raft.guard import Memory
+from codeq_cluster.raft.handover import Handover
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.messages import TimeoutNow
+from codeq_cluster.raft.outbox import Outbox
+from codeq_cluster.raft.ports import EntrySource
+from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.settings import RaftSettings
+
+_log = logging.getLogger(__name__)
+
+# While a snapshot is on its way, what follows it is kept, but not at any price.
+_HELD_LOGS_MAX = 16
+_HOLD_S = 60.0
+# A leader that finds no majority for its state lets another try, who may reach other voters.
+_DOUBTED_ELECTIONS = 3
+
+
+class Leading:
+    """One replica's leadership, whenever it has it.
+
+    Args:
+        node_id: This node.
+        shard: Number of the shard, for the log.
+        connected: The peers to whom the link works; it changes.
+        now: Monotonic seconds.
+        again: Called when another turn should follow this one.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        shard: int,
+        electorate: Electorate,
+        engine: SafeSyncObj,
+        journal: Journal,
+        source: EntrySource,
+        outbox: Outbox,
+        barriers: Barriers,
+        changes: Changes,
+        doubts: Doubts,
+        memory: Memory,
+        counters: Counter[str],
+        connected: AbstractSet[str],
+        settings: RaftSettings,
+        rules: Rules,
+        now: Callable[[], float],
+        again: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._shard = shard
+        self._electorate = electorate
+        self._engine = engine
+        self._journal = journal
+        self._source = source
+        self._outbox = outbox
+        self._barriers = barriers
+        self._changes = changes
+        self._doubts = doubts
+        self._memory = memory
+        self._counters = counters
+        self._connected = connected
+        self._settings = settings
+        self._rules = rules
+        self._now = now
+        self._again = again
+        self._handover = Handover()
+        self._term = self._told_commit = 0
+        self._held_until = float("-inf")
+        self._doubts_until: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether this node leads and has applied all that earlier leaders committed."""
+        return self._engine.leads() and self._term == self._engine.term()
+
+    @property
+    def due(self) -> float:
+        """Return when the next turn is due at the latest, in monotonic seconds."""
+        doubts = float("inf") if self._doubts_until is None else self._doubts_until
+        return min(self._engine.heartbeat_due(), self._handover.deadline, doubts)
+
+    def turn(self, applied: int) -> None:
+        """Send what the followers lack, answer what is proven, see to the rest.
+
+        Args:
+            applied: The last entry in the state.
+        """
+        engine, term = self._engine, self._engine.term()
+        ready = engine.ready_index()
+        settled = not self._doubts.open
+        if self._term != term and ready is not None and applied >= ready and settled:
+            self._term = term
+            self._source.lead(term)
+            # The first question to the source is due.
+            self._again()
+        engine.replicate()
+        if engine.commit_index() > self._told_commit:
+            # Followers wake their own waiters when they apply; they need not wait for a heartbeat.
+            engine.announce()
+        if settled:
+            self._barriers.release(applied)
+        if self._barriers.wanted and self._term == term:
+            self._again()
+        self._hand_over(applied)
+        self._let_vote(applied)
+        if settled:
+            # Whoever has yet to say which state is right needs the log to get there.
+            self._forget(applied)
+
+    def told(self, commit: int) -> None:
+        """Note that the followers are being told how far entries are committed."""
+        self._told_commit = commit
+
+    def begin_round(self) -> None:
+        """Start the quorum round that readers wait for, if any do."""
+        if self._barriers.wanted and self.ready:
+            self._barriers.start(index=self._engine.commit_index(), node_id=self._node_id)
+            self._engine.heartbeat_now()
+
+    def end(self) -> None:
+        """Answer everyone who waits for something of this node's leadership: it is over."""
+        self._handover.end()
+        self._barriers.fail()
+        self._changes.fail()
+
+    def may_propose(self, applied: int) -> bool:
+        """Tell whether the source may be asked for an entry."""
+        return (
+            self._term == self._engine.term()
+            and self._handover.peer is None
+            and not self._doubts.open
+            and self._journal.last - applied < self._settings.entries_in_flight_max
+        )
+
+    # Whom else could lead.
+
+    def heirs(self) -> set[str]:
+        """Return the voters to whom leadership can be handed over."""
+        return set(self._connected).intersection(self._electorate.voters) - {self._node_id}
+
+    def successor(self, peers: Sequence[str] | None = None) -> str | None:
+        """Return who of these voters holds most of the log, of those connected that answer.
+
+        Args:
+            peers: None for all whose state is this one's, as far as is known.
+        """
+        if peers is None:
+            peers = [peer for peer in self.heirs() if peer not in self._doubts.differing]
+        engine = self._engine
+        lately = self._now() - self._settings.election_ms / 1000
+        return max(
+            sorted(self.heirs() & set(peers)),
+            key=lambda peer: (engine.answered_since(peer, lately), engine.match_index(peer)),
+            default=None,
+        )
+
+    def transfer(self, peer: str | None) -> bool:
+        """Begin to hand over; False when this node does not lead or cannot ask that peer.
+
+        Args:
+            peer: Who shall lead; None for whoever of the connected peers holds most of the log.
+        """
+        if not self._engine.leads() or self._handover.peer is not None:
+            return False
+        if peer is None:
+            peer = self.successor()
+        if peer not in self.heirs():
+            return False
+        self._handover.begin(peer, self._now())
+        return True
+
+    def _hand_over(self, applied: int) -> None:
+        engine, handover, now = self._engine, self._handover, self._now()
+        if handover.peer is not None and not self._electorate.votes(handover.peer):
+            handover.end()  # It was removed, or lost its data, while it was waited for.
+        if handover.peer is None:
+            preferred = self._electorate.preferred or self._node_id
+            # Under load a peer is always a few entries behind; these are waited for.
+            tolerated = 2 * self._settings.entries_in_flight_max
+            caught_up = (
+                preferred in self._connected
+                and preferred not in self._doubts.differing
+                # One that is paused, for want of disk space say, is connected and says nothing.
+                and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
+                and engine.match_index(preferred) + tolerated >= engine.commit_index()
+            )
+            due = handover.preferred_due(preferred, caught_up=caught_up, now=now)
+            if preferred != self._node_id and due:
+                handover.begin(preferred, now)
+        if handover.peer is None:
+            return
+        if now >= handover.deadline:
+            self._counters["handover_failed"] += 1
+            handover.end()
+            self._again()
+        elif (
+            not handover.asked
+            # All that was proposed is answered, so nobody's outcome becomes unknown over it.
+            and applied == self._journal.last
+            and engine.match_index(handover.peer) == self._journal.last
+        ):
+            handover.asked = True
+            self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
+
+    def give_up_in_doubt(self) -> None:
+        """Step down when a majority has another state, or has not been heard for too long.
+
+        Until then nothing is taken nor answered from this state, and heartbeats ask the others.
+        Whoever shall lead gets the rest of the log first: without it, it could not be elected.
+        """
+        engine, now = self._engine, self._now()
+        if not (engine.leads() and self._doubts.open):
+            self._doubts_until = None
+            return
+        if self._doubts_until is None:
+            self._doubts_until = now + _DOUBTED_ELECTIONS * self._settings.election_ms / 1000
+            engine.heartbeat_now()
+        peer = self.successor(self._doubts.differing)
+        able = peer is not None and engine.match_index(peer) == self._journal.last
+        if (self._doubts.lost and able) or now >= self._doubts_until:
+            _log.error(
+                "giving up leadership: no majority has my state",
+                extra={"shard": self._shard, "peers": list(self._doubts.differing)},
+            )
+            if peer is not None:
+                self._outbox.send(peer, TimeoutNow(term=engine.term()))
+            engine.step_down()
+            self._doubts_until = None
+
+    # Members.
+
+    def may_change(self, applied: int) -> bool:
+        """Tell whether another membership may be asked for now."""
+        if not self.ready or self._handover.peer is not None:
+            return False
+        open_change = self._changes.under_way or self._electorate.index > applied
+        return not (open_change and self._rules.one_change_at_a_time)
+
+    def _let_vote(self, applied: int) -> None:
+        """Make a learner that has caught up a voter."""
+        if not self._electorate.learners or not self.may_change(applied):
+            return
+        engine = self._engine
+        # Under load it is always a few entries behind.
+        wanted = engine.commit_index() - 2 * self._settings.entries_in_flight_max
+        since = self._now() - self._settings.election_ms / 1000
+        for peer in self._electorate.learners:
+            caught_up = engine.match_index(peer) >= max(wanted, 1)
+            if peer in self._connected and caught_up and engine.answered_since(peer, since):
+                self._changes.begin(self._electorate.with_voter(peer), lambda _done: None)
+                self._again()
+                return
+
+    # The log's length.
+
+    def hold(self) -> None:
+        """Keep more of the log for a minute: a snapshot is on its way to a peer."""
+        if self._rules.hold_for_snapshots:
+            self._held_until = self._now() + _HOLD_S
+
+    def _forget(self, applied: int) -> None:
+        """Trim what every member holds, but for what a slow reader of the log may want.
+
+        A log beyond its bounds is trimmed all the same: who lacks what goes gets a snapshot.
+        """
+        engine, journal, settings = self._engine, self._journal, self._settings
+        peers = self._electorate.peers
+        floor = min((engine.match_index(peer) for peer in peers), default=applied)
+        entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
+        if self._now() < self._held_until:
+            entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
+        if journal.log_bytes > bytes_max or len(journal) > entries_max:
+            # In halves, so that it is not done for every entry.
+            within = journal.first_within(bytes_max // 2, entries_max // 2, upto=applied)
+            floor = max(floor, within)
+        else:
+            floor -= settings.keep_entries
+        floor = min(floor, applied)
+        self._memory.floor = max(floor, 0)
+        journal.trim(floor)
