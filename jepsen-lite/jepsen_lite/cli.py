@@ -49,10 +49,12 @@ DEFAULT_MIX = (
     "power",
     "disk-slow",
     "disk-full",
+    "membership",
+    "wipe",
 )
 SOAK_MIX = (
     *DEFAULT_MIX,
-    *("disk-error", "clock", "drift", "membership", "wipe", "away", "install", "sink"),
+    *("disk-error", "clock", "drift", "away", "install", "sink"),
 )
 _SOAK_SECONDS = 60.0
 

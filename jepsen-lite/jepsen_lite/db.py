@@ -445,6 +445,17 @@ class Db:
             for shard in body["shards"]
         )
 
+    def check_standing(self) -> None:
+        """Raise DbFailed when a member has ended that nobody killed.
+
+        One whose disk is damaged or refuses writes need not come up.
+        """
+        for name in self.serving:
+            node = self.nodes[name]
+            excused = node.damaged or node.disk.refuses
+            if node.process is not None and not node.running and not excused:
+                raise DbFailed(f"{name} ended by itself\n{self._tail(name)}")
+
     async def vote(self, wanted: Sequence[str]) -> bool:
         """Tell whether these nodes, and no others, vote in every shard, as its leader has it."""
         for shard in range(self.shards):

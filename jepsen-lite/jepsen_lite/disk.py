@@ -55,6 +55,12 @@ class Disk:
         """Calls for a sync, since the beginning: that the shim sees anything at all."""
         return int(struct.unpack_from("=Q", self._page, 8)[0])
 
+    @property
+    def refuses(self) -> bool:
+        """Whether writes fail now."""
+        [mode] = struct.unpack_from("=I", self._page, 0)
+        return mode in (DiskFault.ERROR, DiskFault.FULL)
+
     def fault(self, fault: DiskFault, *, delay_ms: int = 0) -> None:
         """Let a fault begin, or end with `NONE`."""
         struct.pack_into("=II", self._page, 0, fault, delay_ms)

@@ -224,12 +224,14 @@ def said(op: Op) -> str:
     return f"{' '.join(parts)} -> {' '.join(back)}"
 
 
-def legend() -> str:
-    """Return what the colours mean."""
+def legend(history: History) -> str:
+    """Return what the colours mean, of outcomes and of the kinds of faults there were."""
+    struck = {fault.name for fault in history.faults}
     chips = [(kind.value, colour) for kind, colour in COLOURS.items()]
+    chips += [(name, colour) for name, colour in _FAULTS.items() if name in struck]
     return "".join(
         f'<span class="chip"><i style="background:{colour}"></i>{escape(name)}</span>'
-        for name, colour in [*chips, *_FAULTS.items()]
+        for name, colour in chips
     )
 
 

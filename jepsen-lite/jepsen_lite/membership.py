@@ -124,6 +124,7 @@ class _Operator:
         wanted = [name for name in self._db.members if name != change.goes]
 
         async def agreed() -> bool:
+            self._db.check_standing()
             return await self._db.vote(wanted)
 
         return await until(agreed, within_s=min(10.0, max(0.0, within_s)))
@@ -229,12 +230,7 @@ class Membership(Nemesis):
         await asyncio.sleep(TORN_S)
         await self.links.set(self.name, {})
         self._operator.open = Change(kind="join", comes=change.comes)
-        wanted = [*self.names]
-
-        async def all_vote() -> bool:
-            return await db.vote(wanted)
-
-        if await until(all_vote, within_s=CHANGES_WITHIN_S):
+        if await until(_AllVote(db), within_s=CHANGES_WITHIN_S):
             self._operator.open = None
         return len(change.nodes) if seen else 0
 
@@ -254,6 +250,7 @@ class Membership(Nemesis):
 
     async def end(self, strike: Strike) -> int:
         """Wait until those who died are back."""
+        self.db.check_standing()
         await self.back([name for name in strike.nodes if name in self.db.members])
         return 0
 
@@ -264,6 +261,17 @@ class Membership(Nemesis):
             return ""
         done = await self._operator.carry_out(change, within_s=SETTLES_WITHIN_S)
         return "" if done else f"not done in {SETTLES_WITHIN_S:g} s: {change}"
+
+
+class _AllVote:
+    """Whether every member votes, in every shard; one that ended by itself is not waited for."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+
+    async def __call__(self) -> bool:
+        self._db.check_standing()
+        return await self._db.vote(self._db.members)
 
 
 def _between(
@@ -352,22 +360,15 @@ class Wipe(Nemesis):
 
     async def end(self, strike: Strike) -> int:
         """Start whoever is down, and see everybody vote again."""
+        self.db.check_standing()
         await self.back([name for name in strike.nodes if name in self.db.members])
-
-        async def all_vote() -> bool:
-            return await self.db.vote(self.db.members)
-
-        voted = await until(all_vote, within_s=CHANGES_WITHIN_S)
+        voted = await until(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
         return len(strike.nodes) if voted else 0
 
     async def settle(self) -> str:
         """See everybody vote, now that nothing is in the way."""
         if self._operator.open is not None:
             await self._operator.carry_out(self._operator.open, within_s=SETTLES_WITHIN_S)
-
-        async def all_vote() -> bool:
-            return await self.db.vote(self.db.members)
-
-        if await until(all_vote, within_s=SETTLES_WITHIN_S):
+        if await until(_AllVote(self.db), within_s=SETTLES_WITHIN_S):
             return ""
         return f"not everybody votes after {SETTLES_WITHIN_S:g} s in calm"

@@ -74,7 +74,7 @@ def _page(about: Run, history: History, judgement: Judgement, directory: Path) -
     for verdict in judgement.verdicts:
         yield from _row(verdict)
     yield "</table>"
-    yield f"<h2>Faults and leaders</h2>{drawing.faults(history)}<p>{drawing.legend()}</p>"
+    yield f"<h2>Faults and leaders</h2>{drawing.faults(history)}<p>{drawing.legend(history)}</p>"
     yield f"<h2>Operations a second</h2>{drawing.rates(history)}"
     yield "<h2>Latency</h2><p class=muted>Claims that wait for work are left out.</p>"
     yield drawing.latencies(history)

@@ -26,7 +26,7 @@ from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network, name
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
 from jepsen_lite.striking import KINDS, Nemeses
-from jepsen_lite.workload import WORKLOADS, Workload, minimum_ok
+from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, WORKLOADS, Workload, minimum_ok
 
 HOME = Path(__file__).parent.parent
 RUNS = HOME / "runs"
@@ -36,6 +36,8 @@ CALIBRATE_S = 10.0
 # Under load and in calm, at the end, so that recovery shows.
 RECOVER_S = 18.0
 CONVERGE_S = 60.0
+# Instead of it, and of all other patience at the end, once a node has ended by itself.
+BROKEN_S = 15.0
 OBSERVE_S = 0.5
 SETTLED_S = 5.0
 RETIRE_AFTER_S = 10.0
@@ -239,14 +241,18 @@ async def _come_to_rest(
     stuck = [name for name in db.serving if not db.nodes[name].running]
     if stuck:
         phase("died", ", ".join(stuck))
-    if await until(db.converged, within_s=CONVERGE_S):
+    # Of a cluster that has broken already there is not much to be hoped for.
+    converged = await until(db.converged, within_s=BROKEN_S if stuck else CONVERGE_S)
+    if converged:
         phase("converged")
-    phase("drained" if await workload.drain() else "undrained")
-    phase("final" if await workload.read_all() else "unread")
+    drained = await workload.drain(within_s=BROKEN_S if stuck else DRAIN_WITHIN_S)
+    phase("drained" if drained else "undrained")
+    read = await workload.read_all(silent_s=BROKEN_S if stuck else SILENT_S)
+    phase("final" if read else "unread")
     if workload.known.with_webhook:
         await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
         phase("delivered")
-    await until(db.converged, within_s=CONVERGE_S)
+    await until(db.converged, within_s=CONVERGE_S if converged else 0)
     await _ask_members(db, recorder)
     phase("end")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 from jepsen_lite.clocks import Clock, Drift
 from jepsen_lite.db import Db, DbFailed
@@ -88,23 +88,24 @@ class Nemeses:
         async with asyncio.TaskGroup() as threads:
             for target, nemeses in self._by_target.items():
                 rng = random.Random(f"{self._seed}/nemesis/{target}")
-                threads.create_task(self._guarded(nemeses, rng, stop))
+                threads.create_task(self._guarding(self._thread(nemeses, rng, stop)))
         for nemeses in self._by_target.values():
-            for nemesis in nemeses:
-                remains = await nemesis.settle()
-                if remains:
-                    args = Args(name="unsettled", detail=f"{nemesis.name}: {remains}")
-                    self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+            await self._guarding(self._settle(nemeses))
 
-    async def _guarded(
-        self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
-    ) -> None:
+    async def _guarding(self, work: Coroutine[object, object, None]) -> None:
         try:
-            await self._thread(nemeses, rng, stop)
+            await work
         except DbFailed as failed:
             # A node that was to be struck is dead already, and nobody killed it.
             args = Args(name="died", detail=str(failed))
             self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+
+    async def _settle(self, nemeses: Sequence[Nemesis]) -> None:
+        for nemesis in nemeses:
+            remains = await nemesis.settle()
+            if remains:
+                args = Args(name="unsettled", detail=f"{nemesis.name}: {remains}")
+                self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
 
     async def _thread(
         self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event

@@ -25,7 +25,9 @@ DRAINERS = 6
 DRAIN_WITHIN_S = 120.0
 READERS = 12
 LOADERS = 4
-READ_TRIES = 40
+READ_TRIES = 4
+# Since the last answer, at the end: what is asked for then is not there any more.
+SILENT_S = 60.0
 # In a row on every node, before the queue counts as empty.
 EMPTY_POLLS = 3
 
@@ -316,28 +318,36 @@ class Workload:
                 for n in range(meddlers if rate else 0):
                     clients.create_task(self._meddle(f, n, rate / meddlers))
 
-    async def drain(self) -> bool:
+    async def drain(self, *, within_s: float = DRAIN_WITHIN_S) -> bool:
         """Finish all there is; tell whether every known task ended and every node came up empty."""
         self._stop = asyncio.Event()
-        deadline = time.monotonic() + DRAIN_WITHIN_S
+        deadline = time.monotonic() + within_s
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
             clients.create_task(self._look(deadline))
         return not self.known.open and await self._empty()
 
-    async def read_all(self) -> bool:
+    async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
         """Read every known task at rest; tell whether all answered."""
         waiting = iter(self.known.ids)
         unread: list[str] = []
+        answered = time.monotonic()
 
         async def read(n: int) -> None:
+            nonlocal answered
             process = Process(f"final-{n}", self._seed)
             for task_id in waiting:
                 args = Args(task=task_id, final=True)
                 answer = await self._client.retried(process, F.READ, args, tries=READ_TRIES)
-                if answer.type is not Type.OK:
-                    unread.append(task_id)
+                while answer.type is not Type.OK and not unread:
+                    if time.monotonic() - answered > silent_s:
+                        unread.append(task_id)
+                        break
+                    answer = await self._client.retried(process, F.READ, args, tries=READ_TRIES)
+                if unread:
+                    return
+                answered = time.monotonic()
 
         await asyncio.gather(*(read(n) for n in range(READERS)))
         return not unread
