@@ -131,6 +131,8 @@ def document(
         "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
         "allowProducerAsWorker": True,
         "webhooks": {"allowPrivate": True},
+        # No balancer has to hear that a node stops.
+        "limits": {"drainMs": 0},
         "artifacts": {
             "provider": "local",
             "directory": str(node.directory.parent / ARTIFACTS),
