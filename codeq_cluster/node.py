@@ -30,45 +30,36 @@ from codeq_cluster.broker.notices import Notices
 from codeq_cluster.broker.ports import Depth, Head, Snapshot, StateStore
 from codeq_cluster.broker.postbox import Postbox
 from codeq_cluster.broker.questions import Answer, Question
-from codeq_cluster.broker.requests import PeerStatus, ShardStatus
+from codeq_cluster.broker.requests import ShardStatus
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.sweeps import Sweeps
 from codeq_cluster.broker.view import ShardView
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.cluster.quotas import BORROW, Quotas, RateLimits
-from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
 from codeq_cluster.cluster.transfers import TRANSFER, Transfers
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.errors import (
-    DataDirectoryRefused,
-    ReleaseTooOld,
-    SafetyViolated,
-    StorageDamaged,
-    StorageFailed,
-)
+from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
 from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
-from codeq_cluster.node_metrics import register_gauges, register_outages, register_tls
-from codeq_cluster.node_outages import Outages, out_of_room
+from codeq_cluster.node_metrics import register_gauges, register_tls
+from codeq_cluster.node_outages import out_of_room
 from codeq_cluster.node_readiness import Readiness
+from codeq_cluster.node_status import status_of
+from codeq_cluster.node_upkeep import Upkeep
 from codeq_cluster.outbound import Sender, Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.journal import stored_place
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
-from codeq_cluster.replica import ShardReplica
 from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
-from codeq_cluster.storage.exchange import incoming_path
 from codeq_cluster.storage.rocks import RocksShard, new_cache
-from codeq_cluster.storage.snapshots import Snapshots
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tasks import TaskObserver
 from codeq_cluster.telemetry.tracing import Tracing, start_tracing
@@ -201,43 +192,25 @@ class Node:
             question=Question,
             answer=Answer,
             took=self.metrics.forwarded,
-            is_out=lambda shard: shard in self._outages.out,
+            is_out=lambda shard: shard in self._upkeep.outages.out,
             peers=self._members.connected,
         )
         transfers = self._serve_peers(mesh, forwarder)
 
         # The Raft groups drive the engines; what they fetch ends before they do.
-        fetching = Background()
-        timers = LoopTimers(loop)
-        for shard, engine in enumerate(self._engines):
-            group = RaftGroup(
-                shard=shard,
-                node_id=settings.node_id,
-                founding=self._members.founding,
-                incarnation=directory.incarnation,
-                store=self._shards[shard].log,
-                machine=engine,
-                source=engine,
-                link=GroupLink(mesh, shard),
-                timers=timers,
-                flusher=ThreadFlusher(
-                    disk, now=timers.now, took=partial(self.metrics.log_synced, shard)
-                ),
-                random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
-                settings=settings.raft,
-                on_fatal=partial(_stop_at_once, shard),
-                on_behind=partial(self._on_behind, shard),
-                on_diverged=partial(self._on_diverged, shard),
-                on_storage_failed=partial(self._on_storage_failed, shard),
-                on_members=self._members.changed,
-            )
-            engine.attach(group)
-            self._groups.append(group)
-            self._start_group(shard, group)
-            stack.callback(group.stop)
-            stack.callback(engine.stop)
-        stack.push_async_callback(fetching.stop)
-        self._exchange_snapshots(mesh, directory, fetching, waiters)
+        self._make_groups(mesh, directory, disk)
+        self._leaving = Leaving(
+            node_id=settings.node_id, groups=self._groups, replicas=self._engines
+        )
+        self._served |= self._upkeep.attach(
+            mesh, directory, hand_over=self._leaving.give_all_away, told=waiters.all
+        )
+        self._readiness = Readiness(
+            groups=self._groups,
+            members=self._members,
+            outages=self._upkeep.outages,
+            entries_in_flight_max=settings.raft.entries_in_flight_max,
+        )
         for engine in self._engines:
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
@@ -328,6 +301,48 @@ class Node:
                 )
             self._stack.callback(_close, shard, store)
             self._shards.append(store)
+
+    def _make_groups(self, mesh: Mesh, directory: DataDirectory, disk: DiskThread) -> None:
+        settings = self.settings
+        upkeep = Background()
+        self._upkeep = Upkeep(
+            settings,
+            stores=self._shards,
+            groups=self._groups,
+            engines=self._engines,
+            background=upkeep,
+            metrics=self.metrics,
+            fatal=_stop_at_once,
+        )
+        timers = LoopTimers(asyncio.get_running_loop())
+        for shard, engine in enumerate(self._engines):
+            group = RaftGroup(
+                shard=shard,
+                node_id=settings.node_id,
+                founding=self._members.founding,
+                incarnation=directory.incarnation,
+                store=self._shards[shard].log,
+                machine=engine,
+                source=engine,
+                link=GroupLink(mesh, shard),
+                timers=timers,
+                flusher=ThreadFlusher(
+                    disk, now=timers.now, took=partial(self.metrics.log_synced, shard)
+                ),
+                random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
+                settings=settings.raft,
+                on_fatal=partial(_stop_at_once, shard),
+                on_behind=partial(self._upkeep.behind, shard),
+                on_diverged=partial(self._upkeep.diverged, shard),
+                on_storage_failed=partial(self._upkeep.failed, shard),
+                on_members=self._members.changed,
+            )
+            engine.attach(group)
+            self._groups.append(group)
+            self._start_group(shard, group)
+            self._stack.callback(group.stop)
+            self._stack.callback(engine.stop)
+        self._stack.push_async_callback(upkeep.stop)
 
     def _start_group(self, shard: int, group: RaftGroup) -> None:
         with self._naming_damage(shard):
@@ -518,91 +533,6 @@ class Node:
             ],
         )
 
-    def _exchange_snapshots(
-        self, mesh: Mesh, directory: DataDirectory, fetching: Background, waiters: Waiters
-    ) -> None:
-        """Lend peers this node's snapshots, and fetch theirs when a replica has fallen behind."""
-        stores = [
-            Snapshots(
-                directory.snapshots_path(shard),
-                shard=shard,
-                store=store,
-                incoming=incoming_path(directory.shard_path(shard)),
-                log_at=stored_place,
-            )
-            for shard, store in enumerate(self._shards)
-        ]
-        replicas = [
-            ShardReplica(store, group, engine)
-            for store, group, engine in zip(self._shards, self._groups, self._engines, strict=True)
-        ]
-        self._leaving = Leaving(
-            node_id=self.settings.node_id, groups=self._groups, replicas=self._engines
-        )
-        self._outages = Outages(
-            replicas=replicas,
-            path=self.settings.data_dir,
-            min_free_bytes=self.settings.store.min_free_bytes,
-            hand_over=self._leaving.give_all_away,
-            fatal=_stop_at_once,
-            told=waiters.all,
-        )
-        fetching.spawn(self._outages.watch())
-        self._readiness = Readiness(
-            groups=self._groups,
-            members=self._members,
-            outages=self._outages,
-            entries_in_flight_max=self.settings.raft.entries_in_flight_max,
-        )
-        self._watch_for_damage()
-        register_outages(self.metrics, self._outages)
-        server = SnapshotServer(
-            node_id=self.settings.node_id,
-            stores=stores,
-            replicas=replicas,
-            took=self.metrics.snapshot_taken,
-        )
-        fetching.spawn(server.watch())
-        for shard, engine in enumerate(self._engines):
-            engine.on_reload(partial(server.forget, shard))
-        self._served |= {TAKE: server.serve, READ: server.serve}
-        fetcher = SnapshotFetcher(
-            stores=stores,
-            replicas=replicas,
-            calls=mesh,
-            bytes_per_s=self.settings.raft.snapshot_bytes_per_s,
-            took=self._on_installed,
-            failed=self._on_storage_failed,
-        )
-
-        def fetch(shard: int) -> None:
-            fetching.spawn(fetcher.fetch(shard))
-
-        self._fetch = fetch
-
-    def _watch_for_damage(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        def met(shard: int, error: StorageDamaged) -> None:
-            loop.call_soon_threadsafe(partial(self._on_storage_failed, shard, error))
-
-        for shard, store in enumerate(self._shards):
-            store.state.on_damage = store.log.on_damage = partial(met, shard)
-
-    def _on_behind(self, shard: int) -> None:
-        self._fetch(shard)
-
-    def _on_diverged(self, shard: int, index: int) -> None:
-        if self._outages.diverged(shard, index):
-            self._fetch(shard)
-
-    def _on_installed(self, shard: int, seconds: float) -> None:
-        self.metrics.snapshot_taken(shard, seconds)
-        self._outages.installed(shard)
-
-    def _on_storage_failed(self, shard: int, error: BaseException) -> None:
-        self._outages.failed(shard, error)
-
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
 
@@ -670,7 +600,10 @@ class Node:
 
     def status(self) -> list[ShardStatus]:
         """Return one status a shard."""
-        return [self._status_of(group) for group in self._groups]
+        return [
+            status_of(group, members=self._members, settings=self.settings)
+            for group in self._groups
+        ]
 
     def missing(self) -> list[str]:
         """Name what keeps this node from being ready."""
@@ -678,57 +611,10 @@ class Node:
             return ["draining: this node is about to stop"]
         return self._readiness.missing()
 
-    def _status_of(self, group: RaftGroup) -> ShardStatus:
-        settings = self.settings
-        status = group.status()
-        known = self._members.known()
-        own = self._members.me
-        leader = known.get(status.leader or "")
-        return ShardStatus(
-            shard_idx=status.shard,
-            is_leader=status.is_leader,
-            self_id=settings.node_id,
-            self_addr=own.link,
-            self_http_addr=own.http,
-            voting=status.voting,
-            preferred=status.preferred or "",
-            changing=status.changing,
-            leader_id=leader.id if leader else "",
-            leader_addr=leader.link if leader else "",
-            leader_http_addr=leader.http if leader else "",
-            has_leader=leader is not None,
-            term=status.term,
-            commit_index=status.commit_index,
-            applied_index=status.applied_index,
-            digest=status.digest,
-            log_bytes=status.log_bytes,
-            level=group.level,
-            knows=_knows(group, settings.node_id),
-            durability=settings.raft.durability.value,
-            peers=tuple(
-                PeerStatus(
-                    id=peer.id,
-                    addr=known[peer.id].link,
-                    http_addr=known[peer.id].http,
-                    voter=peer.voter,
-                    connected=peer.connected,
-                    match_index=peer.match_index,
-                    knows=_knows(group, peer.id),
-                )
-                for peer in status.peers
-            ),
-        )
-
 
 def _replica(engine: Engine) -> ShardView:
     """Return what is applied of a shard; a new leader makes it anew."""
     return engine.replica
-
-
-def _knows(group: RaftGroup, node_id: str) -> int:
-    """Return the newest formats that a node is on record with; 0 for one that is not."""
-    member = group.membership.of(node_id)
-    return member.level if member is not None else 0
 
 
 def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:

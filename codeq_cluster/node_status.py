@@ -1,0 +1,62 @@
+"""Node status: one shard as a node sees it, with the addresses of whoever takes part."""
+
+from __future__ import annotations
+
+from codeq_cluster.broker.requests import PeerStatus, ShardStatus
+from codeq_cluster.node_members import NodeMembers
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.settings import NodeSettings
+
+
+def status_of(group: RaftGroup, *, members: NodeMembers, settings: NodeSettings) -> ShardStatus:
+    """Return what a group shows of itself.
+
+    Args:
+        group: Of this node.
+        members: Who forms the cluster, and where they are.
+        settings: The node's.
+    """
+    status = group.status()
+    known = members.known()
+    own = members.me
+    leader = known.get(status.leader or "")
+    return ShardStatus(
+        shard_idx=status.shard,
+        is_leader=status.is_leader,
+        self_id=settings.node_id,
+        self_addr=own.link,
+        self_http_addr=own.http,
+        voting=status.voting,
+        preferred=status.preferred or "",
+        changing=status.changing,
+        leader_id=leader.id if leader else "",
+        leader_addr=leader.link if leader else "",
+        leader_http_addr=leader.http if leader else "",
+        has_leader=leader is not None,
+        term=status.term,
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        digest=status.digest,
+        log_bytes=status.log_bytes,
+        level=group.level,
+        knows=_knows(group, settings.node_id),
+        durability=settings.raft.durability.value,
+        peers=tuple(
+            PeerStatus(
+                id=peer.id,
+                addr=known[peer.id].link,
+                http_addr=known[peer.id].http,
+                voter=peer.voter,
+                connected=peer.connected,
+                match_index=peer.match_index,
+                knows=_knows(group, peer.id),
+            )
+            for peer in status.peers
+        ),
+    )
+
+
+def _knows(group: RaftGroup, node_id: str) -> int:
+    """Return the newest formats that a node is on record with; 0 for one that is not."""
+    member = group.membership.of(node_id)
+    return member.level if member is not None else 0

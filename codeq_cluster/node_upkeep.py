@@ -1,0 +1,151 @@
+"""Node upkeep: what keeps a node's replicas whole: snapshots lent and fetched, the disk watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine import Engine
+from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
+from codeq_cluster.errors import StorageDamaged
+from codeq_cluster.node_metrics import register_outages
+from codeq_cluster.node_outages import Outages
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.journal import stored_place
+from codeq_cluster.replica import ShardReplica
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.storage.directory import DataDirectory
+from codeq_cluster.storage.exchange import incoming_path
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.snapshots import Snapshots
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.wire import Mesh
+
+_Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
+
+
+class Upkeep:
+    """Looks after the replicas of one node, by what their groups tell of them.
+
+    Attributes:
+        outages: Which replicas are out.
+
+    Args:
+        settings: The node's.
+        stores: Of this node, in the order of shards.
+        groups: Likewise; may be filled until `attach`.
+        engines: Likewise.
+        background: Runs it all; it ends before the replicas do.
+        metrics: Where it is counted.
+        fatal: Called with (shard, error) when the process must end; does not return.
+    """
+
+    outages: Outages
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        stores: Sequence[RocksShard],
+        groups: Sequence[RaftGroup],
+        engines: Sequence[Engine],
+        background: Background,
+        metrics: Metrics,
+        fatal: Callable[[int, BaseException], None],
+    ) -> None:
+        self._settings = settings
+        self._stores = stores
+        self._groups = groups
+        self._engines = engines
+        self._background = background
+        self._metrics = metrics
+        self._fatal = fatal
+
+    def attach(
+        self,
+        mesh: Mesh,
+        directory: DataDirectory,
+        *,
+        hand_over: Callable[[], Awaitable[None]],
+        told: Callable[[], None],
+    ) -> dict[str, _Serve]:
+        """Begin, now that there are groups; return what is served to peers.
+
+        Args:
+            mesh: To the peers.
+            directory: Where snapshots are kept.
+            hand_over: Gives the leaderships away; bounded.
+            told: See `Outages`.
+        """
+        settings = self._settings
+        replicas = [
+            ShardReplica(store, group, engine)
+            for store, group, engine in zip(self._stores, self._groups, self._engines, strict=True)
+        ]
+        self.outages = Outages(
+            replicas=replicas,
+            path=settings.data_dir,
+            min_free_bytes=settings.store.min_free_bytes,
+            hand_over=hand_over,
+            fatal=self._fatal,
+            told=told,
+        )
+        self._background.spawn(self.outages.watch())
+        self._watch_for_damage()
+        register_outages(self._metrics, self.outages)
+        snapshots = [
+            Snapshots(
+                directory.snapshots_path(shard),
+                shard=shard,
+                store=store,
+                incoming=incoming_path(directory.shard_path(shard)),
+                log_at=stored_place,
+            )
+            for shard, store in enumerate(self._stores)
+        ]
+        server = SnapshotServer(
+            node_id=settings.node_id,
+            stores=snapshots,
+            replicas=replicas,
+            took=self._metrics.snapshot_taken,
+        )
+        self._background.spawn(server.watch())
+        for shard, engine in enumerate(self._engines):
+            engine.on_reload(partial(server.forget, shard))
+        self._fetcher = SnapshotFetcher(
+            stores=snapshots,
+            replicas=replicas,
+            calls=mesh,
+            bytes_per_s=settings.raft.snapshot_bytes_per_s,
+            took=self._installed,
+            failed=self.failed,
+        )
+        return {TAKE: server.serve, READ: server.serve}
+
+    def behind(self, shard: int) -> None:
+        """Fetch a snapshot: the leader lacks what the replica needs."""
+        self._background.spawn(self._fetcher.fetch(shard))
+
+    def diverged(self, shard: int, index: int) -> None:
+        """Make a replica's state anew, which at an entry was not the majority's."""
+        if self.outages.diverged(shard, index):
+            self.behind(shard)
+
+    def failed(self, shard: int, error: BaseException) -> None:
+        """Take a replica out whose disk refused, or on whose disk something is damaged."""
+        self.outages.failed(shard, error)
+
+    def _installed(self, shard: int, seconds: float) -> None:
+        self._metrics.snapshot_taken(shard, seconds)
+        self.outages.installed(shard)
+
+    def _watch_for_damage(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def met(shard: int, error: StorageDamaged) -> None:
+            loop.call_soon_threadsafe(partial(self.failed, shard, error))
+
+        for shard, store in enumerate(self._stores):
+            store.state.on_damage = store.log.on_damage = partial(met, shard)
