@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from codeq_cluster.cli.main import main
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
@@ -242,3 +243,27 @@ async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) ->
     assert (await one.post("tasks/claim", {"commands": ["anywhere"]})).status == 204
     await one.post("admin/queues/anywhere/resume")
     assert {(await each.claim("anywhere"))["id"] for each in (one, two, last, two)} == tasks
+
+
+async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
+    three: dict[str, Client], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a command, to the nodes that should lead; asked again there is nothing to do."""
+    one = three["n1"]
+    shards: Any = (await one.get("admin/cluster")).json["shards"]
+    preferred = {int(each["shard"]): str(each["preferred"]) for each in shards}
+    [away, *_] = [name for name in three if name != preferred[1]]
+    command = ["cluster", "rebalance", "--url", f"http://127.0.0.1:{one.port}", "--token", "acme"]
+    done: list[str] = []
+    async with asyncio.timeout(DEADLINE_S):
+        # A peer that is slow right now refuses, and after a while it goes back by itself.
+        while f"shard 1 is led by {preferred[1]}" not in done:
+            await _transferred(one, {"shard": 1, "to": away})
+            await asyncio.to_thread(main, command)
+            done += capsys.readouterr().err.splitlines()
+        while {shard: await _leader(one, shard) for shard in preferred} != preferred:
+            pass  # The node asked hears of it after the others have agreed on it.
+    again = await asyncio.to_thread(main, command)
+
+    assert again == 0
+    assert "every shard is led by the node that should lead it" in capsys.readouterr().err
