@@ -20,28 +20,18 @@ from codeq_cluster.auth import Authenticator
 from codeq_cluster.backup.opening import open_place
 from codeq_cluster.backup.running import Backups
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.callbacks import KIND as TASK_RESULT
-from codeq_cluster.broker.callbacks import Callbacks
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import Engine, EngineLimits
-from codeq_cluster.broker.errands import Errands
-from codeq_cluster.broker.notices import KIND as QUEUE_READY
-from codeq_cluster.broker.notices import Notices
-from codeq_cluster.broker.ports import Depth, Head, Snapshot, StateStore
-from codeq_cluster.broker.postbox import Postbox
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import ShardStatus
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.sweeps import Sweeps
 from codeq_cluster.broker.view import ShardView
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.cluster.quotas import BORROW, Quotas, RateLimits
 from codeq_cluster.cluster.transfers import TRANSFER, Transfers
 from codeq_cluster.core.budget import Budget
-from codeq_cluster.core.items import Delivery, Item, Sweep
-from codeq_cluster.core.operations import Operation
-from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.node_artifacts import ArtifactFiles
@@ -50,10 +40,11 @@ from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_metrics import register_gauges, register_tls
 from codeq_cluster.node_outages import out_of_room
+from codeq_cluster.node_outgoing import Outgoing
 from codeq_cluster.node_readiness import Readiness
 from codeq_cluster.node_status import status_of
 from codeq_cluster.node_upkeep import Upkeep
-from codeq_cluster.outbound import Sender, Targets
+from codeq_cluster.outbound import Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
@@ -223,7 +214,15 @@ class Node:
         files = self._open_artifacts()
 
         # What leaves the broker: the leaders' errands, and notices.
-        background = await self._start_senders(files, catalogue)
+        background = await Outgoing(
+            settings.webhooks,
+            engines=self._engines,
+            stores=self._shards,
+            quotas=self._quotas,
+            metrics=self.metrics,
+            tracing=self._tracing,
+            stack=stack,
+        ).start(files, catalogue)
 
         # What callers talk to.
         broker = Broker(
@@ -466,73 +465,6 @@ class Node:
             now_ms=SystemClock().wall_ms,
         )
 
-    async def _start_senders(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
-        # Whoever sends ends before the sender does, so that a planned stop is no failure of a
-        # target.
-        sender = Sender(self.settings.webhooks)
-        await sender.start()
-        self._stack.push_async_callback(sender.stop)
-        background = Background()
-        self._stack.push_async_callback(background.stop)
-        if files is not None:
-            background.spawn(files.check_soon())
-        self._start_errands(sender, files, background)
-        self._start_notices(sender, background, catalogue)
-        return background
-
-    def _start_errands(
-        self, sender: Sender, files: ArtifactFiles | None, background: Background
-    ) -> None:
-        sweeps = Sweeps(files, counted=self.metrics.artifacts_swept)
-        callbacks = Callbacks(
-            sender,
-            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
-            counted=self.metrics.webhook_delivered,
-            tracing=self._tracing,
-        )
-
-        for engine, store in zip(self._engines, self._shards, strict=True):
-            errands = Errands(
-                engine,
-                store.state,
-                run=partial(_run_errand, callbacks, sweeps, store.state),
-                room=partial(_room, callbacks, sweeps),
-                age_max_ms=self.settings.webhooks.max_age_seconds * 1000,
-                background=background,
-            )
-            engine.on_rows(errands.rows)
-            engine.on_reload(errands.reload)
-            engine.on_leader(errands.look_soon)
-            errands.look_soon()
-            self._stack.callback(errands.stop)
-
-    def _start_notices(self, sender: Sender, background: Background, catalogue: Catalogue) -> None:
-        def counted(queue: str, outcome: str) -> None:
-            self.metrics.webhook_delivered(QUEUE_READY, queue, outcome)
-
-        postbox = Postbox(
-            sender,
-            background=background,
-            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, QUEUE_READY),
-            counted=counted,
-        )
-        notices = Notices(catalogue, self._engines, postbox=postbox, counted=counted)
-        self._stack.callback(notices.stop)
-        for shard, engine in enumerate(self._engines):
-            engine.on_rows(notices.rows)
-            engine.on_reload(notices.reload)
-            engine.on_leader(partial(notices.led, shard))
-            notices.led(shard)
-        self.metrics.read_at_scrape(
-            "codeq_subscriptions_active",
-            "Subscriptions of the tenants at home here that name a command; `*` for all of them.",
-            ("command",),
-            lambda: [
-                ((queue,), float(count))
-                for queue, count in catalogue.subscriptions_by_queue(notices.leads_home).items()
-            ],
-        )
-
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
 
@@ -623,22 +555,6 @@ def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
         leased_max=bounds.in_flight,
         bytes_max=bounds.stored_bytes,
     )
-
-
-async def _run_errand(
-    callbacks: Callbacks, sweeps: Sweeps, store: StateStore, item: Item
-) -> Operation | None:
-    if isinstance(item, Sweep):
-        return await sweeps.run(item)
-    assert isinstance(item, Delivery), f"no errand: {item}"
-    return await callbacks.run(store, item)
-
-
-def _room(callbacks: Callbacks, sweeps: Sweeps, item: Item) -> int:
-    if isinstance(item, Sweep):
-        return sweeps.room
-    assert isinstance(item, Delivery), f"no errand: {item}"
-    return callbacks.room(item)
 
 
 def _close(shard: int, store: RocksShard) -> None:

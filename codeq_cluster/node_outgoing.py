@@ -1,0 +1,151 @@
+"""Node outgoing: what leaves the broker: the errands of the shards led here, and notices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.callbacks import KIND as TASK_RESULT
+from codeq_cluster.broker.callbacks import Callbacks
+from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.engine import Engine
+from codeq_cluster.broker.errands import Errands
+from codeq_cluster.broker.notices import KIND as QUEUE_READY
+from codeq_cluster.broker.notices import Notices
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.postbox import Postbox
+from codeq_cluster.broker.sweeps import Sweeps
+from codeq_cluster.cluster.quotas import Quotas
+from codeq_cluster.core.items import Delivery, Item, Sweep
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.rate import Scope
+from codeq_cluster.node_artifacts import ArtifactFiles
+from codeq_cluster.outbound import Sender
+from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
+
+
+class Outgoing:
+    """Starts what leaves the broker.
+
+    Args:
+        settings: Of webhooks.
+        engines: Of this node, in the order of shards.
+        stores: Likewise.
+        quotas: How often a tenant's webhooks may be called.
+        metrics: Where it is counted.
+        tracing: Makes spans of the calls; None for none.
+        stack: Stops what was started.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        *,
+        engines: Sequence[Engine],
+        stores: Sequence[RocksShard],
+        quotas: Quotas,
+        metrics: Metrics,
+        tracing: Tracing | None,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._settings = settings
+        self._engines = engines
+        self._stores = stores
+        self._quotas = quotas
+        self._metrics = metrics
+        self._tracing = tracing
+        self._stack = stack
+
+    async def start(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
+        """Start it all; return what runs it, which may run more.
+
+        Args:
+            files: Where artifacts are kept; None for nowhere.
+            catalogue: Knows the queues and who wants to hear of them.
+        """
+        # Whoever sends ends before the sender does, so that a planned stop is no failure of a
+        # target.
+        sender = Sender(self._settings)
+        await sender.start()
+        self._stack.push_async_callback(sender.stop)
+        background = Background()
+        self._stack.push_async_callback(background.stop)
+        if files is not None:
+            background.spawn(files.check_soon())
+        self._start_errands(sender, files, background)
+        self._start_notices(sender, background, catalogue)
+        return background
+
+    def _start_errands(
+        self, sender: Sender, files: ArtifactFiles | None, background: Background
+    ) -> None:
+        sweeps = Sweeps(files, counted=self._metrics.artifacts_swept)
+        callbacks = Callbacks(
+            sender,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
+            counted=self._metrics.webhook_delivered,
+            tracing=self._tracing,
+        )
+
+        for engine, store in zip(self._engines, self._stores, strict=True):
+            errands = Errands(
+                engine,
+                store.state,
+                run=partial(_run_errand, callbacks, sweeps, store.state),
+                room=partial(_room, callbacks, sweeps),
+                age_max_ms=self._settings.max_age_seconds * 1000,
+                background=background,
+            )
+            engine.on_rows(errands.rows)
+            engine.on_reload(errands.reload)
+            engine.on_leader(errands.look_soon)
+            errands.look_soon()
+            self._stack.callback(errands.stop)
+
+    def _start_notices(self, sender: Sender, background: Background, catalogue: Catalogue) -> None:
+        def counted(queue: str, outcome: str) -> None:
+            self._metrics.webhook_delivered(QUEUE_READY, queue, outcome)
+
+        postbox = Postbox(
+            sender,
+            background=background,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, QUEUE_READY),
+            counted=counted,
+        )
+        notices = Notices(catalogue, self._engines, postbox=postbox, counted=counted)
+        self._stack.callback(notices.stop)
+        for shard, engine in enumerate(self._engines):
+            engine.on_rows(notices.rows)
+            engine.on_reload(notices.reload)
+            engine.on_leader(partial(notices.led, shard))
+            notices.led(shard)
+        self._metrics.read_at_scrape(
+            "codeq_subscriptions_active",
+            "Subscriptions of the tenants at home here that name a command; `*` for all of them.",
+            ("command",),
+            lambda: [
+                ((queue,), float(count))
+                for queue, count in catalogue.subscriptions_by_queue(notices.leads_home).items()
+            ],
+        )
+
+
+async def _run_errand(
+    callbacks: Callbacks, sweeps: Sweeps, store: StateStore, item: Item
+) -> Operation | None:
+    if isinstance(item, Sweep):
+        return await sweeps.run(item)
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return await callbacks.run(store, item)
+
+
+def _room(callbacks: Callbacks, sweeps: Sweeps, item: Item) -> int:
+    if isinstance(item, Sweep):
+        return sweeps.room
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return callbacks.room(item)
