@@ -26,7 +26,7 @@ from codeq_cluster.core.outcomes import (
 )
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 RELEASE_TIMEOUT_S = (
     10.0  # For giving back what a vanished client cannot take; then the lease ends it.
@@ -262,6 +262,8 @@ class Consumer:
                     else:
                         more = await asyncio.gather(*map(take, asked, shares))
                     shards += compress(asked, more)
+                    if not taken:
+                        _say_unknown(failures)
         except asyncio.CancelledError:
             self._give_back(wanted, [task for task, _ in taken])
             raise
@@ -342,6 +344,17 @@ class Consumer:
         shard = shard_of(operation.id, self._shards.count)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
         return outcome
+
+
+def _say_unknown(failures: Sequence[CodeqError]) -> None:
+    """End a claim that may have leased what nobody gets: no other task is handed out over it.
+
+    Raises:
+        OutcomeUnknown: It may have.
+    """
+    for failure in failures:
+        if isinstance(failure, OutcomeUnknown):
+            raise failure
 
 
 def _of_another_queue(claimed: Claimed, queue: str) -> bool:

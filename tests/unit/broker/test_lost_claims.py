@@ -6,10 +6,20 @@ import asyncio
 
 import pytest
 
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.consumer import Consumer
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import NotLeader, OutcomeUnknown
+from codeq_cluster.testing.memory_store import MemoryShard
+from tests.unit.no_peers import NoPeers
 
-from .conftest import Shard, claim, create, make_shard
+from .conftest import Shard, TestClock, claim, create, make_shard
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,3 +68,57 @@ async def test_the_leader_that_was_deposed_offers_the_task_again(shard: Shard) -
 
     assert isinstance(claimed, Claimed)
     assert ["t1"] == [task.id for task in claimed.tasks]
+
+
+async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
+    """That nobody knows what one shard did is said, though another shard has a task to give."""
+    clock = TestClock()
+    shards = [make_shard(MemoryShard(), clock, number=number, shards=2) for number in range(2)]
+    for number, shard in enumerate(shards):
+        shard.log.lead()
+        task_id = next(f"t{n}" for n in range(9) if shard_of(f"t{n}", 2) == number)
+        await shard.engine.operate([create(task_id)])
+        clock.pass_ms(1)
+    out = {0}
+    forwarder = Forwarder(
+        node_id="n1",
+        engines=[shard.engine for shard in shards],
+        calls=NoPeers(),
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+        is_out=out.__contains__,
+    )
+    background = Background()
+    consumer = Consumer(
+        forwarder,
+        Waiters(waiters_max=1),
+        background,
+        Uploads(forwarder, None, background, base=""),
+    )
+    first, second = shards
+    first.log.held = True
+    claiming = asyncio.ensure_future(
+        consumer.claim(
+            "acme",
+            "ann",
+            commands=("render",),
+            count=1,
+            lease_ms=60_000,
+            wait_s=0,
+            timeout_s=5,
+        )
+    )
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.log.take()
+    first.log.depose()
+
+    with pytest.raises(OutcomeUnknown):
+        await claiming
+    counted = second.engine.replica.counters["render", "acme"]
+    assert (1, 0) == (counted.ready, counted.leased)
+    await background.stop()
