@@ -307,6 +307,17 @@ def a_nack_is_not_waited_for(story: Story, broken: bool) -> None:
 
 
 @planted("G11")
+def a_revived_task_waits_for_its_last_nack(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("a", (2, 3), token=1)
+    story.give_back("a", (4, 5), nack_s=10, dead=not broken)
+    story.requeue("a", (6, 7))
+    story.claim("a", (8, 9), token=2)
+    story.create("b", (0, 1), delay_s=10)
+    story.claim("b", (11, 12))
+
+
+@planted("G11")
 def a_task_is_not_found_when_it_is_due(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), delay_s=10)
     story.claim("", (14 if broken else 12.5, 15))
@@ -480,17 +491,6 @@ def a_shard_does_not_recover(story: Story, broken: bool) -> None:
     story.create("a", (3, 4), Type.INFO, key="k")
     story.create("b", (5, 20 if broken else 15), key="l")
     story.create("c", (20, 30), key="m", shard=1)
-
-
-@planted("G21")
-def a_webhook_is_told_of_an_end_that_was_none(story: Story, broken: bool) -> None:
-    story.create("a", (0, 1), webhook=True)
-    story.claim("a", (2, 3), lease_s=1)
-    story.delivery("a", 4.0 if broken else 8.0, content="1")
-    story.claim("a", (5, 6), token=2, attempt=2)
-    story.result("a", (7, 7.5), token=2, content="1")
-    story.read("a", (9, 10), "COMPLETED", content="1", final=True)
-    story.phase("delivered", 9)
 
 
 @planted("G21")

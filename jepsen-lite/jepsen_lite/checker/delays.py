@@ -18,7 +18,9 @@ def not_before_due(history: History) -> Verdict:
             waits.append((task.created_call_ns, task.args.delay_ms, first, task.creates[0]))
         for op in task.releases:
             after = next((c for c in task.claims if c.out.token > op.args.token), None)
-            if op.ok and op.f is F.NACK and op.args.delay_ms and op.args.token and after:
+            # One that ended the task put nothing off: an operator may revive it at once.
+            delays = op.ok and op.f is F.NACK and op.args.delay_ms and not op.out.dead
+            if delays and op.args.token and after:
                 waits.append((op.call_ns, op.args.delay_ms, after, op))
         for begun_ns, delay_ms, claim, cause in waits:
             checked += 1
