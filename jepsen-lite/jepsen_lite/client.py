@@ -1,10 +1,7 @@
-"""Client: one operation of a logical process, from its line in the history to its answer's."""
+"""Client: real nodes, asked over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -13,25 +10,15 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 
 # Beyond the deadline and what `answered_in_time` allows, so that it is the broker that is late.
 GIVE_UP_S = 4.0
 CONNECT_S = 3.0
-PAUSE_S = 0.2
-PAUSE_S_MAX = 2.0
-BALLAST_BYTES = 32 * 2**10
 
 _encode = msgspec.json.encode
-
-
-class Answer(Struct, frozen=True, kw_only=True):
-    """How an operation ended; `again` when the SDK would try once more."""
-
-    type: Type
-    out: Out
-    again: bool
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
@@ -42,26 +29,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
     workers: Mapping[str, str]
 
 
-class Process:
-    """A logical process: it gets a new name when an operation of it ended nobody knows how."""
-
-    def __init__(self, name: str, seed: int) -> None:
-        self.name = name
-        self._lives = 0
-        # Its own, so that what one process draws does not depend on the pace of the others.
-        self.random = random.Random(f"{seed}/{name}")
-
-    @property
-    def p(self) -> str:
-        """The name in the history."""
-        return f"{self.name}.{self._lives}" if self._lives else self.name
-
-    def forgotten(self) -> None:
-        """Go on under a new name."""
-        self._lives += 1
-
-
-class Client:
+class Client(Asker):
     """Asks real nodes over HTTP and records it; an async context manager."""
 
     def __init__(
@@ -74,13 +42,10 @@ class Client:
         webhook: str = "",
         choices: Callable[[], Sequence[str]] | None = None,
     ) -> None:
-        self._choices = choices or (lambda: tuple(urls))
+        super().__init__(choices or (lambda: tuple(urls)), recorder, deadline_ms=deadline_ms)
         self._urls = dict(urls)
-        self._recorder = recorder
         self._tokens = tokens
-        self._deadline_ms = deadline_ms
         self._webhook = webhook
-        self._ballast = random.Random("ballast")
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -95,60 +60,6 @@ class Client:
     ) -> None:
         assert self._session is not None
         await self._session.close()
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        """Whom processes choose from, as of now."""
-        return self._choices()
-
-    async def invoke(
-        self, process: Process, f: F, args: Args, *, node: str = "", worker: str = ""
-    ) -> Answer:
-        """Carry out one operation, at a node of the process's choice unless one is named.
-
-        Args:
-            process: Who asks; it has no other operation under way.
-            f: What.
-            args: The rest; the deadline is filled in here.
-            node: Asked.
-            worker: On whose behalf, for what workers do.
-        """
-        node = node or process.random.choice(self.nodes)
-        args = msgspec.structs.replace(args, deadline_ms=self._deadline_ms)
-        p = process.p
-        self._recorder.record(p, f, Type.INVOKE, node=node, args=args)
-        try:
-            answer = await self._asked(f, args, node, worker)
-        except asyncio.CancelledError:
-            self._recorder.record(p, f, Type.INFO, node=node, out=Out(code="given up"))
-            process.forgotten()
-            raise
-        self._recorder.record(p, f, answer.type, node=node, out=answer.out)
-        if answer.type is Type.INFO:
-            process.forgotten()
-        return answer
-
-    async def weigh_down(self) -> bool:
-        """Create a large task that is no part of the history: nobody claims it or asks for it."""
-        # Bytes of a generator with a seed compress as little as those of the machine.
-        pad = base64.b64encode(self._ballast.randbytes(BALLAST_BYTES * 3 // 4)).decode()
-        args = Args(command="ballast", content=_encode({"pad": pad}).decode())
-        node = self._ballast.choice(self.nodes)
-        answer, _ = await self._send(node, "/tasks", self._tokens.producer, self._new(args))
-        return answer.type is Type.OK
-
-    async def retried(
-        self, process: Process, f: F, args: Args, *, tries: int, worker: str = ""
-    ) -> Answer:
-        """Ask again, ever less often, while the SDK would; only for what may happen twice."""
-        answer = await self.invoke(process, f, args, worker=worker)
-        for failures in range(tries - 1):
-            if answer.type is Type.OK or not answer.again:
-                break
-            longest = min(PAUSE_S_MAX, PAUSE_S * 2**failures)
-            await asyncio.sleep(process.random.uniform(longest / 2, longest))
-            answer = await self.invoke(process, f, args, worker=worker)
-        return answer
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         token = self._tokens.workers[worker] if worker else self._tokens.producer
@@ -319,8 +230,3 @@ def _seen(body: Any) -> Out:
         error=str(task.get("error", "")),
         shard=int(task.get("shard", -1)),
     )
-
-
-def content_of(value: object) -> str:
-    """Return a JSON value as the one text that compares equal for equal values."""
-    return msgspec.json.encode(value, order="sorted").decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -175,12 +175,20 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recorder:
-    """Writes a history while it happens; a context manager. The file is synced at the end."""
+    """Writes a history while it happens; a context manager. The file is synced at the end.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
+    Args:
+        path: Where to; None keeps it in memory alone.
+        clock_ns: Nanoseconds that never jump.
+    """
+
+    def __init__(
+        self, path: Path | None, *, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._file = None if path is None else path.open("wb")
         self._encoder = msgspec.json.Encoder()
-        self._begun_ns = time.monotonic_ns()
+        self._clock_ns = clock_ns
+        self._begun_ns = clock_ns()
         self.events: list[Event] = []
 
     def __enter__(self) -> Self:
@@ -192,14 +200,15 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     @property
     def now_ns(self) -> int:
         """Nanoseconds since the recording began."""
-        return time.monotonic_ns() - self._begun_ns
+        return self._clock_ns() - self._begun_ns
 
     def record(
         self,
@@ -223,7 +232,8 @@ class Recorder:
             out=out or Out(),
         )
         self.events.append(event)
-        self._file.write(self._encoder.encode(event) + b"\n")
+        if self._file is not None:
+            self._file.write(self._encoder.encode(event) + b"\n")
         return event
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import msgspec
 from aiohttp import web
 
-from jepsen_lite.client import content_of
+from jepsen_lite.asking import content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 
 PORT = 9000

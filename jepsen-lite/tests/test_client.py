@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from jepsen_lite.client import Client, Process, Tokens
+from jepsen_lite.asking import Process
+from jepsen_lite.client import Client, Tokens
 from jepsen_lite.history import Args, F, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 
