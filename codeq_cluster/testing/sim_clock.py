@@ -49,11 +49,18 @@ class SimClock:
             if not heap or heap[0][0] > instant:
                 self.now = instant
                 return
-            self.now, _, handle = heapq.heappop(heap)
-            call, handle.call = handle.call, None
-            if call is not None:
-                call()
+            self.step()
         raise AssertionError(f"more than {steps_max} calls before {instant}: something spins")
+
+    def step(self) -> bool:
+        """Run the next call, whenever it is due; False when there is none."""
+        if not self._heap:
+            return False
+        self.now, _, handle = heapq.heappop(self._heap)
+        call, handle.call = handle.call, None
+        if call is not None:
+            call()
+        return True
 
 
 class SimTimers:

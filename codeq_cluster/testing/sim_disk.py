@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.testing.sim_clock import SimTimers
+from codeq_cluster.raft.ports import Timers
 
-_Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]
+_Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes]]
 
 
 class SimDisk:
@@ -59,9 +60,10 @@ class SimDisk:
         puts: Sequence[tuple[bytes, bytes]],
         *,
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Sequence[bytes] = (),
         sync: bool,
     ) -> None:
-        """Apply the range deletes, then the puts; durable with all earlier writes when `sync`.
+        """Apply the deletes, then the puts; durable with all earlier writes when `sync`.
 
         Raises:
             StorageFailed: The disk is full.
@@ -71,11 +73,14 @@ class SimDisk:
             for key in self._keys[low:high]:
                 del self._rows[key]
             del self._keys[low:high]
+        for key in deletes:
+            if self._rows.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
         for key, value in puts:
             if key not in self._rows:
                 insort(self._keys, key)
             self._rows[key] = value
-        self._volatile.append((puts, delete_ranges))
+        self._volatile.append((puts, delete_ranges, deletes))
         if self.full:
             raise StorageFailed("no space left")
         if sync:
@@ -89,7 +94,7 @@ class SimDisk:
         self._volatile.clear()
 
     def crash(self, random: Random) -> None:
-        """Lose a random part of what was not synced, the youngest first."""
+        """Lose a random part of what was not synced, the youngest first: a power cut."""
         self._harden(random.randint(0, len(self._volatile)))
         self._volatile.clear()
         self._rows = dict(self._durable)
@@ -106,10 +111,12 @@ class SimDisk:
         self._keys = sorted(self._rows)
 
     def _harden(self, batches: int) -> None:
-        for puts, delete_ranges in self._volatile[:batches]:
+        for puts, delete_ranges, deletes in self._volatile[:batches]:
             for start, end in delete_ranges:
                 for key in [key for key in self._durable if start <= key < end]:
                     del self._durable[key]
+            for key in deletes:
+                self._durable.pop(key, None)
             self._durable.update(puts)
         del self._volatile[:batches]
 
@@ -121,7 +128,7 @@ class SimFlusher:
         latency: Draws the seconds a write takes.
     """
 
-    def __init__(self, timers: SimTimers, latency: Callable[[], float]) -> None:
+    def __init__(self, timers: Timers, latency: Callable[[], float]) -> None:
         self._timers = timers
         self.latency = latency
         self._work: Callable[[], None] | None = None
@@ -145,5 +152,7 @@ class SimFlusher:
     def crash(self, random: Random) -> None:
         """Let the write under way have reached the disk, or not."""
         if self._work is not None and random.random() < 0.5:
-            self._work()
+            # Nobody hears of it any more when the disk refuses.
+            with suppress(StorageFailed):
+                self._work()
         self._work = None

@@ -13,6 +13,8 @@ Receive = Callable[[str, Mapping[str, object]], None]
 Wire = tuple[str, str]
 """A directed link: from, to."""
 
+_SENT_AGAIN_S = 0.2  # TCP's least wait before it sends a packet again.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFaults:
@@ -54,8 +56,18 @@ class SimNetwork:
         self.receivers: dict[str, Receive] = {}
         self.observers: list[Callable[[str, str, Mapping[str, object]], None]] = []
 
-    def send(self, sender: str, receiver: str, message: Mapping[str, object]) -> bool:
-        """Carry one message, or not; False when it is known to be lost."""
+    def send(
+        self, sender: str, receiver: str, message: Mapping[str, object], *, whole: bool = False
+    ) -> bool:
+        """Carry one message, or not; False when it is known to be lost.
+
+        Args:
+            sender: From whom.
+            receiver: To whom.
+            message: What.
+            whole: Its connection keeps order and loses and doubles nothing while it stands, and
+                ends with it: packets that are lost cost time.
+        """
         for observe in self.observers:
             observe(sender, receiver, message)
         wire = (sender, receiver)
@@ -65,14 +77,15 @@ class SimNetwork:
         if wire in self.cut or receiver not in self.receivers:
             return False
         faults, random = self.faults, self._random
-        if random.random() < faults.drop:
+        lost = random.random() < faults.drop
+        if lost and not whole:
             return True
-        arrival = self._clock.now + random.choice(faults.delays_s)
-        if random.random() >= faults.overtake:
+        arrival = self._clock.now + random.choice(faults.delays_s) + lost * _SENT_AGAIN_S
+        if whole or random.random() >= faults.overtake:
             arrival = max(arrival, self._free_at.get(wire, 0.0))
             self._free_at[wire] = arrival
-        self._deliver_at(arrival, wire, message)
-        if random.random() < faults.duplicate:
+        self._deliver_at(arrival, wire, message, whole=whole)
+        if not whole and random.random() < faults.duplicate:
             self._deliver_at(arrival + random.choice((0.05, 0.5, 3.0)), wire, message)
         return True
 
@@ -100,12 +113,16 @@ class SimNetwork:
             self._connection[wire] += 1
             self._free_at.pop(wire, None)
 
-    def _deliver_at(self, arrival: float, wire: Wire, message: Mapping[str, object]) -> None:
+    def _deliver_at(
+        self, arrival: float, wire: Wire, message: Mapping[str, object], *, whole: bool = False
+    ) -> None:
         connection = self._connection[wire]
 
         def arrive() -> None:
+            if wire in self.cut:
+                return
             dead = connection != self._connection[wire]
-            if wire in self.cut or (dead and self._random.random() >= self.faults.ghost):
+            if dead and (whole or self._random.random() >= self.faults.ghost):
                 return
             self.deliver(wire, message)
 

@@ -1,0 +1,266 @@
+"""Simulated broker: one life of one node, the real broker on virtual time, network and disk.
+
+What `node.py` makes of settings, as far as no socket, thread or file is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.view import ShardView
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.codec.membership import Membership
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.rules import ALL_RULES
+from codeq_cluster.raft.rules import Rules as GuardRules
+from codeq_cluster.raft.running import GroupLink, LoopTimers
+from codeq_cluster.settings import LifecycleSettings, LimitSettings, RaftSettings
+from codeq_cluster.testing.invariants import ShardWatch
+from codeq_cluster.testing.sim_disk import SimDisk, SimFlusher
+from codeq_cluster.testing.sim_link import SimLink
+from codeq_cluster.testing.sim_loop import SimLoop
+from codeq_cluster.testing.sim_network import SimNetwork
+from codeq_cluster.testing.sim_state import SimState
+
+_EPOCH_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What every node of a simulated cluster is set to."""
+
+    shards: int
+    raft: RaftSettings = field(default_factory=RaftSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    # What takes minutes by default is over within a run.
+    lifecycle: LifecycleSettings = field(
+        default_factory=lambda: LifecycleSettings(
+            backoff_base_seconds=1, backoff_max_seconds=5, lease_grace_seconds=1.0
+        )
+    )
+    guard: GuardRules = ALL_RULES
+
+
+class SimClocks:
+    """One node's clocks.
+
+    Attributes:
+        off_ms: How far its wall clock is from the others'.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.off_ms = 0
+
+    def wall_ms(self) -> int:
+        """Return Unix milliseconds."""
+        return _EPOCH_MS + self.monotonic_ms() + self.off_ms
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that never jump."""
+        return int(self._loop.time() * 1000)
+
+
+class _Nobody:
+    """An observer of commits that nobody asks."""
+
+    def changed(self, change: TaskChange) -> None:
+        """Do nothing."""
+
+    def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
+        """Do nothing."""
+
+
+class _WatchedEngine:
+    """A state machine that says what it applies before it does, and what came of it."""
+
+    def __init__(self, engine: Engine, node_id: str, watch: ShardWatch) -> None:
+        self._engine = engine
+        self._node_id = node_id
+        self._watch = watch
+
+    @property
+    def applied_index(self) -> int:
+        return self._engine.applied_index
+
+    @property
+    def digest(self) -> bytes:
+        return self._engine.digest
+
+    def apply(self, index: int, term: int, payload: bytes | None) -> None:
+        self._watch.applied(self._node_id, index, term, payload)
+        self._engine.apply(index, term, payload)
+        self._watch.stands(self._node_id, index, self._engine.digest)
+
+
+class SimBroker:
+    """One life of one node.
+
+    Attributes:
+        fatal: Why a replica stopped the node, or None.
+        fetching: Shards for which a snapshot is on its way.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        founding: Membership,
+        incarnation: int,
+        settings: BrokerSettings,
+        disks: Sequence[SimDisk],
+        loop: SimLoop,
+        clocks: SimClocks,
+        network: SimNetwork,
+        random: Random,
+        watches: Sequence[ShardWatch],
+        flush_s: Callable[[], float],
+        on_fatal: Callable[[int, BaseException], None],
+        on_behind: Callable[[int], None],
+        on_storage_failed: Callable[[int, BaseException], None],
+    ) -> None:
+        """Wire the node; nothing happens before `start`."""
+        self.id = node_id
+        self.loop = loop
+        self.clocks = clocks
+        self.fatal: BaseException | None = None
+        self.fetching: set[int] = set()
+        self.out: set[int] = set()
+        self.states = [SimState(disk) for disk in disks]
+        self.engines: list[Engine] = []
+        self.groups: list[RaftGroup] = []
+        self._settings = settings
+        catalogue = Catalogue()
+        waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
+        self._make_engines(random, catalogue, waiters)
+        catalogue.attach(self.states, [partial(_replica, engine) for engine in self.engines])
+        self.link = SimLink(node_id, network, on_raft=self._on_raft, serve=self._serve)
+        timers = LoopTimers(loop)
+        self.flushers = [SimFlusher(timers, flush_s) for _ in disks]
+        self.forwarder = Forwarder(
+            node_id=node_id,
+            engines=self.engines,
+            calls=self.link,
+            snapshot=Snapshot,
+            head=Head,
+            depth=Depth,
+            question=Question,
+            answer=Answer,
+            took=lambda _method, _seconds: None,
+            is_out=self.out.__contains__,
+            peers=lambda: sorted(self.link.up),
+        )
+        for shard, (engine, watch) in enumerate(zip(self.engines, watches, strict=True)):
+            group = RaftGroup(
+                shard=shard,
+                node_id=node_id,
+                founding=founding,
+                incarnation=incarnation,
+                store=disks[shard],
+                machine=_WatchedEngine(engine, node_id, watch),
+                source=engine,
+                link=GroupLink(self.link, shard),
+                timers=timers,
+                flusher=self.flushers[shard],
+                random=Random(random.random()),  # noqa: S311 - timeouts, not secrets
+                settings=settings.raft,
+                on_fatal=partial(on_fatal, shard),
+                on_behind=partial(on_behind, shard),
+                on_diverged=partial(_diverged, partial(on_behind, shard)),
+                on_storage_failed=partial(on_storage_failed, shard),
+                rules=settings.guard,
+            )
+            engine.attach(group)
+            engine.on_reload(catalogue.reload)
+            engine.on_reload(waiters.all)
+            self.groups.append(group)
+        self.broker = Broker(
+            shards=self.forwarder,
+            waiters=waiters,
+            background=Background(),
+            status=list,
+            missing=list,
+        )
+
+    def start(self) -> None:
+        """Begin; called on the node's own loop."""
+        self.loop.create_task(self.link.run())
+        for group in self.groups:
+            group.start()
+
+    def peer_up(self, peer: str) -> None:
+        """Note that the connection with a peer stands."""
+        self.link.up.add(peer)
+        for group in self.groups:
+            group.peer_up(peer)
+
+    def peer_down(self, peer: str, refused: bool) -> None:
+        """Note that the connection with a peer is broken."""
+        self.link.lost(peer)
+        for group in self.groups:
+            group.peer_down(peer, refused=refused)
+
+    def reload(self, shard: int) -> None:
+        """Read a shard's state anew, and go on from there."""
+        self.states[shard].load()
+        self.engines[shard].reload()
+        self.groups[shard].resume()
+        self.out.discard(shard)
+
+    def _make_engines(self, random: Random, catalogue: Catalogue, waiters: Waiters) -> None:
+        settings = self._settings
+        lifecycle = settings.lifecycle
+        rules = Rules(
+            backoff_policy=lifecycle.backoff_policy.value,
+            backoff_base_ms=lifecycle.backoff_base_seconds * 1000,
+            backoff_max_ms=lifecycle.backoff_max_seconds * 1000,
+            max_attempts_default=lifecycle.max_attempts_default,
+        )
+        limits = EngineLimits(
+            operations_max=settings.limits.operations_queued_max,
+            bytes_max=settings.limits.operations_queued_bytes_max,
+            lease_grace_ms=int(lifecycle.lease_grace_seconds * 1000),
+            entry_bytes_max=settings.raft.entry_bytes_max,
+        )
+        for shard, state in enumerate(self.states):
+            engine = Engine(
+                node_id=self.id,
+                shard=shard,
+                shards=settings.shards,
+                store=state,
+                rules=rules,
+                limits=limits,
+                clock=self.clocks,
+                fraction=Random(random.random()).random,  # noqa: S311 - backoff, not secrets
+                observer=_Nobody(),
+                catalogue=catalogue,
+            )
+            engine.on_rows(catalogue.rows)
+            engine.on_rows(waiters.rows)
+            self.engines.append(engine)
+
+    def _on_raft(self, peer: str, shard: int, message: Mapping[str, object]) -> None:
+        self.groups[shard].receive(peer, message)
+
+    async def _serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        return await self.forwarder.serve(peer, method, body, timeout_s)
+
+
+def _diverged(on_behind: Callable[[], None], _index: int) -> None:
+    on_behind()
+
+
+def _replica(engine: Engine) -> ShardView:
+    return engine.replica

@@ -1,0 +1,113 @@
+"""Simulated link: one life of one node's connections with its peers, Raft messages and calls.
+
+Calls go through the product's own frames, numbers and handlers; only the bytes' way is simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from codeq_cluster.errors import PeerUnreachable
+from codeq_cluster.settings import LinkSettings
+from codeq_cluster.testing.sim_network import SimNetwork
+from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.messages import Answer, Failure, Request, parse, request_body
+from codeq_cluster.wire.rpc import Calls, Handlers, Serve
+
+
+class SimLink:
+    """What `Mesh` is to a real node.
+
+    Args:
+        node_id: Whose end it is.
+        network: Carries what is sent.
+        on_raft: Takes (peer, shard, message).
+        serve: Answers (peer, method, body, timeout_s).
+
+    Attributes:
+        up: Peers with a connection that is not known to be broken.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        network: SimNetwork,
+        *,
+        on_raft: Callable[[str, int, Mapping[str, object]], None],
+        serve: Serve,
+    ) -> None:
+        self.up: set[str] = set()
+        self._node_id = node_id
+        self._network = network
+        self._on_raft = on_raft
+        settings, tally = LinkSettings(), Tally()
+        self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=tally)
+        self._handlers = Handlers(
+            serve,
+            in_flight_max=settings.rpc_in_flight_max,
+            frame_bytes_max=settings.frame_bytes_max,
+            tally=tally,
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Own the tasks that answer calls, for as long as the node lives."""
+        async with asyncio.TaskGroup() as self._tasks:
+            await asyncio.Event().wait()
+
+    def send(self, peer: str, group: int, message: Mapping[str, object]) -> bool:
+        """Send a Raft message; False when it is known to be lost."""
+        if peer not in self.up:
+            return False
+        return self._network.send(self._node_id, peer, {"shard": group, "raft": message})
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Ask a peer and wait for its answer, as `Mesh.call` does."""
+        if peer not in self.up:
+            raise PeerUnreachable(f"no connection with {peer}")
+
+        def send(number: int) -> bool:
+            return self._say(peer, request_body(number, method, timeout_s, body))
+
+        return await self._calls.call(peer, send, timeout_s=timeout_s, topic=topic)
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """End the calls to `peer` about `topic` that wait."""
+        self._calls.give_up(peer, topic)
+
+    def lost(self, peer: str) -> None:
+        """Note that the connection with a peer is broken."""
+        self.up.discard(peer)
+        self._calls.lose(peer)
+
+    def received(self, peer: str, message: Mapping[str, object]) -> None:
+        """Take what came in."""
+        raft = message.get("raft")
+        if isinstance(raft, Mapping):
+            shard = message["shard"]
+            assert isinstance(shard, int)
+            self._on_raft(peer, shard, raft)
+            return
+        frame = message["frame"]
+        assert isinstance(frame, bytes)
+        match parse(frame):
+            case Request() as request:
+                assert self._tasks is not None, "a call before the link runs"
+                self._handlers.accept(
+                    peer, request, tasks=self._tasks, reply=lambda body: self._answer(peer, body)
+                )
+            case Answer() | Failure() as answer:
+                self._calls.settle(peer, answer)
+            case other:
+                raise AssertionError(other)
+
+    def _answer(self, peer: str, body: bytes) -> None:
+        self._say(peer, body)
+
+    def _say(self, peer: str, frame: bytes) -> bool:
+        return peer in self.up and self._network.send(
+            self._node_id, peer, {"frame": frame}, whole=True
+        )

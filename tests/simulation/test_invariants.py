@@ -1,0 +1,271 @@
+"""Each invariant of the simulated brokers is seen to be broken when something breaks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from random import Random
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from codeq_cluster.broker.requests import NewTask
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.outcomes import Claimed, Created
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.testing.invariants import Invariant, InvariantBroken
+from codeq_cluster.testing.sim_broker import BrokerSettings
+from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
+
+_T = TypeVar("_T")
+
+
+@pytest.fixture
+def brokers() -> Iterator[SimBrokers]:
+    """Lend three nodes with one shard that A leads, and a task."""
+    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
+    for node_id in brokers.ids:
+        brokers.start(node_id)
+    assert brokers.run_until(brokers.converged, seconds=5)
+    for _ in range(20):
+        created(brokers)
+    assert brokers.run_until(brokers.converged, seconds=1)
+    yield brokers
+    brokers.close()
+
+
+def asked(brokers: SimBrokers, ask: Callable[[Broker], Awaitable[_T]], node_id: str = "A") -> _T:
+    """Have a node's broker do something."""
+    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=5))
+    assert brokers.run_until(work.done, seconds=10)
+    return work.result()
+
+
+def created(brokers: SimBrokers) -> Task:
+    """Create a task."""
+    new = (NewTask(command="work", payload="{}"),)
+    [made] = asked(brokers, lambda broker: broker.create("", new, timeout_s=4), "B")
+    assert isinstance(made, Created)
+    return made.task
+
+
+def claimed(brokers: SimBrokers) -> Task:
+    """Claim a task."""
+    got: Claimed = asked(
+        brokers,
+        lambda broker: broker.claim(
+            "", "ann", commands=("work",), count=1, lease_ms=9000, wait_s=0, timeout_s=4
+        ),
+    )
+    return got.tasks[0]
+
+
+def engine(brokers: SimBrokers, node_id: str) -> SafeSyncObj:
+    """Return what the library has of the shard."""
+    return brokers.nodes[node_id].groups[0]._engine
+
+
+def log(brokers: SimBrokers, node_id: str) -> Journal:
+    """Return a node's log."""
+    return brokers.nodes[node_id].groups[0]._journal
+
+
+def broken(invariant: Invariant) -> pytest.RaisesExc[InvariantBroken]:
+    """Expect an invariant to be found broken."""
+    return pytest.raises(InvariantBroken, match=f"^{invariant.name} ")
+
+
+def test_the_real_broker_answers_on_virtual_time(brokers: SimBrokers) -> None:
+    """A task is made at one node and claimed at another, and nothing is found to be wrong."""
+    task = claimed(brokers)
+
+    assert (State.LEASED, 1, 1) == (task.state, task.attempts, task.lease_token)
+    assert brokers.run_until(brokers.converged, seconds=1)
+    brokers.check_converged()
+
+
+def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
+    brokers: SimBrokers,
+) -> None:
+    """A client can tell what was not sent from what may have been done."""
+    new = (NewTask(command="work", payload="{}"),)
+    brokers.client_s = lambda: 0.01
+
+    def ask() -> asyncio.Task[object]:
+        return brokers.outside.create_task(
+            brokers.request("A", lambda b: b.create("", new, timeout_s=4), give_up_s=5)
+        )
+
+    lost = ask()
+    brokers.run(0.015)
+    brokers.crash("A", power=False)
+    unsent = ask()
+    brokers.run(0.1)
+
+    with pytest.raises(AnswerLost):
+        lost.result()
+    with pytest.raises(NotReached):
+        unsent.result()
+
+
+def test_w1_two_leaders_in_a_term(brokers: SimBrokers) -> None:
+    """A follower that takes itself for the leader of the term is noticed."""
+    engine(brokers, "B")._SyncObj__raftState = 2
+
+    with broken(Invariant.W1):
+        brokers.look()
+
+
+def test_w2_another_entry_at_an_index(brokers: SimBrokers) -> None:
+    """What one node applied is what every node applies."""
+    index, watch = brokers.nodes["A"].engines[0].applied_index, brokers.watches[0]
+
+    with broken(Invariant.W2):
+        watch.applied("B", index, 1, b"something else")
+
+
+@pytest.mark.parametrize("off", [-1, 5])
+def test_w3_a_commit_index_that_moves_wrongly(brokers: SimBrokers, off: int) -> None:
+    """It neither goes back nor past the end of the log."""
+    engine(brokers, "B")._SyncObj__raftCommitIndex += off
+
+    with broken(Invariant.W3):
+        brokers.look()
+
+
+def test_w4_a_disk_that_forgets_what_was_synced(brokers: SimBrokers) -> None:
+    """A node that comes back without an entry it acknowledged is noticed when it starts."""
+    [disk] = brokers.disks["B"]
+    before = disk.scan(b"", b"z", limit=10**6, bytes_max=10**9)
+    created(brokers)
+    brokers.crash("B", power=False)
+    disk.exchange(before)
+
+    with broken(Invariant.W4):
+        brokers.start("B")
+
+
+def test_w4_a_second_vote(brokers: SimBrokers) -> None:
+    """A node that gives its vote away twice in a term is noticed as it says so."""
+    group, watch = brokers.nodes["B"].groups[0], brokers.watches[0]
+    watch.sent("B", "A", {"t": 4, "e": 99}, group)
+
+    with broken(Invariant.W4):
+        watch.sent("B", "C", {"t": 4, "e": 99}, group)
+
+
+def test_w5_a_leader_that_counts_on_too_much(brokers: SimBrokers) -> None:
+    """What it believes a peer to hold is in the peer's log, on its disk."""
+    leader = engine(brokers, "A")
+    leader._SyncObj__raftMatchIndex[leader._peers["B"]] += 1
+
+    with broken(Invariant.W5):
+        brokers.look()
+
+
+def test_w6_two_logs_that_part_and_meet_again(brokers: SimBrokers) -> None:
+    """Where two logs have an entry in common they have all before it in common."""
+    theirs = log(brokers, "B")
+    middle = theirs.last - 3
+    theirs._run_starts[1:] = [middle, middle + 1]
+    theirs._run_terms[1:] = [theirs.last_term + 1, theirs.last_term]
+    brokers.watches[0]._compared.clear()
+
+    with broken(Invariant.W6):
+        brokers.look()
+
+
+def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
+    """An entry that was committed stays what it was, in every log that has it."""
+    mine = log(brokers, "A")
+    mine._run_starts.append(engine(brokers, "A").commit_index())
+    mine._run_terms.append(mine.last_term + 1)
+
+    with broken(Invariant.W7):
+        brokers.look()
+
+
+def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
+    """A replica whose state is another's no more is noticed at its next entry."""
+    brokers.nodes["B"].states[0].digest = bytes(range(16))
+
+    with broken(Invariant.W8):
+        created(brokers)
+
+
+def test_w8_a_row_of_its_own(brokers: SimBrokers) -> None:
+    """Equal entries that made other rows are noticed at a closer look."""
+    brokers.look_closely()
+    [disk] = brokers.disks["B"]
+    key, _ = disk.last(b"state/", b"state0") or (b"", b"")
+    disk.damage(key, lambda row: row + b" ")
+
+    with broken(Invariant.W8):
+        brokers.look_closely()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lease_token": 0},
+        {"attempts": 3},
+        {"attempts": 9, "max_attempts": 5},
+        {"claim": "another"},
+    ],
+    ids=["token falls", "attempts jump", "too many attempts", "leased again with the same token"],
+)
+def test_w9_a_task_that_changes_as_none_may(brokers: SimBrokers, change: dict[str, object]) -> None:
+    """An entry that changes a leased task wrongly is noticed before it is applied."""
+    task = claimed(brokers)
+
+    with broken(Invariant.W9):
+        decided(brokers, msgspec.structs.replace(task, **change))
+
+
+def test_w9_an_end_that_is_none(brokers: SimBrokers) -> None:
+    """A task that has ended is not given out again."""
+    task = claimed(brokers)
+    decided(brokers, msgspec.structs.replace(task, state=State.DONE))
+
+    with broken(Invariant.W9):
+        decided(brokers, msgspec.structs.replace(task, state=State.READY))
+
+
+def decided(brokers: SimBrokers, task: Task) -> None:
+    """Tell of an entry that writes a task."""
+    rows: dict[bytes, bytes | None] = {keyspace.task(task.id): records.encode_task(task)}
+    watch = brokers.watches[0]
+    payload = entries.encode(entries.Entry(1, 1, 1, 1, rows), level=LEVEL)
+    watch.applied("A", max(watch._entries) + 1, 1, payload)
+
+
+def test_w10_replicas_that_do_not_come_together(brokers: SimBrokers) -> None:
+    """A node that is cut off is behind, and is said to be."""
+    brokers.cut({("A", "C"), ("B", "C")})
+    created(brokers)
+
+    with broken(Invariant.W10):
+        brokers.check_converged()
+
+
+def test_w10_a_shard_without_a_leader(brokers: SimBrokers) -> None:
+    """A majority that is gone is no rest to come to."""
+    brokers.crash("A", power=True)
+    brokers.crash("B", power=True)
+    assert brokers.run_until(lambda: brokers.leader(0) is None, seconds=5)
+
+    with broken(Invariant.W10):
+        brokers.check_converged()
+
+
+def test_a_replica_that_stops_itself_is_told_of(brokers: SimBrokers) -> None:
+    """A bug that ends a node ends the run."""
+    brokers.nodes["B"].states[0].applied_index += 1
+
+    with pytest.raises(InvariantBroken, match="B stopped itself"):
+        created(brokers)
