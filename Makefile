@@ -34,8 +34,9 @@ format: $(VENV)/installed-dev  ## rewrite the code as the formatter likes it
 test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-simulate: $(VENV)/installed-dev  ## the replicated log through seeded faults (SEED=7, SEEDS=100)
+simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seeded faults (SEED=7, SEEDS=100)
 	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m jepsen_lite sim --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 
 jepsen: $(VENV)/installed-dev  ## five minutes of real nodes under faults; root for partitions (ARGS='--seed 7')
 	$(BIN)/python -m jepsen_lite run --time 210 $(ARGS)

@@ -1,4 +1,4 @@
-"""Cli: run, check, report, matrix, soak, mutants, doctor.
+"""Cli: run, check, report, matrix, soak, sim, mutants, doctor.
 
 Exit statuses: 0 valid, 1 a promise is broken, 2 too little happened to tell, 3 the harness failed.
 """
@@ -12,9 +12,14 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
+from codeq_cluster.raft.rules import Rules
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.db import DbFailed
@@ -34,6 +39,7 @@ from jepsen_lite.running import (
     why_loopback,
 )
 from jepsen_lite.shims import ShimFailed
+from jepsen_lite.simulation import PLAYED, Report, simulate
 from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS
 
@@ -110,6 +116,23 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--loopback", action="store_true", help="do not use namespaces")
         each.add_argument("--keep", action="store_true", help="keep the data directories")
 
+    sim = commands.add_parser("sim", help="the broker on virtual time, one seed after another")
+    sim.add_argument("--seed", type=int, default=0, help="the first; the next ones follow")
+    sim.add_argument("--seeds", type=int, default=10)
+    sim.add_argument("-j", "--jobs", type=int, default=1, help="processes")
+    sim.add_argument("-w", "--workload", choices=PLAYED, default="", help="drawn when not given")
+    sim.add_argument("--first", action="store_true", help="stop at the first seed that fails")
+    sim.add_argument(
+        "--off",
+        action="append",
+        default=[],
+        choices=[rule.name for rule in fields(Rules)],
+        help="switch a rule of the guard off to see what it prevents",
+    )
+    sim.add_argument("--trace", action="store_true", help="print every fault")
+    sim.add_argument("--history", type=Path, default=None, help="of a single seed: write it there")
+    sim.set_defaults(command=_sim)
+
     checking = commands.add_parser("check", help="judge the history of a run once more")
     checking.add_argument("run", type=Path, nargs="+")
     checking.set_defaults(command=_check)
@@ -169,6 +192,43 @@ def _matrix(given: argparse.Namespace) -> int:
         how = _once(_options(given, workload, (kind,), given.seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
+
+
+def _sim(given: argparse.Namespace) -> int:
+    if given.seeds > 1 and (given.trace or given.history):
+        raise ValueError("--trace and --history are of one seed: add --seeds 1")
+    began = time.monotonic()
+    total: Counter[str] = Counter()
+    seeds = range(given.seed, given.seed + given.seeds)
+    for report in _simulated(given, seeds):
+        total.update(report.counters | {"failed": int(bool(report.broken))})
+        total["virtual s"] += round(report.virtual_s)
+        found = ", ".join(report.violated) or "ok"
+        print(
+            f"seed {report.seed}: {found}; {report.options.workload},"
+            f" {report.counters['acknowledged']} of {report.counters['operations']} acknowledged,"
+            f" digest {report.digest}",
+            flush=True,
+        )
+        for line in report.broken:
+            print(f"  {line}")
+        if report.broken and given.first:
+            break
+    told = ", ".join(f"{count} {name}" for name, count in total.items() if name != "failed")
+    seconds = time.monotonic() - began
+    print(f"{total['failed']} of {given.seeds} seeds failed in {seconds:.0f} s: {told}")
+    return Exit.VIOLATION if total["failed"] else Exit.VALID
+
+
+def _simulated(given: argparse.Namespace, seeds: Sequence[int]) -> Iterator[Report]:
+    guard = Rules(**dict.fromkeys(given.off, False))
+    one = partial(simulate, workload=given.workload, guard=guard)
+    if given.jobs > 1 and len(seeds) > 1:
+        with ProcessPoolExecutor(min(given.jobs, len(seeds))) as pool:
+            yield from pool.map(one, seeds)
+        return
+    for seed in seeds:
+        yield one(seed, trace=print if given.trace else None, path=given.history)
 
 
 def _options(

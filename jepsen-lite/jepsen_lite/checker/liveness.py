@@ -31,6 +31,7 @@ _SILENCING = frozenset(
     {
         "kill",
         "pause",
+        "cut-off-clients",
         "restart",
         "power",
         "reset",

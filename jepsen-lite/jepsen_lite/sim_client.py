@@ -1,0 +1,213 @@
+"""Simulated client: a simulated cluster, asked past HTTP and judged by the same answers."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from codeq_cluster.api.errors import ApiError, from_failure, from_rejection
+from codeq_cluster.api.rendering import task_view
+from codeq_cluster.broker.operators import Selection
+from codeq_cluster.broker.requests import Found, NewResult, NewTask
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.core.outcomes import Rejected
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Result
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
+from jepsen_lite.asking import Answer, Asker
+from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.outcome import may_succeed_later, outcome
+
+_T = TypeVar("_T")
+
+TENANT = ""
+PRODUCER = "producer"
+# As the routes do: a wait ends early, so that its answer is in time.
+EARLY_S = 0.2
+GIVE_UP_S = 4.0
+NACK_S_MAX = 5
+
+
+class SimClient(Asker):
+    """Clients of a simulated cluster."""
+
+    def __init__(self, brokers: SimBrokers, recorder: Recorder, *, deadline_ms: int) -> None:
+        super().__init__(lambda: brokers.ids, recorder, deadline_ms=deadline_ms)
+        self._brokers = brokers
+        self._shards = brokers.settings.shards
+
+    async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
+        async def ask(broker: Broker) -> Out:
+            return await self._serve(broker, f, args, worker or PRODUCER)
+
+        give_up_s = (self._deadline_ms + args.wait_ms) / 1000 + GIVE_UP_S
+        try:
+            out = await self._brokers.request(node, ask, give_up_s=give_up_s)
+        except NotReached:
+            return Answer(type=Type.FAIL, out=Out(code="refused"), again=True)
+        except AnswerLost:
+            return Answer(type=Type.INFO, out=Out(code="reset"), again=True)
+        except TimeoutError:
+            return Answer(type=Type.INFO, out=Out(code="timeout"), again=True)
+        except ApiError as refused:
+            return _refused(refused)
+        except CodeqError as failed:
+            return _refused(from_failure(failed))
+        except Exception as error:  # noqa: BLE001 - what the server answers with 500
+            out = Out(http=500, code=f"{type(error).__name__}: {error}")
+            return Answer(type=Type.INFO, out=out, again=True)
+        if f is F.REQUEUE and not out.task:
+            # Nothing was done: the task is no dead letter.
+            return Answer(type=Type.FAIL, out=out, again=False)
+        return Answer(type=Type.OK, out=out, again=False)
+
+    async def _serve(self, broker: Broker, f: F, args: Args, worker: str) -> Out:
+        """Do at the node what the route does, and say what a client reads in its answer."""
+        timeout_s = self._deadline_ms / 1000
+        match f:
+            case F.CREATE:
+                return await self._create(broker, args, timeout_s)
+            case F.CLAIM:
+                return await self._claim(broker, args, worker, timeout_s)
+            case F.READ:
+                looked = await broker.result(
+                    TENANT, args.task, wait_s=0, stale=False, timeout_s=timeout_s
+                )
+                return Out(http=404, absent=True) if looked is None else self._seen(*looked)
+            case F.RESULT:
+                return await _submit(broker, args, worker, timeout_s)
+            case F.HEARTBEAT:
+                _check(
+                    await broker.heartbeat(
+                        TENANT,
+                        worker,
+                        args.task,
+                        extend_ms=args.lease_ms,
+                        token=args.token,
+                        timeout_s=timeout_s,
+                    )
+                )
+            case F.NACK:
+                return await _nack(broker, args, worker, timeout_s)
+            case F.ABANDON:
+                returned = await broker.abandon(
+                    TENANT, worker, args.task, token=args.token, timeout_s=timeout_s
+                )
+                return Out(http=200, dead=_check(returned).dead)
+            case F.CANCEL:
+                _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
+            case F.REQUEUE:
+                wanted = Selection(queue=args.command, ids=(args.task,))
+                done = await broker.operators.requeue(
+                    TENANT, wanted, by="operator", dry_run=False, timeout_s=timeout_s
+                )
+                return Out(http=200, task=args.task if done.changed else "")
+            case _:
+                raise AssertionError(f)
+        return Out(http=200)
+
+    async def _create(self, broker: Broker, args: Args, timeout_s: float) -> Out:
+        new = NewTask(
+            command=args.command,
+            payload=args.content,
+            priority=args.priority,
+            max_attempts=args.attempts_max,
+            idempotency_key=args.idempotency_key,
+            delay_ms=args.delay_ms,
+            ttl_ms=args.ttl_ms,
+        )
+        [created] = await broker.create(TENANT, (new,), timeout_s=timeout_s)
+        if isinstance(created, CodeqError):
+            raise created
+        made = _check(created)
+        task_id = made.task.id
+        return Out(
+            http=202, task=task_id, shard=shard_of(task_id, self._shards), replayed=made.replay
+        )
+
+    async def _claim(self, broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:
+        claimed = await broker.claim(
+            TENANT,
+            worker,
+            commands=(args.command,),
+            count=1,
+            lease_ms=args.lease_ms,
+            wait_s=max(0.0, args.wait_ms / 1000 - EARLY_S),
+            timeout_s=timeout_s,
+        )
+        if not claimed.tasks:
+            return Out(http=204)
+        task = claimed.tasks[0]
+        return Out(
+            http=200,
+            task=task.id,
+            token=task.lease_token,
+            attempt=task.attempts,
+            content=claimed.payloads[0],
+            shard=shard_of(task.id, self._shards),
+            priority=task.priority,
+        )
+
+    def _seen(self, found: Found, result: Result | None) -> Out:
+        view = task_view(found.task, found.payload, shards=self._shards)
+        content = ""
+        if result is not None:
+            content = result.body if result.status == "COMPLETED" else result.error
+        return Out(
+            http=200,
+            status=str(view.status),
+            location=str(view.last_known_location),
+            attempt=view.attempts,
+            content=content,
+            payload=found.payload,
+            error=view.error,
+            shard=found.shard,
+        )
+
+
+async def _submit(broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:
+    completed = args.status == "COMPLETED"
+    new = NewResult(
+        task_id=args.task,
+        status=args.status,
+        body=args.content if completed else "",
+        error="" if completed else args.content,
+        token=args.token,
+    )
+    [submitted] = await broker.submit(TENANT, worker, (new,), timeout_s=timeout_s)
+    if isinstance(submitted, CodeqError):
+        raise submitted
+    _check(submitted)
+    return Out(http=200)
+
+
+async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:
+    returned = await broker.nack(
+        TENANT,
+        worker,
+        args.task,
+        delay_ms=min(args.delay_ms, NACK_S_MAX * 1000),
+        reason="",
+        token=args.token,
+        timeout_s=timeout_s,
+    )
+    return Out(http=200, dead=_check(returned).dead)
+
+
+def _check(answered: _T | Rejected) -> _T:
+    """Return what was done.
+
+    Raises:
+        ApiError: It was refused.
+    """
+    if isinstance(answered, Rejected):
+        raise from_rejection(answered)
+    return answered
+
+
+def _refused(error: ApiError) -> Answer:
+    return Answer(
+        type=outcome(error.status, error.headers),
+        out=Out(http=error.status, code=error.code),
+        again=may_succeed_later(error.status, retryable=error.retryable),
+    )

@@ -1,0 +1,121 @@
+"""The broker in simulation: seeds that must find nothing, and flaws that they must find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.raft.rules import Rules
+from jepsen_lite.checker.judging import PROMISES
+from jepsen_lite.cli import main
+from jepsen_lite.history import F, load
+from jepsen_lite.mutants import mutants, patched
+from jepsen_lite.operations import History
+from jepsen_lite.running import HOME
+from jepsen_lite.simulation import Report, simulate
+
+# One to three seconds each; JEPSEN_SIMULATION_SEEDS=2000 makes a night of it.
+SEEDS = int(os.environ.get("JEPSEN_SIMULATION_SEEDS", "6"))
+_JUDGED = {f"G{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 17, 20, 22)}
+_PHASES = ["setup", "main", "heal", "converged", "drained", "final", "end"]
+# A quick one, for what runs once more.
+_SEED = 1
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[Report]:
+    """Run the seeds once, for all tests of one process."""
+    return [simulate(seed) for seed in range(SEEDS)]
+
+
+def test_no_seed_breaks_a_promise(reports: list[Report]) -> None:
+    """Every invariant holds throughout, and every checker is content with what clients saw."""
+    assert {} == {each.seed: each.broken for each in reports if each.broken}
+
+
+def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> None:
+    """What nobody looked at is not kept: each of these promises was judged by some seed."""
+    judged = {
+        verdict.guarantee for each in reports for verdict in each.verdicts if verdict.valid is True
+    }
+
+    assert judged <= PROMISES.keys()
+    assert set() == _JUDGED - judged
+
+
+def test_the_seeds_together_strike(reports: list[Report]) -> None:
+    """Deaths, partitions and full disks happen, and most of what is asked is answered with yes."""
+    counted = {
+        name: sum(each.counters.get(name, 0) for each in reports)
+        for name in ("kill", "power", "partition", "disk-full", "operations", "acknowledged")
+    }
+
+    assert min(counted.values()) > 0
+    assert counted["acknowledged"] > counted["operations"] / 2
+
+
+def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
+    """To the last event, however the process orders its sets; a history like any other."""
+    report = simulate(_SEED, path=tmp_path / "here")
+    code = (
+        "import sys; from pathlib import Path; from jepsen_lite.simulation import simulate;"
+        "simulate(int(sys.argv[1]), path=Path(sys.argv[2]))"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    there = tmp_path / "there"
+    command = [sys.executable, "-c", code, str(_SEED), str(there)]
+    subprocess.run(command, env=environment, check=True)
+
+    assert (tmp_path / "here").read_bytes() == there.read_bytes()
+    history = History(load(there))
+    assert report.counters["operations"] == len(history.ops)
+    assert _PHASES == list(history.phases)
+    assert {F.CREATE, F.CLAIM, F.RESULT} <= {f for f, ops in history.by_f.items() if ops}
+    assert all(fault.ended_ns <= history.end_ns for fault in history.faults)
+
+
+def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:
+    """A promise that leaves before it is on the disk costs something at the next power cut."""
+    reports = (simulate(seed, guard=Rules(hold_promises=False)) for seed in range(40))
+
+    assert any(report.broken for report in reports)
+
+
+@pytest.mark.parametrize(("name", "workload"), [("M03", "lease"), ("M06", "idempotent")])
+def test_a_mutant_is_noticed(name: str, workload: str, tmp_path: Path) -> None:
+    """What the harness of real nodes needs a minute for shows here in seconds."""
+    [mutant] = mutants([name])
+    with patched(mutant, HOME.parent) as copy:
+        command = ["-m", "jepsen_lite", "sim", "--seeds", "8", "--first", "-w", workload]
+        environment = os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{HOME}"}
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert f"{mutant.breaks}: " in done.stdout
+
+
+def test_the_command_tells_of_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seeds, digests and what was done; with a trace, every fault."""
+    assert 0 == main(["sim", "--seed", str(_SEED), "--seeds", "1", "--trace"])
+
+    told = capsys.readouterr().out
+    assert f"seed {_SEED}: ok" in told
+    assert "0 of 1 seeds failed" in told
+    assert "heal" in told
+
+
+def test_a_trace_is_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be done is said before anything is begun."""
+    assert 3 == main(["sim", "--seeds", "2", "--trace"])
+    assert "--seeds 1" in capsys.readouterr().err
