@@ -230,6 +230,20 @@ def a_new_task_is_not_found(story: Story, broken: bool) -> None:
 
 
 @planted("G9")
+def a_task_is_not_found_that_a_lost_claim_may_have(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), attempts_max=1)
+    story.claim("", (2, 3), kind=Type.INFO)
+    story.claim("", (60, 61))
+    if broken:
+        story.read("a", (70, 71), "PENDING")
+    else:
+        story.read("a", (70, 71), "FAILED", location="DLQ_SET", attempt=1)
+    story.create("b", (40, 41))
+    story.claim("b", (42, 43))
+    story.result("b", (44, 45))
+
+
+@planted("G9")
 def a_task_is_left_over(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
     story.claim("", (1.5, 2))

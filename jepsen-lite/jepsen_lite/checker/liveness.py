@@ -219,23 +219,21 @@ def _fresh(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     acknowledged = task.acknowledged
     if acknowledged is None or task.args.delay_ms:
         return
-    first = task.first_claim
-    until_ns = first.call_ns if first else (0 if task.claims else NEVER_NS)
-    yield acknowledged.ret_ns, min(until_ns, _ends_ns(task)), acknowledged.events
+    yield acknowledged.ret_ns, _until_ns(task, None), acknowledged.events
 
 
 def _due(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """From the end of a delay to the next claim."""
     acknowledged = task.acknowledged
     if acknowledged is not None and task.args.delay_ms:
-        first = task.first_claim
-        until_ns = first.call_ns if first else (0 if task.claims else NEVER_NS)
         due_ns = acknowledged.ret_ns + task.args.delay_ms * MS
-        yield due_ns, min(until_ns, _ends_ns(task)), acknowledged.events
+        yield due_ns, _until_ns(task, None), acknowledged.events
     for op in task.releases:
         if op.ok and op.f is F.NACK and op.args.delay_ms and not op.out.dead:
             due_ns = op.ret_ns + op.args.delay_ms * MS
-            yield due_ns, _until_ns(task, op.args.token), op.events
+            held = next((each for each in task.claims if each.out.token == op.args.token), None)
+            if held is not None:
+                yield due_ns, _until_ns(task, held), op.events
 
 
 def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -246,16 +244,26 @@ def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         released = [op for op in task.releases if op.possible and op.args.token == token]
         if claim.out.attempt >= most or len(released) > 1:
             continue
-        until_ns = _until_ns(task, token)
+        until_ns = _until_ns(task, claim)
         if not released:
             yield _expired_ns(task, claim), until_ns, claim.events
         elif released[0].ok and released[0].f is F.ABANDON:
             yield released[0].ret_ns, until_ns, released[0].events
 
 
-def _until_ns(task: TaskOps, token: int) -> int:
-    claims = [claim.call_ns for claim in task.claims if claim.out.token > token]
-    return min([*claims, _ends_ns(task)])
+def _until_ns(task: TaskOps, since: Op | None) -> int:
+    """Return until when nobody had the task after a claim, or ever; 0 when that is not known."""
+    token, attempt = (since.out.token, since.out.attempt) if since else (0, 0)
+    following = next((each for each in task.claims if each.out.token > token), None)
+    seen = following.out.attempt if following else _attempts(task) + 1
+    if seen > attempt + 1:
+        return 0  # A claim whose answer was lost had it in between.
+    return min(following.call_ns if following else NEVER_NS, _ends_ns(task))
+
+
+def _attempts(task: TaskOps) -> int:
+    """Return how many deliveries readers have seen."""
+    return max((read.out.attempt for read in task.reads), default=0)
 
 
 def _expired_ns(task: TaskOps, claim: Op) -> int:
