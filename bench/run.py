@@ -19,7 +19,7 @@ from bench.driver import Measured, Scenario
 from bench.machine import cpu_seconds, describe, rss_mib
 from bench.report import Row, render
 from bench.wrk import wrk_rows
-from codeq_cluster.testing.accounting import Percentiles, audit, repair_seconds
+from codeq_cluster.testing.accounting import Percentiles, audit
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
@@ -29,7 +29,7 @@ from codeq_cluster.testing.cluster import (
     free_ports,
     until,
 )
-from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.load import Load, outlived, workers
 
 _ROOT = Path(__file__).parent.parent
 RESULTS = _ROOT / "bench" / "results"
@@ -275,20 +275,7 @@ async def _repair(cluster: LocalCluster, kills: int) -> dict[str, Any]:
     ) as load:
         for kill in range(kills):
             shard = kill % cluster.shards
-            victim = await cluster.leader_of(shard)
-            load.avoid(victim)
-            mark, struck_s = len(load.calls), time.monotonic()
-            await cluster.kill(victim)
-
-            async def repaired(
-                shard: int = shard, mark: int = mark, struck_s: float = struck_s
-            ) -> float | None:
-                return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
-
-            seconds.append(await until(repaired, within_s=20, what=f"a write on shard {shard}"))
-            cluster.start(victim)
-            await cluster.wait_ready([victim])
-            load.allow(victim)
+            seconds.append(await outlived(load, cluster, shard, within_s=20))
         await load.drain(within_s=30)
         verdict = audit(load.calls, await load.final_tasks())
     if not verdict.clean:

@@ -7,6 +7,7 @@ written before it still read. Any other change takes a new version byte.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
 from codeq_cluster.errors import CodeqError
+
+T = TypeVar("T")
 
 _VERSION = b"\x01"
 
@@ -40,10 +43,7 @@ def decode_task(value: bytes) -> Task:
     Raises:
         RecordInvalid: The bytes are no task of a known version.
     """
-    try:
-        return _decode_task(_body(value))
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored task is damaged: {error}") from error
+    return _decoded(_decode_task, value, "task is")
 
 
 def encode_result(result: Result) -> bytes:
@@ -57,10 +57,7 @@ def decode_result(value: bytes) -> Result:
     Raises:
         RecordInvalid: The bytes are no result of a known version.
     """
-    try:
-        return _decode_result(_body(value))
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored result is damaged: {error}") from error
+    return _decoded(_decode_result, value, "result is")
 
 
 def encode_key_row(row: KeyRow) -> bytes:
@@ -74,10 +71,7 @@ def decode_key_row(value: bytes) -> KeyRow:
     Raises:
         RecordInvalid: The bytes are no such row of a known version.
     """
-    try:
-        return _decode_key_row(_body(value))
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored idempotency row is damaged: {error}") from error
+    return _decoded(_decode_key_row, value, "idempotency row is")
 
 
 def encode_counters(counters: Counters) -> bytes:
@@ -91,10 +85,7 @@ def decode_counters(value: bytes) -> Counters:
     Raises:
         RecordInvalid: The bytes are no counters of a known version.
     """
-    try:
-        return _decode_counters(_body(value))
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored counters are damaged: {error}") from error
+    return _decoded(_decode_counters, value, "counters are")
 
 
 def encode_item(item: Item) -> bytes:
@@ -108,13 +99,13 @@ def decode_item(value: bytes) -> Item:
     Raises:
         RecordInvalid: The bytes are no item of a known version.
     """
-    try:
-        return _decode_item(_body(value))
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored item is damaged: {error}") from error
+    return _decoded(_decode_item, value, "item is")
 
 
-def _body(value: bytes) -> memoryview:
+def _decoded(decode: Callable[[memoryview], T], value: bytes, what: str) -> T:
     if value[:1] != _VERSION:
         raise RecordInvalid(f"stored value has version {value[:1].hex() or 'none'}, expected 01")
-    return memoryview(value)[1:]
+    try:
+        return decode(memoryview(value)[1:])
+    except msgspec.MsgspecError as error:
+        raise RecordInvalid(f"stored {what} damaged: {error}") from error

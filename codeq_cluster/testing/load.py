@@ -12,8 +12,9 @@ from typing import Any, Self
 
 import msgspec
 
-from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome
+from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome, repair_seconds
 from codeq_cluster.testing.client import Answer, Client, content_of
+from codeq_cluster.testing.cluster import LocalCluster, until
 
 CREATES_IN_FLIGHT_MAX = 1000
 # Of tasks acknowledged and not finished: a broker that cannot keep the rate shows as creates that
@@ -344,6 +345,31 @@ class Load:
                 return answer
             await asyncio.sleep(RETRY_PAUSE_S)
         return answer
+
+
+async def outlived(load: Load, cluster: LocalCluster, shard: int, *, within_s: float) -> float:
+    """Kill the leader of a shard under a load that keeps to the other nodes, and start it again.
+
+    Returns:
+        Seconds from the kill to the first acknowledged create on the shard that was sent after it.
+
+    Raises:
+        ClusterError: There was none in time, or the node did not come back.
+    """
+    victim = await cluster.leader_of(shard)
+    load.avoid(victim)
+    mark, struck_s = len(load.calls), time.monotonic()
+    await cluster.kill(victim)
+
+    async def repaired() -> float | None:
+        return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
+
+    what = f"a write on shard {shard} after the death of {victim}"
+    seconds = await until(repaired, within_s=within_s, what=what)
+    cluster.start(victim)
+    await cluster.wait_ready([victim])
+    load.allow(victim)
+    return seconds
 
 
 def _key(payload: str) -> str:

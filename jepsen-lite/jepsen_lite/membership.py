@@ -94,6 +94,7 @@ class _Operator:
                 if change.goes:
                     await db.dismiss(change.goes)
                 return True
+            db.check_standing()
             await asyncio.sleep(ASKED_AGAIN_AFTER_S)
         return False
 

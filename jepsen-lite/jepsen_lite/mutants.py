@@ -32,6 +32,8 @@ class Mutant(Struct, frozen=True, kw_only=True):
         says: What is wrong with it.
         nemeses: Faults under which it shows.
         breaks: The guarantee whose checker must notice.
+        seconds: Of load in each run.
+        seed: Of the first run, where chance alone would take long; 0 for the one asked for.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Mutant(Struct, frozen=True, kw_only=True):
     nemeses: tuple[str, ...]
     breaks: str
     patch: Path
+    seconds: float = SECONDS
+    seed: int = 0
 
 
 class Hunt(Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
     violated: tuple[str, ...] = ()
     with patched(mutant, source) as copy:
         for n in range(100):
-            judgement = _once(mutant, copy, seed + n)
+            judgement = _once(mutant, copy, (mutant.seed or seed) + n)
             violated = tuple(v.guarantee for v in judgement.verdicts if v.valid is False)
             spent_s = time.monotonic() - begun
             caught = judgement.exit is Exit.VIOLATION and mutant.breaks in violated
@@ -140,7 +144,7 @@ def _once(mutant: Mutant, copy: Path, seed: int) -> Judgement:
         nemeses=mutant.nemeses,
         nodes=3,
         shards=WORKLOADS[mutant.workload].shards,
-        seconds=SECONDS,
+        seconds=mutant.seconds,
         rate=0,
         seed=seed,
         # What is looked for is a violation, which a busy machine does not make up.
@@ -170,5 +174,7 @@ def _read(path: Path) -> Mutant:
         workload=fields["workload"],
         nemeses=() if nemeses == "none" else tuple(nemeses.split(",")),
         breaks=fields["breaks"],
+        seconds=float(fields.get("seconds", SECONDS)),
+        seed=int(fields.get("seed", 0)),
         patch=path,
     )

@@ -214,7 +214,6 @@ class Away(Nemesis):
 
     name = "away"
     target = "process"
-    moves_leaders = True
     needs_load = True
     settings: ClassVar[Mapping[str, object]] = SOON_FORGOTTEN
 

@@ -187,8 +187,10 @@ WORKLOADS: dict[str, Mix] = {
         says="tasks whose end somebody waits for, at a sink that fails",
         proves=(*_ALWAYS, "G21"),
         ok={"create": 200, "claim": 200, "result": 150},
-        rate=15,
+        rate=30,
         webhooks=0.7,
+        # Short, so that a result that was not agreed on is soon another worker's.
+        lease_s=(1, 2),
         ways=Ways(fail=2),
         cancels=0.5,
     ),

@@ -508,6 +508,17 @@ def a_shard_does_not_recover(story: Story, broken: bool) -> None:
 
 
 @planted("G21")
+def a_webhook_is_told_of_an_end_that_was_none(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), webhook=True)
+    story.claim("a", (2, 3), lease_s=1)
+    story.delivery("a", 4.0 if broken else 8.0, content="1")
+    story.claim("a", (5, 6), token=2, attempt=2)
+    story.result("a", (7, 7.5), token=2, content="1")
+    story.read("a", (9, 10), "COMPLETED", content="1", final=True)
+    story.phase("delivered", 9)
+
+
+@planted("G21")
 def a_webhook_is_not_told(story: Story, broken: bool) -> None:
     _completed(story, webhook=True)
     if not broken:

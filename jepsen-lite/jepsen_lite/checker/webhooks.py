@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.history import Event
-from jepsen_lite.operations import TERMINAL, History, TaskOps
+from jepsen_lite.operations import TERMINAL, History, Op, TaskOps
+
+OPEN = frozenset({"PENDING", "IN_PROGRESS"})
 
 
 def told(history: History) -> Verdict:
@@ -49,7 +51,14 @@ def _untrue(task: TaskOps | None, task_id: str, calls: Sequence[Event]) -> Itera
     requeued = task is not None and any(op.possible for op in task.requeues)
     if len({call.out.delivery for call in calls}) > 1 and not requeued:
         yield violation("one end was told under several ids")
-    if task is None or task.final is None or requeued:
+    if task is None or requeued:
+        return
+    told_ns = min(call.t_ns for call in calls)
+    for op in _alive(task):
+        if op.call_ns > told_ns:
+            yield violation(f"its webhook was told that it ended, and then a {op.f} found it open")
+            return
+    if task.final is None:
         return
     final = task.final
     for call in calls:
@@ -59,3 +68,10 @@ def _untrue(task: TaskOps | None, task_id: str, calls: Sequence[Event]) -> Itera
             text = f"its webhook was told {call.args.status}, and it is {final.out.status}"
             yield violation(text)
             return
+
+
+def _alive(task: TaskOps) -> Iterator[Op]:
+    """Yield operations that show that the task had not ended when they were carried out."""
+    yield from (op for op in task.claims if op.ok)
+    yield from (op for op in (*task.heartbeats, *task.releases) if op.ok)
+    yield from (op for op in task.reads if op.ok and op.out.status in OPEN)

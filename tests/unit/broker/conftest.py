@@ -10,11 +10,15 @@ import pytest
 
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.cluster.forwarding import Calls, Forwarder
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.testing.one_node_log import OneNodeLog
+from tests.unit.no_peers import NoPeers
 
 START_MS = 1_700_000_000_000
 GRACE_MS = 2_000
@@ -105,6 +109,21 @@ def make_shard(
     log = OneNodeLog(engine, engine)
     engine.attach(log)
     return Shard(store, clock, seen, engine, log)
+
+
+def shards_of(shard: Shard, *, calls: Calls | None = None) -> Forwarder:
+    """Return the shards of a node that has this one alone, and peers only for calls."""
+    return Forwarder(
+        node_id="n1",
+        engines=[shard.engine],
+        calls=calls or NoPeers(),
+        snapshot=Snapshot,
+        head=Head,
+        depth=Depth,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+    )
 
 
 @pytest.fixture

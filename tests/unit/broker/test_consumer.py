@@ -10,19 +10,15 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.producer import Producer
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import NewResult, NewTask
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
 from codeq_cluster.errors import NoLeader
 from codeq_cluster.testing.memory_store import MemoryShard
-from tests.unit.no_peers import NoPeers
 
-from .conftest import Shard, TestClock, make_shard
+from .conftest import Shard, TestClock, make_shard, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,17 +64,7 @@ def desk() -> Desk:
     shard = make_shard(MemoryShard(), TestClock())
     waiters = Waiters(waiters_max=10)
     shard.engine.on_rows(waiters.rows)
-    shards = Forwarder(
-        node_id="n1",
-        engines=[shard.engine],
-        calls=NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-    )
+    shards = shards_of(shard)
     background = Background()
     shard.log.lead()
     return Desk(

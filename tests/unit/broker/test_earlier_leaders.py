@@ -7,12 +7,10 @@ import asyncio
 import pytest
 
 from codeq_cluster.api.errors import from_failure
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.errors import LinkLost, MethodUnknown, OutcomeUnknown
 
-from .conftest import Shard, create
+from .conftest import Shard, create, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,17 +39,7 @@ class Earlier:
 def forwarder(shard: Shard, calls: Earlier) -> Forwarder:
     """Return the shards of a node that has another leader."""
     shard.log.depose("n2")
-    return Forwarder(
-        node_id="n1",
-        engines=[shard.engine],
-        calls=calls,
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-    )
+    return shards_of(shard, calls=calls)
 
 
 async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> None:

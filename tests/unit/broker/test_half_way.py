@@ -7,14 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from codeq_cluster.broker.operators import PAGE, Operators, Selection
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import Nack, Submit
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
-from tests.unit.no_peers import NoPeers
 
-from .conftest import START_MS, Shard, claim, create
+from .conftest import START_MS, Shard, claim, create, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,19 +19,7 @@ _Act = Callable[[Operators], Awaitable[object]]
 
 
 def _operators(shard: Shard) -> Operators:
-    return Operators(
-        Forwarder(
-            node_id="n1",
-            engines=[shard.engine],
-            calls=NoPeers(),
-            snapshot=Snapshot,
-            head=Head,
-            depth=Depth,
-            question=Question,
-            answer=Answer,
-            took=lambda method, seconds: None,
-        )
-    )
+    return Operators(shards_of(shard))
 
 
 async def _end(shard: Shard, *, dead: bool) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.producer import on_their_shards
-from codeq_cluster.broker.questions import Answer, Question
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.errors import OperationTooLarge
 from codeq_cluster.testing.memory_store import MemoryShard
-from tests.unit.no_peers import NoPeers
 
-from .conftest import TestClock, claim, create, make_shard
+from .conftest import TestClock, claim, create, make_shard, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,17 +34,7 @@ async def test_one_that_is_too_large_says_nothing_of_the_others(largest: int) ->
     """They are done, and said to be done, wherever it stands among them."""
     shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=_ENTRY_BYTES_MAX)
     shard.log.lead()
-    shards = Forwarder(
-        node_id="n1",
-        engines=[shard.engine],
-        calls=NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-    )
+    shards = shards_of(shard)
     ids = ["t0", "t1", "t2"]
     await shard.engine.operate([create(task_id) for task_id in ids])
     await shard.engine.operate([claim("c", count=3)])

@@ -12,16 +12,12 @@ import pytest
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Ticket, Waiters
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import PauseQueue, PutTopic, Submit
 from codeq_cluster.core.outcomes import Claimed
-from tests.unit.no_peers import NoPeers
 
-from .conftest import Shard, claim, create
+from .conftest import Shard, claim, create, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -59,17 +55,7 @@ def office(shard: Shard) -> Office:
     waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
     shard.engine.on_rows(catalogue.rows)
     shard.engine.on_rows(waiters.rows)
-    shards = Forwarder(
-        node_id="n1",
-        engines=[shard.engine],
-        calls=NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-    )
+    shards = shards_of(shard)
     background = Background()
     uploads = Uploads(shards, None, background, base="")
     return Office(shard, waiters, Consumer(shards, waiters, background, uploads))
