@@ -1,14 +1,17 @@
 """Mutants: the broker broken on purpose, to see that a run finds it.
 
-A mutant is a patch, with lines before it that say what it breaks and which run must notice. It is
-applied to a copy of the tree, never to the tree itself.
+A mutant is a patch, with lines before it that say what it breaks and which run must notice; one
+that other defences hide from every run names the test that does. It is applied to a copy of the
+tree, never to the tree itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +26,7 @@ from jepsen_lite.workload import WORKLOADS
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
+_TEST_FAILED = 1  # Of pytest's exit statuses.
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
@@ -34,6 +38,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
         breaks: The guarantee whose checker must notice.
         seconds: Of load in each run.
         seed: Of the first run, where chance alone would take long; 0 for the one asked for.
+        test: Which notices it in place of a run, as pytest names it; or empty.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
     patch: Path
     seconds: float = SECONDS
     seed: int = 0
+    test: str = ""
 
 
 class Hunt(Struct, frozen=True, kw_only=True):
@@ -111,6 +117,10 @@ def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
     begun = time.monotonic()
     violated: tuple[str, ...] = ()
     with patched(mutant, source) as copy:
+        if mutant.test:
+            caught = _fails(mutant.test, source, copy)
+            spent_s = time.monotonic() - begun
+            return Hunt(mutant=mutant, caught=caught, seconds=spent_s, runs=0, violated=())
         for n in range(100):
             judgement = _once(mutant, copy, (mutant.seed or seed) + n)
             violated = tuple(v.guarantee for v in judgement.verdicts if v.valid is False)
@@ -131,11 +141,24 @@ def table(hunts: Sequence[Hunt]) -> str:
         mutant = each.mutant
         faults = ", ".join(mutant.nemeses) or "none"
         runs = f"{each.seconds:.0f} s, {each.runs} run{'s' if each.runs > 1 else ''}"
+        runs = f"{each.seconds:.0f} s" if mutant.test else runs
+        where = f"`{mutant.test.rpartition('/')[2]}`" if mutant.test else mutant.workload
         lines.append(
-            f"| {mutant.name} | {mutant.says} | {mutant.workload} | {faults}"
+            f"| {mutant.name} | {mutant.says} | {where} | {faults}"
             f" | {'yes' if each.caught else '**no**'} | {runs} | {', '.join(each.violated)} |"
         )
     return "\n".join(lines)
+
+
+def _fails(test: str, source: Path, copy: Path) -> bool:
+    """Run a test on the broken copy; tell whether it failed, and not for another reason."""
+    shutil.copytree(source / "tests", copy / "tests")
+    shutil.copy(source / "pyproject.toml", copy)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False)
+    # Anything else means that there was no such test, or that it could not be run.
+    return done.returncode == _TEST_FAILED
 
 
 def _once(mutant: Mutant, copy: Path, seed: int) -> Judgement:
@@ -164,17 +187,19 @@ def _once(mutant: Mutant, copy: Path, seed: int) -> Judgement:
 def _read(path: Path) -> Mutant:
     head, _, _ = path.read_text().partition("\n\n")
     fields = dict(line.split(": ", 1) for line in head.splitlines())
-    missing = {"says", "workload", "nemeses", "breaks"} - fields.keys()
+    run = set() if "test" in fields else {"workload", "nemeses"}
+    missing = {"says", "breaks", *run} - fields.keys()
     if missing:
         raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
-    nemeses = fields["nemeses"]
+    nemeses = fields.get("nemeses", "none")
     return Mutant(
         name=path.stem,
         says=fields["says"],
-        workload=fields["workload"],
+        workload=fields.get("workload", ""),
         nemeses=() if nemeses == "none" else tuple(nemeses.split(",")),
         breaks=fields["breaks"],
         seconds=float(fields.get("seconds", SECONDS)),
         seed=int(fields.get("seed", 0)),
+        test=fields.get("test", ""),
         patch=path,
     )

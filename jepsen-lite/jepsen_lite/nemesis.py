@@ -507,49 +507,58 @@ class _DiskNemesis(Nemesis):
     target = "disk"
     fault: ClassVar[DiskFault]
     moves_leaders = False
+    # Share of strikes at all nodes at once.
+    everywhere: ClassVar[float] = 0.0
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)
-        self._before = 0
+        self._before: dict[str, int] = {}
         self._delay_ms = 0
 
-    def delay_ms(self, rng: random.Random) -> int:
+    def delay_ms(self, rng: random.Random, *, everywhere: bool) -> int:
         """Return how much longer a sync takes."""
         assert rng
+        assert not everywhere
         return 0
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose one node."""
-        self._delay_ms = self.delay_ms(rng)
+        """Choose one node, or all."""
+        everywhere = rng.random() < self.everywhere
+        self._delay_ms = self.delay_ms(rng, everywhere=everywhere)
         detail = f"{self._delay_ms} ms a sync" if self._delay_ms else ""
-        return Strike(nodes=(await self.one(rng),), detail=detail, hold_s=rng.uniform(1, 7))
+        hold_s = rng.uniform(1, 7)
+        names = self.names if everywhere else [await self.one(rng)]
+        return Strike(nodes=tuple(names), detail=detail, hold_s=hold_s)
 
     async def begin(self, strike: Strike) -> int:
-        """Spoil its disk."""
-        disk = self.db.nodes[strike.nodes[0]].disk
-        self._before = disk.struck
-        disk.fault(self.fault, delay_ms=self._delay_ms)
+        """Spoil their disks."""
+        for name in strike.nodes:
+            disk = self.db.nodes[name].disk
+            self._before[name] = disk.struck
+            disk.fault(self.fault, delay_ms=self._delay_ms)
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Mend it; a node that gave up is started again."""
-        [name] = strike.nodes
-        disk = self.db.nodes[name].disk
-        disk.fault(DiskFault.NONE)
-        struck = disk.struck - self._before
-        await self.back([name])
-        return 1 if struck else 0
+        """Mend them; a node that gave up is started again."""
+        struck = 0
+        for name in strike.nodes:
+            disk = self.db.nodes[name].disk
+            disk.fault(DiskFault.NONE)
+            struck += disk.struck > self._before[name]
+        await self.back(strike.nodes)
+        return struck
 
 
 class DiskSlow(_DiskNemesis):
-    """Every sync takes long."""
+    """Every sync takes long, on one node, or on all, so that little is on any disk for a while."""
 
     name = "disk-slow"
     fault = DiskFault.SLOW
+    everywhere = 0.3
 
-    def delay_ms(self, rng: random.Random) -> int:
+    def delay_ms(self, rng: random.Random, *, everywhere: bool) -> int:
         """Return less or more than a heartbeat, or than an election."""
-        return rng.choice((30, 200, 1500))
+        return rng.choice((30, 200) if everywhere else (30, 200, 1500))
 
 
 class DiskFull(_DiskNemesis):

@@ -189,8 +189,9 @@ WORKLOADS: dict[str, Mix] = {
         ok={"create": 200, "claim": 200, "result": 150},
         rate=30,
         webhooks=0.7,
-        # Short, so that a result that was not agreed on is soon another worker's.
+        # Leases end soon and for certain, so that a result that was not agreed on is another's.
         lease_s=(1, 2),
+        settings={"leaseGraceSeconds": 0},
         ways=Ways(fail=2),
         cancels=0.5,
     ),
