@@ -39,8 +39,6 @@ FREEZE_WITHIN_S = 1.0
 ASK_S = 1.0
 POLL_S = 0.05
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-
 TOKENS = Tokens(
     producer="jepsen-producer",
     admin="jepsen-admin",
@@ -101,11 +99,6 @@ class Node:
             log.seek(offset)
             return log.read().decode(errors="replace")
 
-    @property
-    def clock(self) -> Path:
-        """What the node's clock is shifted by, for libfaketime."""
-        return self.directory / "clock"
-
 
 class Db:
     """The nodes; an async context manager that stops them all.
@@ -117,8 +110,7 @@ class Db:
         spares: Those that may come in later; they do not run before.
         shards: Raft groups.
         source: Tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
-        clocks: Whether clocks are to be moved, which slows every look at one.
-        drifts: Whether they are to run fast and slow.
+        clocks: Whether clocks are to be moved.
         sink: Receiver of webhooks.
         settings: Added to every node's configuration.
     """
@@ -133,7 +125,6 @@ class Db:
         source: Path,
         spares: Sequence[str] = (),
         clocks: bool = False,
-        drifts: bool = False,
         sink: Sink | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
@@ -141,7 +132,6 @@ class Db:
         self.network = network
         self._source = source
         self._clocks = clocks
-        self._drifts = drifts
         self.sink = sink
         self._settings = dict(settings or {})
         self.nodes: dict[str, Node] = {}
@@ -374,7 +364,7 @@ class Db:
     def shift_clock(self, name: str, shift_s: float) -> None:
         """Move a node's clock, from the next look at it on; 0 sets it right."""
         assert self._clocks
-        self.nodes[name].clock.write_text(f"{shift_s:+.3f}s")
+        self.nodes[name].pace.jump(shift_s)
 
     # What nodes say.
 
@@ -542,18 +532,9 @@ class Db:
     def _environment(self, node: Node) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         libraries = [str(shim("disk"))]
-        if self._drifts:
+        if self._clocks:
             libraries.append(str(shim("clock")))
             kept |= node.pace.environment
-        if self._clocks:
-            libraries.append(str(FAKETIME))
-            kept |= {
-                "FAKETIME_TIMESTAMP_FILE": str(node.clock),
-                # A look at the file with every look at the clock would slow the node down.
-                "FAKETIME_CACHE_DURATION": "1",
-                # Processes measure spans with a clock that nobody sets.
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
         return kept | {
             **node.disk.environment,
             "LD_PRELOAD": ":".join(libraries),
@@ -592,8 +573,6 @@ class Db:
             both = isinstance(section, dict) and isinstance(value, dict)
             config[key] = {**section, **value} if both else value  # type: ignore[dict-item]
         (node.directory / "node.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-        if self._clocks:
-            self.shift_clock(node.id, 0)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:

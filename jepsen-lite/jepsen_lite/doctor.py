@@ -9,7 +9,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from jepsen_lite.db import FAKETIME
 from jepsen_lite.network import namespaces_work
 from jepsen_lite.shims import ShimFailed, shim
 from jepsen_lite.striking import KINDS
@@ -50,13 +49,8 @@ def findings() -> list[Finding]:
         ),
         Finding(
             what="clock shim",
-            kinds=("drift",),
+            kinds=("clock", "drift"),
             lacks=_with_advice(_shim("clock"), "apt install gcc libc6-dev"),
-        ),
-        Finding(
-            what="libfaketime",
-            kinds=("clock",),
-            lacks="" if _faketime() else "apt install libfaketime",
         ),
     ]
 
@@ -71,10 +65,6 @@ def _shim(name: str) -> str:
     except ShimFailed as failed:
         return str(failed)
     return _loads(library)
-
-
-def _faketime() -> bool:
-    return FAKETIME.exists() and not _loads(FAKETIME)
 
 
 def _loads(library: Path) -> str:

@@ -1,4 +1,4 @@
-"""Drifting: the shim between a node and its clocks, which lets all of them run fast or slow."""
+"""Drifting: the shim between a node and its clocks, which run fast or slow, or jump."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Pace:
         self._control = control.resolve()
         self._page = control_page(self._control)
         self._gain = 0.0
+        self._jump_ns = 0
         self._skew_ns = 0
         self._since_ns = time.monotonic_ns()
 
@@ -44,9 +45,18 @@ class Pace:
         """Let the clocks gain so many seconds a second from now on; 0 to run true."""
         now_ns = time.monotonic_ns()
         self._skew_ns, self._since_ns, self._gain = self._skew_at(now_ns), now_ns, gain
+        self._write()
+
+    def jump(self, to_s: float) -> None:
+        """Put the time of day so far ahead of the true one; 0 to set it right."""
+        self._jump_ns = round(to_s * _SECOND_NS)
+        self._write()
+
+    def _write(self) -> None:
         [sequence] = struct.unpack_from("=Q", self._page, 0)
         struct.pack_into("=Q", self._page, 0, sequence + 1)
-        struct.pack_into("=dqq", self._page, 8, gain, self._skew_ns, now_ns)
+        struct.pack_into("=dqq", self._page, 8, self._gain, self._skew_ns, self._since_ns)
+        struct.pack_into("=q", self._page, 40, self._jump_ns)
         struct.pack_into("=Q", self._page, 0, sequence + 2)
 
     def _skew_at(self, now_ns: int) -> int:

@@ -165,8 +165,7 @@ async def run(options: Options, directory: Path) -> Judgement:
             shards=options.shards,
             source=Path(options.source),
             spares=spares,
-            clocks="clock" in options.nemeses,
-            drifts="drift" in options.nemeses,
+            clocks=not {"clock", "drift"}.isdisjoint(options.nemeses),
             sink=sink,
             settings=settings_of(options),
         )

@@ -54,3 +54,17 @@ def test_a_clock_that_runs_true_counts_no_looks(tmp_path: Path) -> None:
 
     assert pace.looks == 0
     assert pace.skew_s == 0
+
+
+def test_a_jump_moves_the_time_of_day_alone(tmp_path: Path) -> None:
+    """Spans are measured with a clock that nobody sets."""
+    pace = Pace(tmp_path / "control")
+    pace.jump(-3600)
+
+    before_ns, wall_before_ns = time.monotonic_ns(), time.time_ns()
+    monotonic_ns, wall_ns, _ = looked(pace)
+    after_ns, wall_after_ns = time.monotonic_ns(), time.time_ns()
+
+    hour_ns = 3600 * 10**9
+    assert before_ns <= monotonic_ns <= after_ns
+    assert wall_before_ns - hour_ns <= wall_ns <= wall_after_ns - hour_ns
