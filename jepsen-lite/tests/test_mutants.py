@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES
-from jepsen_lite.mutants import Mutant, apply, mutants, patched
+from jepsen_lite.mutants import Mutant, apply, hunt, mutants, patched
 from jepsen_lite.running import HOME
 from jepsen_lite.striking import KINDS
 from jepsen_lite.workload import WORKLOADS
@@ -41,3 +41,11 @@ def test_a_mutant_nobody_knows_is_refused() -> None:
     """The names there are come with the refusal."""
     with pytest.raises(ValueError, match="no mutant M99; there are M01"):
         mutants(["M99"])
+
+
+@pytest.mark.parametrize(
+    "mutant", [each for each in mutants() if each.test], ids=lambda mutant: mutant.name
+)
+def test_a_mutant_that_no_run_shows_fails_the_test_it_names(mutant: Mutant) -> None:
+    """The test is there, holds on the tree as it is, and not on the broken copy."""
+    assert hunt(mutant, source=SOURCE, seed=1, budget_s=60).caught
