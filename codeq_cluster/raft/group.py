@@ -25,7 +25,14 @@ from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.guard import Guard, Memory
 from codeq_cluster.raft.inbox import Inbox
-from codeq_cluster.raft.journal import Entry, Journal, Rows, rows_after_snapshot, rows_from
+from codeq_cluster.raft.journal import (
+    TRIM_ENTRIES,
+    Entry,
+    Journal,
+    Rows,
+    rows_after_snapshot,
+    rows_from,
+)
 from codeq_cluster.raft.leading import Leading
 from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
@@ -657,6 +664,8 @@ class RaftGroup:
             self._store,
             cache_bytes_max=self._settings.cache_bytes_max,
             keep_committed=self._rules.keep_committed,
+            # A log of few entries would otherwise outgrow its bound by more than it holds.
+            trim_entries=min(TRIM_ENTRIES, max(1, self._settings.log_entries_max // 4)),
         )
 
     # The library's host.

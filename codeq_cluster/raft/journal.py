@@ -44,8 +44,8 @@ _INDEX = struct.Struct(">Q")
 # One read while loading: enough to be quick, small enough to stay unnoticed in memory.
 _LOAD_ROWS = 4096
 _LOAD_BYTES = 16 * 2**20
-# Trimming costs a range delete; it waits for this many entries or bytes.
-_TRIM_ENTRIES = 256
+# Trimming costs a range delete; it waits for this many entries or bytes, unless told otherwise.
+TRIM_ENTRIES = 256
 _TRIM_BYTES = 4 * 2**20
 
 
@@ -78,11 +78,17 @@ class Journal:
     """
 
     def __init__(
-        self, store: LogStore, *, cache_bytes_max: int, keep_committed: bool = True
+        self,
+        store: LogStore,
+        *,
+        cache_bytes_max: int,
+        keep_committed: bool = True,
+        trim_entries: int = TRIM_ENTRIES,
     ) -> None:
         self._store = store
         self._cache_bytes_max = cache_bytes_max
         self._keep_committed = keep_committed
+        self._trim_entries = trim_entries
         self._cache: dict[int, Entry] = {}
         self._cache_first = 1
         self._cache_bytes = 0
@@ -361,10 +367,10 @@ class Journal:
         count = floor - self.first
         if count <= 0:
             return
-        if count < _TRIM_ENTRIES and self.log_bytes < _TRIM_BYTES:
+        if count < self._trim_entries and self.log_bytes < _TRIM_BYTES:
             return
         freed = sum(self._sizes[:count])
-        if count < _TRIM_ENTRIES and freed < _TRIM_BYTES:
+        if count < self._trim_entries and freed < _TRIM_BYTES:
             return
         self.log_bytes -= freed
         del self._sizes[:count]
