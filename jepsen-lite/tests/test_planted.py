@@ -85,6 +85,13 @@ def a_claim_that_found_nothing_took_a_task(story: Story, broken: bool) -> None:
     story.claim("a", (60, 61), token=2, attempt=2)
 
 
+@planted("G3")
+def a_claim_that_took_longer_than_its_lease_left_one_behind(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("", (2, 5 if broken else 13), lease_s=10)
+    story.claim("a", (60, 61), token=2, attempt=2)
+
+
 @planted("G4")
 def a_key_makes_two_tasks(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), key="k", content="{}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.history import F
-from jepsen_lite.operations import History, Op, TaskOps
+from jepsen_lite.operations import MS, History, Op, TaskOps
 
 
 def lost(history: History) -> Verdict:
@@ -56,14 +56,14 @@ def dishonest(history: History) -> Verdict:
 
     A refused create shows in a delivery or a read, a refused result or cancel in a read. Refused
     and empty claims show as deliveries that nobody had: there are at most as many of those as
-    claims with an unknown outcome.
+    claims with an unknown outcome, or with an answer that took longer than the lease.
     """
     found: list[Violation] = []
     checked = 0
     for task in history.tasks.values():
         checked += 1
         found.extend(_refused_and_done(task))
-    unknown_claims = sum(op.possible and not op.ok for op in history.by_f[F.CLAIM])
+    unknown_claims = sum(map(_may_leave_a_ghost, history.by_f[F.CLAIM]))
     ghosts = [(task, _ghosts(task)) for task in history.tasks.values() if not task.requeues]
     count = sum(each for _, each in ghosts)
     if count > unknown_claims:
@@ -127,6 +127,15 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
             events=(*(n for op in task.cancels for n in op.events), *cancelled.events),
             task=task.id,
         )
+
+
+def _may_leave_a_ghost(claim: Op) -> bool:
+    """Tell whether a claim may have leased a task unseen.
+
+    Its client was not told, or the node that asked for it was not: after the lease it asked anew.
+    """
+    outlived = claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS
+    return claim.possible and (not claim.ok or outlived)
 
 
 def _ghosts(task: TaskOps) -> int:
