@@ -516,12 +516,14 @@ class _Bugs(logging.Handler):
 @contextmanager
 def bugs_met() -> Iterator[list[BaseException]]:
     """Yield what is logged as a bug meanwhile; nothing else is logged."""
-    log = logging.getLogger("codeq_cluster")
-    bugs, propagates = _Bugs(), log.propagate
-    log.addHandler(bugs)
-    log.propagate = False
+    logs = [logging.getLogger(name) for name in ("codeq_cluster", "pysyncobj")]
+    bugs, propagates = _Bugs(), [log.propagate for log in logs]
+    for log in logs:
+        log.addHandler(bugs)
+        log.propagate = False
     try:
         yield bugs.met
     finally:
-        log.removeHandler(bugs)
-        log.propagate = propagates
+        for log, before in zip(logs, propagates, strict=True):
+            log.removeHandler(bugs)
+            log.propagate = before

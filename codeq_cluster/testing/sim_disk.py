@@ -10,7 +10,7 @@ from random import Random
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.raft.ports import Timers
 
-_Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes]]
+_Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes], bool]
 
 
 class SimDisk:
@@ -20,7 +20,8 @@ class SimDisk:
     crash keeps a prefix of the records that holds at least the durable ones.
 
     Attributes:
-        full: Every write is refused; what came of a refused one is known after `crash` alone.
+        full: Every write is refused; what came of a refused one is known after `crash` alone, and
+            no later sync makes up for it.
     """
 
     def __init__(self) -> None:
@@ -80,11 +81,11 @@ class SimDisk:
             if key not in self._rows:
                 insort(self._keys, key)
             self._rows[key] = value
-        self._volatile.append((puts, delete_ranges, deletes))
+        self._volatile.append((puts, delete_ranges, deletes, self.full))
         if self.full:
             raise StorageFailed("no space left")
         if sync:
-            self._harden(len(self._volatile))
+            self._harden(len(self._volatile), refused_too=False)
 
     def exchange(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Hold these rows and no others, durably and at once: a directory renamed over another."""
@@ -95,7 +96,7 @@ class SimDisk:
 
     def crash(self, random: Random) -> None:
         """Lose a random part of what was not synced, the youngest first: a power cut."""
-        self._harden(random.randint(0, len(self._volatile)))
+        self._harden(random.randint(0, len(self._volatile)), refused_too=True)
         self._volatile.clear()
         self._rows = dict(self._durable)
         self._keys = sorted(self._rows)
@@ -110,8 +111,10 @@ class SimDisk:
                 rows[key] = value
         self._keys = sorted(self._rows)
 
-    def _harden(self, batches: int) -> None:
-        for puts, delete_ranges, deletes in self._volatile[:batches]:
+    def _harden(self, batches: int, *, refused_too: bool) -> None:
+        for puts, delete_ranges, deletes, refused in self._volatile[:batches]:
+            if refused and not refused_too:
+                continue
             for start, end in delete_ranges:
                 for key in [key for key in self._durable if start <= key < end]:
                     del self._durable[key]

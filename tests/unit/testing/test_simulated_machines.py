@@ -1,0 +1,110 @@
+"""What the simulated brokers stand on: loops that die and stand still, disks that refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.testing.sim_clock import SimClock
+from codeq_cluster.testing.sim_disk import SimDisk
+from codeq_cluster.testing.sim_loop import SimLoop, new_loop
+
+
+async def _count(told: list[str], name: str) -> None:
+    while True:
+        told.append(name)
+        await asyncio.sleep(1)
+
+
+def _started(clock: SimClock, told: list[str], name: str) -> SimLoop:
+    loop = new_loop(clock)
+    loop.create_task(_count(told, name))
+    return loop
+
+
+def test_processes_share_one_clock() -> None:
+    """Each runs on its own loop, all in the order of one virtual time."""
+    clock, told = SimClock(), list[str]()
+    loops = [_started(clock, told, name) for name in "ab"]
+    clock.run_until(clock.now + 1.5)
+
+    assert list("abab") == told
+    for loop in loops:
+        loop.kill()
+        loop.bury()
+
+
+def test_a_killed_process_runs_nothing_any_more_and_leaves_nothing() -> None:
+    """Its coroutines end when it is cleared away, without a word to the living."""
+    clock, told = SimClock(), list[str]()
+    loop = _started(clock, told, "a")
+    clock.run_until(clock.now + 0.5)
+    loop.kill()
+    clock.run_until(clock.now + 5)
+    now = clock.now
+    loop.bury()
+
+    assert (["a"], now) == (told, clock.now)
+    assert not asyncio.all_tasks(loop)
+
+
+def test_a_process_that_stands_still_does_it_all_later_and_in_order() -> None:
+    """What is due meanwhile, and what comes from outside, waits for it."""
+    clock, told = SimClock(), list[str]()
+    loop = new_loop(clock)
+    loop.call_later(1, told.append, "first")
+    loop.stand_still(clock.now + 3)
+    clock.run_until(clock.now + 2)
+    loop.enter(told.append, "second")
+    before = list(told)
+    clock.run_until(clock.now + 2)
+
+    assert ([], ["first", "second"]) == (before, told)
+
+
+def test_what_one_process_does_to_another_leaves_it_where_it_was() -> None:
+    """A call into another process, from within a coroutine, comes back to this one's loop."""
+    clock, told = SimClock(), list[str]()
+    here, there = new_loop(clock), new_loop(clock)
+
+    async def across() -> None:
+        there.enter(told.append, "there")
+        assert asyncio.get_running_loop() is here
+        told.append("here")
+
+    here.create_task(across())
+    clock.run_until(clock.now + 1)
+
+    assert (["there", "here"], []) == (told, here.failures)
+
+
+def test_no_later_sync_makes_up_for_a_write_that_was_refused() -> None:
+    """What a full disk refused is there after a power cut only if nothing was lost at all."""
+    disk = SimDisk()
+    disk.write([(b"a", b"1")], sync=True)
+    disk.full = True
+    with pytest.raises(StorageFailed):
+        disk.write([(b"b", b"2")], sync=True)
+    disk.full = False
+    disk.write([(b"c", b"3")], sync=True)
+    disk.crash(Random(1))
+
+    assert (b"1", None, b"3") == (disk.get(b"a"), disk.get(b"b"), disk.get(b"c"))
+
+
+def test_a_power_cut_undoes_deletions_that_were_not_synced() -> None:
+    """A row that was deleted and not synced may be back; one that was synced is not."""
+    kept = set()
+    for seed in range(20):
+        disk = SimDisk()
+        disk.write([(b"a", b"1"), (b"b", b"2")], sync=True)
+        disk.write([], deletes=[b"a"], sync=True)
+        disk.write([], deletes=[b"b"], sync=False)
+        disk.crash(Random(seed))
+        assert disk.get(b"a") is None
+        kept.add(disk.get(b"b"))
+
+    assert {None, b"2"} == kept
