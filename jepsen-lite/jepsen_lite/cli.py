@@ -15,16 +15,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.rules import ALL_RULES, Rules
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.db import DbFailed
 from jepsen_lite.doctor import findings
-from jepsen_lite.mutants import hunt, mutants, table
+from jepsen_lite.mutants import hunt, hunt_simulated, mutants, not_simulated, table
 from jepsen_lite.network import NetworkFailed
 from jepsen_lite.report import write
 from jepsen_lite.running import (
@@ -145,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     hunting.add_argument("name", nargs="*", help="M01 …; all without one")
     hunting.add_argument("--seed", type=int, default=1)
     hunting.add_argument("--budget", type=float, default=300, help="seconds a mutant")
+    hunting.add_argument("--sim", action="store_true", help="in simulation, seed by seed")
     hunting.add_argument("--source", type=Path, default=HOME.parent)
     hunting.set_defaults(command=_mutants)
 
@@ -221,7 +222,7 @@ def _sim(given: argparse.Namespace) -> int:
 
 
 def _simulated(given: argparse.Namespace, seeds: Sequence[int]) -> Iterator[Report]:
-    guard = Rules(**dict.fromkeys(given.off, False))
+    guard = replace(ALL_RULES, **dict.fromkeys(given.off, False))
     one = partial(simulate, workload=given.workload, guard=guard)
     if given.jobs > 1 and len(seeds) > 1:
         with ProcessPoolExecutor(min(given.jobs, len(seeds))) as pool:
@@ -282,12 +283,16 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _mutants(given: argparse.Namespace) -> int:
-    reason = why_loopback()
+    reason = "" if given.sim else why_loopback()
     if reason:
         raise ValueError(f"mutants need links that can be cut: {reason}")
     hunts = []
-    for mutant in mutants(given.name):
-        found = hunt(mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget)
+    chosen = mutants(given.name)
+    if given.sim and not given.name:
+        chosen = [mutant for mutant in chosen if not not_simulated(mutant)]
+    for mutant in chosen:
+        by = hunt_simulated if given.sim else hunt
+        found = by(mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget)
         hunts.append(found)
         print(table(hunts).splitlines()[-1], flush=True)
     print(table(hunts))

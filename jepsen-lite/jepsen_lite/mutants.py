@@ -22,11 +22,15 @@ from msgspec import Struct
 
 from jepsen_lite.checker.judging import Exit, Judgement
 from jepsen_lite.running import HOME, Options, enter_in_ledger, new_directory, run
+from jepsen_lite.simulation import PLAYED
 from jepsen_lite.workload import WORKLOADS
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
 _TEST_FAILED = 1  # Of pytest's exit statuses.
+# What simulations leave out: real files, and changes of membership.
+_FILES = ("codeq_cluster/storage/", "codeq_cluster/cluster/snapshots.py")
+_MEMBERS = ("membership", "wipe")
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
@@ -57,7 +61,7 @@ class Hunt(Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: Of runs, until it was noticed or given up; start and judgement included.
-        runs: How many.
+        runs: How many, or how many seeds of a simulation.
         violated: All guarantees the last run found broken.
     """
 
@@ -129,6 +133,51 @@ def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
             if caught or spent_s > budget_s:
                 break
     return Hunt(mutant=mutant, caught=caught, seconds=spent_s, runs=n + 1, violated=violated)
+
+
+def not_simulated(mutant: Mutant) -> str:
+    """Return what a mutant needs to show that simulations leave out; empty when it is all there."""
+    patch = mutant.patch.read_text()
+    needs = [place for place in _FILES if f"+++ b/{place}" in patch]
+    needs += [name for name in mutant.nemeses if name in _MEMBERS]
+    if mutant.workload not in PLAYED:
+        needs.append(mutant.workload)
+    return ", ".join(needs)
+
+
+def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
+    """Simulate a mutant under one seed after another until a seed fails, whatever it finds.
+
+    Raises:
+        ValueError: A simulation leaves out what the patch breaks.
+    """
+    missing = not_simulated(mutant)
+    if missing:
+        raise ValueError(f"{mutant.name} needs {missing}, which no simulation has")
+    begun = time.monotonic()
+    with patched(mutant, source) as copy:
+        command = ["-m", "jepsen_lite", "sim", "--seed", str(seed), "--seeds", "1000", "--first"]
+        try:
+            told = subprocess.run(
+                [sys.executable, *command],
+                # The copy comes first, in the place of the tree.
+                cwd=copy,
+                env=os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{HOME}"},
+                stdout=subprocess.PIPE,
+                check=False,
+                timeout=budget_s,
+            ).stdout
+        except subprocess.TimeoutExpired as late:
+            told = late.stdout or b""
+    seeds = [line for line in told.decode().splitlines() if line.startswith("seed ")]
+    violated = seeds[-1].split(": ", 1)[1].split(";")[0] if seeds else "ok"
+    return Hunt(
+        mutant=mutant,
+        caught=violated != "ok",
+        seconds=time.monotonic() - begun,
+        runs=len(seeds),
+        violated=() if violated == "ok" else tuple(violated.split(", ")),
+    )
 
 
 def table(hunts: Sequence[Hunt]) -> str:

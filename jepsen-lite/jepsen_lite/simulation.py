@@ -121,7 +121,7 @@ def draw_options(random: Random, workload: str = "") -> Options:
         small=random.random() < 0.5,
         kill=sometimes(0.004),
         power=random.choice((0.0, 0.5, 1.0)),
-        away=sometimes(0.002),
+        away=sometimes(0.004),
         pause=sometimes(0.003),
         partition=sometimes(0.004),
         reconnect=sometimes(0.006),
@@ -346,7 +346,7 @@ class _Run:
         self._crash(victims, down_s=random.uniform(0.05, 4.0))
 
     def _send_away(self) -> None:
-        self._crash([self._target()], down_s=self._random.uniform(4.0, 10.0))
+        self._crash([self._target()], down_s=self._random.uniform(5.0, 12.0))
 
     def _crash(self, node_ids: list[str], *, down_s: float) -> None:
         random, brokers = self._random, self._brokers
@@ -551,8 +551,8 @@ def _raft(*, small: bool) -> RaftSettings:
         append_bytes_max=2**16,
         entry_bytes_max=2**15,
         cache_bytes_max=2**12,
-        keep_entries=20,
-        log_entries_max=100,
+        keep_entries=5,
+        log_entries_max=40,
     )
 
 
