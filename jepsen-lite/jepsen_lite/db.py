@@ -56,6 +56,7 @@ class Node:
     """One node: its files, its disk, and its process while it has one.
 
     Attributes:
+        ending: It was told to end, or killed.
         member: It belongs to the cluster, or shall; a spare does not.
         damaged: Its disk was corrupted.
         refused: It found its disk damaged and would not serve; it is left alone from then on.
@@ -68,6 +69,7 @@ class Node:
     pace: Pace
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     paused: bool = False
+    ending: bool = False
     member: bool = True
     damaged: bool = False
     refused: bool = False
@@ -77,6 +79,11 @@ class Node:
     def running(self) -> bool:
         """Whether the process lives, frozen or not."""
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.process is not None and not self.running and not self.ending
 
     @property
     def answering(self) -> bool:
@@ -237,11 +244,12 @@ class Db:
                 start_new_session=True,
             )
         node.starts += 1
-        node.paused = False
+        node.paused = node.ending = False
 
     async def kill(self, name: str) -> bool:
         """Kill a node with SIGKILL; tell whether that is what it died of."""
         process = self._process(name)
+        self.nodes[name].ending = True
         process.kill()
         await asyncio.to_thread(process.wait)
         self.nodes[name].process = None
@@ -258,6 +266,7 @@ class Db:
     async def stop(self, name: str) -> bool:
         """Ask a node to end, and kill it when it does not; tell whether it ended by itself."""
         process = self._process(name)
+        self.nodes[name].ending = True
         process.terminate()
         try:
             await asyncio.to_thread(process.wait, STOP_WITHIN_S)
@@ -442,8 +451,7 @@ class Db:
         """
         for name in self.serving:
             node = self.nodes[name]
-            excused = node.damaged or node.disk.refuses
-            if node.process is not None and not node.running and not excused:
+            if node.gave_up and not (node.damaged or node.disk.refuses):
                 raise DbFailed(f"{name} ended by itself\n{self._tail(name)}")
 
     async def vote(self, wanted: Sequence[str]) -> bool:

@@ -545,7 +545,8 @@ class _DiskNemesis(Nemesis):
             disk = self.db.nodes[name].disk
             disk.fault(DiskFault.NONE)
             struck += disk.struck > self._before[name]
-        await self.back(strike.nodes)
+        # What others have killed is theirs to start.
+        await self.back([name for name in strike.nodes if self.db.nodes[name].gave_up])
         return struck
 
 
