@@ -141,7 +141,7 @@ def not_simulated(mutant: Mutant) -> str:
     needs = [place for place in _FILES if f"+++ b/{place}" in patch]
     needs += [name for name in mutant.nemeses if name in _MEMBERS]
     if mutant.workload not in PLAYED:
-        needs.append(mutant.workload)
+        needs.append(mutant.workload or mutant.test)
     return ", ".join(needs)
 
 
