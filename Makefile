@@ -32,7 +32,7 @@ format: $(VENV)/installed-dev  ## rewrite the code as the formatter likes it
 	$(BIN)/ruff check --fix .
 
 test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seeded faults (SEED=7, SEEDS=100)
 	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)

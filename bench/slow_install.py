@@ -42,13 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--snapshot-bytes-per-s", type=int, default=32 * 2**20)
     parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
+    parser.add_argument(
+        "--third", type=Path, default=None, help="of the third node: a file system of its own"
+    )
     options = parser.parse_args(arguments)
     _own_network()
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
+    third = Path(tempfile.mkdtemp(prefix="bench-", dir=options.third or directory))
+    (directory / "n3").symlink_to(third, target_is_directory=True)
     try:
         machine = describe(directory)
         figures = asyncio.run(_measure(options, directory))
     finally:
+        shutil.rmtree(third, ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)
     command = " ".join(["unshare --net python -m bench.slow_install", *sys.argv[1:]])
     print(json.dumps({"command": command, **figures, "machine": machine}, indent=2))

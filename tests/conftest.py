@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-_HERE = Path(__file__).parent
 # Clusters of real processes whose times nobody looks at: a row of their own.
 _PATIENT = frozenset(
     {
@@ -27,24 +27,33 @@ _PATIENT = frozenset(
 
 
 # The longest rows begin first, so that the short ones fill what is left at the end.
-_LONGEST = ("patient", "acceptance")
+_FIRST = {"patient": 0, "acceptance": 1}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests together, and the acceptance tests in two rows.
+    """Put the longest rows first."""
+    items.sort(key=lambda item: _FIRST.get(_row(item.nodeid), len(_FIRST)))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Let processes take whole rows."""
+    return _Rows(config, log)
+
+
+class _Rows(LoadScopeScheduling):
+    """A file's tests stay together, and the acceptance tests are two rows.
 
     What a file has set up once is not set up again by another process; and clusters of real
     processes whose times are looked at do not run beside one another.
     """
-    groups = {item: _group(item.path) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: groups[item] not in _LONGEST)
-    items.sort(key=lambda item: groups[item] != _LONGEST[0])
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _row(nodeid)
 
 
-def _group(path: Path) -> str:
-    place = path.relative_to(_HERE) if path.is_relative_to(_HERE) else path
-    if place.parts[0] != "acceptance":
-        return str(place)
-    return "patient" if place.parts[1] in _PATIENT else "acceptance"
+def _row(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    place = file.removeprefix("tests/acceptance/")
+    if place == file:
+        return file
+    return "patient" if place.partition("/")[0] in _PATIENT else "acceptance"

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
 ZETA = "acceptance-zeta"
-TASKS = 6000
+TASKS = 3000
 BATCH = 100
 DONE = 20
 CYCLES_PER_S = 20.0
