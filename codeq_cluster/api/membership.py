@@ -5,6 +5,7 @@ Nothing is begun that a shard refuses. What is begun and not finished is finishe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -68,7 +69,7 @@ async def join(call: Call) -> web.Response:
         Address.parse(addr)
     except ConfigInvalid as error:
         raise _INVALID_ADDRESS from error
-    if not http_addr.startswith(("http://", "https://")):
+    if not re.fullmatch(schemas.HTTP_ADDRESS, http_addr):
         raise _INVALID_URL
     change = Expect(id=node_id, link=addr, http=http_addr)
     return await _change(call, change, action="cluster.join", dry_run=body.dry_run or False)

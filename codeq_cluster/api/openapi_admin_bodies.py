@@ -64,9 +64,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             known={
                 "nodeId": _said("Its id.", pattern=_NODE_ID),
                 "addr": _said("Where the other nodes reach it, host:port.", minLength=3),
-                "httpAddr": _said(
-                    "Where callers reach it.", format="uri", pattern="^https?://.+", minLength=1
-                ),
+                "httpAddr": _said("Where callers reach it.", pattern=f"^{schemas.HTTP_ADDRESS}$"),
                 "dryRun": _said("Say what it would do to each shard, and change nothing."),
             },
         ),

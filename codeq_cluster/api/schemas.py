@@ -15,6 +15,11 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.api.errors import ApiError, invalid_body
 
+# Where callers reach a node: a scheme, a name or an address (IPv6 in brackets), a port.
+HTTP_ADDRESS = (
+    r"https?://([A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+)
+
 _INT64_MAX = 2**63 - 1
 
 # Absent and null are the same; a union with None would make the decoder look into the text.

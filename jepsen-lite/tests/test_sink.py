@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from jepsen_lite.db import until
 from jepsen_lite.history import Recorder
 from jepsen_lite.sink import Sink, SinkFault
 
-ADDRESS = "127.77.99.1"
+# Of this process alone: others may run these tests beside it.
+ADDRESS = f"127.77.99.{1 + os.getpid() % 250}"
 BODY = {"taskId": "t", "status": "COMPLETED", "result": {"n": 1}}
 
 

@@ -172,6 +172,7 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
         ("JoinBody", {"nodeId": "n4", "addr": "h:1"}),
         ("JoinBody", {"nodeId": "n/4", "addr": "h:1", "httpAddr": "http://h:1"}),
         ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "h:1"}),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "http://h\x13:1"}),
         ("RemoveBody", {"dryRun": True}),
         ("SubscriptionBody", {"eventTypes": ["c"]}),
         ("SubscriptionBody", {"callbackUrl": "http://a/", "deliveryMode": "some"}),
