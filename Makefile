@@ -6,8 +6,8 @@ SEED ?= 0
 # One seed when it is named, a handful when it is not.
 SEEDS ?= $(if $(filter file,$(origin SEED)),10,1)
 ARGS ?=
-# As many as the smallest machine has cores; clusters of processes run in one row (tests/conftest.py).
-WORKERS ?= 2
+# One more than the smallest machine has cores: clusters of processes wait half of the time.
+WORKERS ?= 3
 # Pinned like everything else, so that a build tool's release changes nothing by itself.
 SETUPTOOLS := setuptools==80.9.0
 
@@ -32,7 +32,7 @@ format: $(VENV)/installed-dev  ## rewrite the code as the formatter likes it
 	$(BIN)/ruff check --fix .
 
 test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
-	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seeded faults (SEED=7, SEEDS=100)
 	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)

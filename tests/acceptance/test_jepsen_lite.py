@@ -16,7 +16,7 @@ from jepsen_lite.workload import WORKLOADS
 FAULTS = ("kill", "power", "pause", "partition")
 SECONDS = 60.0
 # This machine runs other tests beside it; what is judged has bounds in seconds.
-CALM_P99_MS = 1500
+CALM_P99_MS = 3000
 
 
 @pytest.mark.timeout(420)

@@ -49,5 +49,5 @@ async def test_killed_leaders_cost_no_request_and_no_task(
     assert verdict.clean, str(verdict)
     assert drained
     # Part of a busy machine's two cores may be somebody else's, but a load it must be.
-    assert load.shed <= 0.7 * load.planned
+    assert load.shed <= 0.9 * load.planned
     await cluster.wait_converged()
