@@ -1,4 +1,4 @@
-"""All tests: those that take longest begin first, so that short ones fill what is left at the end."""
+"""All tests: the longest begin first, so that short ones fill what is left at the end."""
 
 from __future__ import annotations
 
