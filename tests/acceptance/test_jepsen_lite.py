@@ -14,7 +14,7 @@ from jepsen_lite.running import Options, run, why_loopback
 from jepsen_lite.workload import WORKLOADS
 
 FAULTS = ("kill", "power", "pause", "partition")
-SECONDS = 60.0
+SECONDS = 45.0
 # This machine runs other tests beside it; what is judged has bounds in seconds.
 CALM_P99_MS = 3000
 

@@ -10,7 +10,7 @@ from codeq_cluster.raft.rules import Rules
 from codeq_cluster.testing.simulator import simulate
 
 # About a second each; CODEQ_SIMULATION_SEEDS=2000 makes a night of it.
-_SEEDS = int(os.environ.get("CODEQ_SIMULATION_SEEDS", "12"))
+_SEEDS = int(os.environ.get("CODEQ_SIMULATION_SEEDS", "10"))
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
