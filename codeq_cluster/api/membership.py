@@ -17,8 +17,7 @@ from codeq_cluster.api.rendering import encode
 from codeq_cluster.cluster.joining import Dismiss, Expect
 from codeq_cluster.cluster.members import Effect
 from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
-from codeq_cluster.errors import CodeqError, ConfigInvalid, OutcomeUnknown
-from codeq_cluster.wire.addresses import Address
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 _INVALID = invalid_body()
 _INVALID_NODE = bad_request(
@@ -65,10 +64,8 @@ async def join(call: Call) -> web.Response:
     body = schemas.JOIN.decode(call.text, error=_INVALID.text)
     node_id = _node_id(body.node_id)
     addr, http_addr = body.addr or "", body.http_addr or ""
-    try:
-        Address.parse(addr)
-    except ConfigInvalid as error:
-        raise _INVALID_ADDRESS from error
+    if not re.fullmatch(schemas.LINK_ADDRESS, addr):
+        raise _INVALID_ADDRESS
     if not re.fullmatch(schemas.HTTP_ADDRESS, http_addr):
         raise _INVALID_URL
     change = Expect(id=node_id, link=addr, http=http_addr)

@@ -63,7 +63,10 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             required=("nodeId", "addr", "httpAddr"),
             known={
                 "nodeId": _said("Its id.", pattern=_NODE_ID),
-                "addr": _said("Where the other nodes reach it, host:port.", minLength=3),
+                "addr": _said(
+                    "Where the other nodes reach it, host:port.",
+                    pattern=f"^{schemas.LINK_ADDRESS}$",
+                ),
                 "httpAddr": _said("Where callers reach it.", pattern=f"^{schemas.HTTP_ADDRESS}$"),
                 "dryRun": _said("Say what it would do to each shard, and change nothing."),
             },

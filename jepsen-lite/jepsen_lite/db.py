@@ -47,6 +47,15 @@ TOKENS = Tokens(
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
 
 
+def soon_forgotten(**raft: object) -> Mapping[str, object]:
+    """Return settings of nodes whose logs forget so soon that one which was away needs a snapshot.
+
+    Args:
+        raft: What else is set of `raft`.
+    """
+    return {"raft": {"logEntriesMax": 1000, "logBytesMax": 2**20, "keepEntries": 1, **raft}}
+
+
 class DbFailed(RuntimeError):
     """The cluster did not get where it must; the text says where and shows the nodes' logs."""
 

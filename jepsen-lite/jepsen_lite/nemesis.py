@@ -14,7 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from jepsen_lite.damage import Damage, damage
-from jepsen_lite.db import START_WITHIN_S, Db, Node, until
+from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten, until
 from jepsen_lite.disk import DiskFault
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
@@ -28,9 +28,6 @@ AWAY_S = 22.0
 # Times the entries that a log keeps at most.
 FORGOTTEN = 1.2
 SLOW_SYNC_MS = 250
-SOON_FORGOTTEN: Mapping[str, object] = {
-    "raft": {"logEntriesMax": 1000, "logBytesMax": 2**20, "keepEntries": 1}
-}
 FETCHING = '"fetching a snapshot"'
 INSTALLED = '"snapshot installed"'
 
@@ -215,7 +212,7 @@ class Away(Nemesis):
     name = "away"
     target = "process"
     needs_load = True
-    settings: ClassVar[Mapping[str, object]] = SOON_FORGOTTEN
+    settings: ClassVar[Mapping[str, object]] = soon_forgotten()
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)

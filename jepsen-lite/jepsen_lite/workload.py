@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, Process, content_of
-from jepsen_lite.db import WORKERS_MAX
+from jepsen_lite.db import WORKERS_MAX, soon_forgotten
 from jepsen_lite.history import Args, F, Out, Type
 from jepsen_lite.operations import TERMINAL
 
@@ -204,14 +204,7 @@ WORKLOADS: dict[str, Mix] = {
         repeated=0.2,
         pads=(0, 400, 3000),
         shards=1,
-        settings={
-            "raft": {
-                "logEntriesMax": 1000,
-                "logBytesMax": 2**20,
-                "keepEntries": 1,
-                "snapshotBytesPerSecond": 2**17,
-            }
-        },
+        settings=soon_forgotten(snapshotBytesPerSecond=2**17),
     ),
     "membership": Mix(
         says="unique payloads in and out, while nodes come, go and are replaced",
@@ -233,14 +226,7 @@ WORKLOADS: dict[str, Mix] = {
         # 48 MB at 8 MiB a second: six seconds, where an election is due after one to two.
         ballast=1500,
         fetch_ms=4000,
-        settings={
-            "raft": {
-                "logEntriesMax": 1000,
-                "logBytesMax": 2**20,
-                "keepEntries": 1,
-                "snapshotBytesPerSecond": 2**23,
-            }
-        },
+        settings=soon_forgotten(snapshotBytesPerSecond=2**23),
         nemeses=("away", "packets"),
     ),
     "recovery": Mix(

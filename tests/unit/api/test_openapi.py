@@ -171,6 +171,10 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
         ("TransferBody", {"shard": 99}),
         ("JoinBody", {"nodeId": "n4", "addr": "h:1"}),
         ("JoinBody", {"nodeId": "n/4", "addr": "h:1", "httpAddr": "http://h:1"}),
+        *(
+            ("JoinBody", {"nodeId": "n4", "addr": addr, "httpAddr": "http://h:1"})
+            for addr in ("h", "h:0", "h:65536", ":1", "a b:1", "::1:1", "h:1:")
+        ),
         ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "h:1"}),
         ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "http://h\x13:1"}),
         ("RemoveBody", {"dryRun": True}),

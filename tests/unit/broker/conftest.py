@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 
@@ -22,6 +23,8 @@ from tests.unit.no_peers import NoPeers
 
 START_MS = 1_700_000_000_000
 GRACE_MS = 2_000
+
+F = TypeVar("F", bound=Forwarder)
 
 
 class TestClock:
@@ -111,11 +114,16 @@ def make_shard(
     return Shard(store, clock, seen, engine, log)
 
 
-def shards_of(shard: Shard, *, calls: Calls | None = None) -> Forwarder:
-    """Return the shards of a node that has this one alone, and peers only for calls."""
-    return Forwarder(
+def shards_of(
+    *shards: Shard,
+    calls: Calls | None = None,
+    is_out: Callable[[int], bool] = lambda _shard: False,
+    kind: type[F] = Forwarder,
+) -> F:
+    """Return the shards of a node that has these, and peers only for calls."""
+    return kind(
         node_id="n1",
-        engines=[shard.engine],
+        engines=[shard.engine for shard in shards],
         calls=calls or NoPeers(),
         snapshot=Snapshot,
         head=Head,
@@ -123,6 +131,7 @@ def shards_of(shard: Shard, *, calls: Calls | None = None) -> Forwarder:
         question=Question,
         answer=Answer,
         took=lambda method, seconds: None,
+        is_out=is_out,
     )
 
 

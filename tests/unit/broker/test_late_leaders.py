@@ -8,17 +8,15 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.ports import Depth, Head, LocalShard, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.ports import LocalShard
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import PauseQueue, ResumeQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.testing.memory_store import MemoryShard
-from tests.unit.no_peers import NoPeers
 
-from .conftest import Shard, TestClock, create, make_shard
+from .conftest import Shard, TestClock, create, make_shard, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,17 +33,7 @@ class _Apart(Forwarder):
 
 def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
     """Begin to claim on the replica's node, where nothing will happen any more."""
-    shards = _Apart(
-        node_id="n1",
-        engines=[leader.engine],
-        calls=NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-    )
+    shards = shards_of(leader, kind=_Apart)
     shards.replica = replica
     background = Background()
     uploads = Uploads(shards, None, background, base="")

@@ -8,18 +8,14 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import NotLeader, OutcomeUnknown
 from codeq_cluster.testing.memory_store import MemoryShard
-from tests.unit.no_peers import NoPeers
 
-from .conftest import Shard, TestClock, claim, create, make_shard
+from .conftest import Shard, TestClock, claim, create, make_shard, shards_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -79,19 +75,7 @@ async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
         task_id = next(f"t{n}" for n in range(9) if shard_of(f"t{n}", 2) == number)
         await shard.engine.operate([create(task_id)])
         clock.pass_ms(1)
-    out = {0}
-    forwarder = Forwarder(
-        node_id="n1",
-        engines=[shard.engine for shard in shards],
-        calls=NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
-        took=lambda method, seconds: None,
-        is_out=out.__contains__,
-    )
+    forwarder = shards_of(*shards, is_out={0}.__contains__)
     background = Background()
     consumer = Consumer(
         forwarder,
