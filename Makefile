@@ -10,6 +10,8 @@ ARGS ?=
 WORKERS ?= 3
 # Pinned like everything else, so that a build tool's release changes nothing by itself.
 SETUPTOOLS := setuptools==80.9.0
+# A node is a process, and tests start hundreds: half of each start would go into compiling again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -104,6 +104,11 @@ class Load:
             task.cancel()
         await self._resources.__aexit__(kind, error, trace)
 
+    @property
+    def begun(self) -> int:
+        """Creates that were planned and not shed."""
+        return self.planned - self.shed
+
     def avoid(self, node: str) -> None:
         """Ask this node no more; calls to it that are under way are excused.
 

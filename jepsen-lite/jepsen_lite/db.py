@@ -352,7 +352,7 @@ class Db:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(self._source), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": str(self._source)},
             cwd=self._source,
         )
         try:
@@ -556,7 +556,6 @@ class Db:
             **node.disk.environment,
             "LD_PRELOAD": ":".join(libraries),
             "PYTHONPATH": str(self._source),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
     def _configure(self, node: Node) -> None:

@@ -214,8 +214,7 @@ class Membership(Nemesis):
         for name in comers:
             db.admit(name)
             db.start(name)
-            words = ["join", name, "--addr", db.link(name), "--http", db.urls[name], "--wait", "0"]
-            await db.command("cluster", *words, among=others, within_s=CHANGES_WITHIN_S)
+            await until(self._let_in(name, others), within_s=CHANGES_WITHIN_S)
         await until(self._answer(comers), within_s=CHANGES_WITHIN_S)
         # For them to say who they are, and for that to be agreed on.
         await asyncio.sleep(LET_IN_S)
@@ -234,6 +233,17 @@ class Membership(Nemesis):
         if await until(_AllVote(db), within_s=CHANGES_WITHIN_S):
             self._operator.open = None
         return len(change.nodes) if seen else 0
+
+    def _let_in(self, name: str, asked: Sequence[str]) -> Callable[[], Awaitable[bool]]:
+        """Return a way to ask for it, which may be refused while something else is under way."""
+        db = self.db
+        words = ["join", name, "--addr", db.link(name), "--http", db.urls[name], "--wait", "0"]
+
+        async def let_in() -> bool:
+            done, _ = await db.command("cluster", *words, among=asked, within_s=CHANGES_WITHIN_S)
+            return done
+
+        return let_in
 
     def _answer(self, names: list[str]) -> Callable[[], Awaitable[bool]]:
         async def answer() -> bool:

@@ -14,6 +14,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KILLS = 6
 CYCLES_PER_S = 200.0
+# However busy the machine is, a load it must be.
+CREATES_MIN = 500
 # Functional bounds; how fast the repair is belongs to the benchmark.
 REPAIRED_WITHIN_S = 10.0
 DRAINED_WITHIN_S = 30.0
@@ -48,6 +50,5 @@ async def test_killed_leaders_cost_no_request_and_no_task(
 
     assert verdict.clean, str(verdict)
     assert drained
-    # Part of a busy machine's two cores may be somebody else's, but a load it must be.
-    assert load.shed <= 0.9 * load.planned
+    assert load.begun >= CREATES_MIN
     await cluster.wait_converged()

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # A pace that leaves the machine room for a node that starts; bench/rolling_restart.py is faster.
 CYCLES_PER_S = 50.0
+# However busy the machine is, a load it must be.
+CREATES_MIN = 300
 DRAINED_WITHIN_S = 30.0
+LED_WITHIN_S = 20.0
 SPREAD_WITHIN_S = 60.0
 # The only way a node turns a client away: nobody listens, so nothing was sent.
 REFUSED = "ClientConnectorError("
@@ -36,16 +39,12 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
     ) as load:
         for node in cluster.nodes:
             assert await cluster.stop(node) == 0
-            others = [name for name in cluster.nodes if name != node]
-            status = await cluster.status(others[0])
             handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships handed over")
-            cluster.start(node)
-            await cluster.wait_ready([node])
-
             # Before it ended, so nobody had to find out that it is gone.
             assert handed["kept"] == 0
-            assert status is not None
-            assert {group.leader for group in status.values()} <= set(others)
+            await _led_without(cluster, node)
+            cluster.start(node)
+            await cluster.wait_ready([node])
         await _evenly_led(cluster)
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
@@ -58,7 +57,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
     assert not failed
     assert drained
     assert replace(verdict, failed=()).clean, str(verdict)
-    assert load.shed <= 0.7 * load.planned
+    assert load.begun >= CREATES_MIN
 
 
 async def _evenly_led(cluster: LocalCluster) -> None:
@@ -74,6 +73,17 @@ async def _evenly_led(cluster: LocalCluster) -> None:
         )
 
     await until(led, within_s=SPREAD_WITHIN_S, what="leaders evenly spread")
+
+
+async def _led_without(cluster: LocalCluster, gone: str) -> None:
+    """Wait until another node says that every shard is led, and not by the one that is gone."""
+    asked = next(name for name in cluster.nodes if name != gone)
+
+    async def led() -> bool:
+        status = await cluster.status(asked)
+        return status is not None and not {group.leader for group in status.values()} & {None, gone}
+
+    await until(led, within_s=LED_WITHIN_S, what=f"leaders other than {gone}")
 
 
 def _last(text: str, event: str) -> dict[str, object]:

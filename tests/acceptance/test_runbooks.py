@@ -21,6 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # A pace that leaves the machine room for a node that starts.
 CYCLES_PER_S = 50.0
+# However busy the machine is, a load it must be.
+CREATES_MIN = 300
 DRAINED_WITHIN_S = 30.0
 
 
@@ -202,8 +204,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
     assert verdict.clean, str(verdict)
     assert not failed
     assert drained
-    # Part of a busy machine's two cores may be somebody else's, but a load it must be.
-    assert load.shed <= 0.7 * load.planned
+    assert load.begun >= CREATES_MIN
 
 
 async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
