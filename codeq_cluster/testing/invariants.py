@@ -1,7 +1,8 @@
 """Invariants: what is never true of a shard's replicas, looked at from inside while they run.
 
-`ShardWatch` hears of every message and every applied entry, and looks at all replicas of one shard
-whenever it is told to. What it finds it raises under the invariant's name.
+A watch hears of every message and every applied entry, and looks at all replicas of one shard
+whenever it is told to. What it finds it raises under the invariant's name. `ReplicaWatch` knows
+logs, `ShardWatch` what the broker writes into them besides.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.core.task import State, Task
+from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
@@ -39,8 +41,12 @@ class Invariant(Enum):
     W10 = "once nothing is wrong, all come together and answer"
 
 
-class InvariantBroken(AssertionError):
-    """Something was seen that must never be."""
+class InvariantViolated(AssertionError):
+    """The cluster did what it must never do; the text says what."""
+
+
+class InvariantBroken(InvariantViolated):
+    """One of those was seen not to hold."""
 
     def __init__(self, invariant: Invariant, text: str) -> None:
         super().__init__(f"{invariant.name} ({invariant.value}): {text}")
@@ -62,7 +68,7 @@ class _Promises:
 
 @dataclass(slots=True)
 class _Seen:
-    """Where one life of a replica was at the last look.
+    """How far a replica was at the last look since it read its disk anew.
 
     Attributes:
         commit: Its commit index, and the term of the entry there.
@@ -72,15 +78,13 @@ class _Seen:
     applied: int = 0
 
 
-class ShardWatch:
+class ReplicaWatch:
     """Watches all replicas of one shard, over all their lives."""
 
     def __init__(self, shard: int) -> None:
         self._shard = shard
         self._leaders: dict[int, str] = {}
         self._entries: dict[int, tuple[int, bytes]] = {}
-        self._digests: dict[int, bytes] = {}
-        self._tasks: dict[str, Task] = {}
         self._promises: dict[str, _Promises] = {}
         self._seen: dict[str, _Seen] = {}
         self._compared: dict[tuple[str, str], tuple[int, int]] = {}
@@ -109,26 +113,20 @@ class ShardWatch:
                 )
 
     def applied(self, node: str, index: int, term: int, payload: bytes | None) -> None:
-        """Hear of an entry before it is applied: W2, and W9 where it is the first time."""
+        """Hear of an entry before it is applied: W2."""
         entry = (term, blake2b(payload or b"", digest_size=16).digest())
-        known = self._entries.get(index)
-        if known is None:
-            self._entries[index] = entry
-            if payload is not None:
-                self._decided(term, payload)
-        elif known != entry:
+        if self._entries.setdefault(index, entry) != entry:
             raise self._broken(
                 Invariant.W2, f"{node} applies another entry {index} than was applied elsewhere"
             )
 
-    def stands(self, node: str, index: int, digest: bytes) -> None:
-        """Hear which state a replica has at an index: W8."""
-        if self._digests.setdefault(index, digest) != digest:
-            raise self._broken(Invariant.W8, f"{node} has a state of its own at entry {index}")
-
     def began(self, node: str, group: RaftGroup) -> None:
         """Look at a replica that has read its disk anew: W4."""
         self._seen[node] = _Seen()
+        self.holds(node, group)
+
+    def holds(self, node: str, group: RaftGroup) -> None:
+        """Look whether a replica still has what it promised: W4."""
         index, term = self._of(node).entry
         log = _log(group)
         found = log.term_at(index)
@@ -149,6 +147,10 @@ class ShardWatch:
     def took_over(self, node: str, index: int, term: int) -> None:
         """Hear that a replica's log ends with a snapshot's entry: what it held is no promise."""
         self._of(node).entry = (index, term)
+
+    def replaced(self, node: str) -> None:
+        """Hear that a node has another, empty disk: nothing it promised binds it any more."""
+        self._promises.pop(node, None)
 
     # What is there.
 
@@ -183,6 +185,12 @@ class ShardWatch:
             )
         if commit > index:
             seen.commit = (commit, log.term_at(commit) or 0)
+        applied = group.status().applied_index
+        if applied < seen.applied:
+            raise self._broken(
+                Invariant.W3, f"{node}'s state is at entry {applied} after {seen.applied}"
+            )
+        seen.applied = applied
 
     def _compare(self, leader: str, group: RaftGroup, running: Mapping[str, RaftGroup]) -> None:
         engine, mine = _engine(group), _log(group)
@@ -190,6 +198,8 @@ class ShardWatch:
             theirs = _log(other)
             if peer == leader or _engine(other).term() != engine.term():
                 continue
+            if not _electorate(group).knows(peer, _incarnation(other)):
+                continue  # What it believes is true of a disk that is gone.
             match = engine.match_index(peer)
             known = match >= max(mine.first, theirs.first, 1)  # Else one of them forgot it.
             if match > theirs.flushed_last or (
@@ -216,6 +226,33 @@ class ShardWatch:
                     Invariant.W6, f"{one} and {other} differ at {index} and agree after it"
                 )
             same = same or equal
+
+    def _of(self, node: str) -> _Promises:
+        return self._promises.setdefault(node, _Promises())
+
+    def _broken(self, invariant: Invariant, text: str) -> InvariantBroken:
+        return InvariantBroken(invariant, f"shard {self._shard}: {text}")
+
+
+class ShardWatch(ReplicaWatch):
+    """Watches all replicas of one shard of the broker: their states too, and what is decided."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(shard)
+        self._digests: dict[int, bytes] = {}
+        self._tasks: dict[str, Task] = {}
+
+    def applied(self, node: str, index: int, term: int, payload: bytes | None) -> None:
+        """Hear of an entry before it is applied: W2, and W9 where it is the first time."""
+        is_new = index not in self._entries
+        super().applied(node, index, term, payload)
+        if is_new and payload is not None:
+            self._decided(term, payload)
+
+    def stands(self, node: str, index: int, digest: bytes) -> None:
+        """Hear which state a replica has at an index: W8."""
+        if self._digests.setdefault(index, digest) != digest:
+            raise self._broken(Invariant.W8, f"{node} has a state of its own at entry {index}")
 
     def compare_rows(self, states: Mapping[str, tuple[int, list[tuple[bytes, bytes]]]]) -> None:
         """Compare (applied index, rows in order) of replicas that are equally far, row by row.
@@ -270,12 +307,6 @@ class ShardWatch:
             return
         raise self._broken(Invariant.W9, f"task {after.id}: {text}")
 
-    def _of(self, node: str) -> _Promises:
-        return self._promises.setdefault(node, _Promises())
-
-    def _broken(self, invariant: Invariant, text: str) -> InvariantBroken:
-        return InvariantBroken(invariant, f"shard {self._shard}: {text}")
-
 
 def _least(before: Task, after: Task) -> int:
     """Return how many attempts a task has at least: fewer only when revived, or had by nobody."""
@@ -291,3 +322,11 @@ def _log(group: RaftGroup) -> Journal:
 
 def _engine(group: RaftGroup) -> SafeSyncObj:
     return group._engine  # noqa: SLF001 - likewise
+
+
+def _electorate(group: RaftGroup) -> Electorate:
+    return group._electorate  # noqa: SLF001 - likewise
+
+
+def _incarnation(group: RaftGroup) -> int:
+    return group._incarnation  # noqa: SLF001 - likewise

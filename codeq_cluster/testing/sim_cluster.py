@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -15,16 +15,13 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import FIRST_INDEX, Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.invariants import InvariantViolated, ReplicaWatch
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
 from codeq_cluster.testing.sim_disk import SimDisk, SimFlusher
 from codeq_cluster.testing.sim_machine import SimMachine, SimSource
 from codeq_cluster.testing.sim_network import SimNetwork
 
 SHARD = 0
-
-
-class InvariantViolated(AssertionError):
-    """The cluster did what it must never do; the text says what."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,23 +38,8 @@ class SimNode:
     source: SimSource
     timers: SimTimers
     flusher: SimFlusher
-    commit: int = 0
-    applied: int = 0
     fatal: BaseException | None = None
     reseeding: bool = False
-
-
-@dataclass(slots=True)
-class _Promises:
-    """What one node has told its peers, over all its lives.
-
-    Attributes:
-        entry: (index, term) of the last entry it said it holds.
-        votes: Term -> who was told to have its vote.
-    """
-
-    entry: tuple[int, int] = (0, 0)
-    votes: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +116,8 @@ class SimCluster:
         self.expect_fatal = False
         self.levels: dict[str, int] = {}
         self._opened = dict.fromkeys(self.ids, 0)
-        self._leaders: dict[int, str] = {}
         self._indexes: dict[bytes, int] = {}
-        self._promises = {node_id: _Promises() for node_id in self.ids}
+        self._watch = ReplicaWatch(SHARD)
 
     # Life and death.
 
@@ -184,7 +165,7 @@ class SimCluster:
         )
         group.start()
         self.nodes[node_id] = node
-        self._check_promises(node_id)
+        self._watch.began(node_id, group)
         self.network.receivers[node_id] = partial(self._receive, node)
         for peer in self.ids:
             if peer in self.nodes and peer != node_id:
@@ -228,6 +209,8 @@ class SimCluster:
     def _fatal(self, node_id: str, error: BaseException) -> None:
         self.nodes[node_id].fatal = error
         self.network.receivers.pop(node_id, None)
+        if isinstance(error, InvariantViolated):
+            raise error
         if not self.expect_fatal:
             raise InvariantViolated(f"{node_id} stopped itself: {error}") from error
 
@@ -245,8 +228,7 @@ class SimCluster:
         node.machine.load()
         node.group.resume()
         # As after a start: what was known to be committed is learnt again.
-        node.commit = node.applied = 0
-        self._check_promises(node.id)
+        self._watch.began(node.id, node.group)
         self.check()
 
     # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
@@ -304,7 +286,7 @@ class SimCluster:
         self.disks[node.id].exchange([*taken.rows, *puts])
         if not held:
             # What it held beyond the snapshot was another history's, so nobody counts on it.
-            self._promises[node.id].entry = (taken.index, taken.term)
+            self._watch.took_over(node.id, taken.index, taken.term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
@@ -314,9 +296,9 @@ class SimCluster:
         if reseeded:
             self.reseeded += 1
             # As after a start, from a state that may be older than the one that was wrong.
-            node.commit = node.applied = 0
+            self._watch.began(node.id, node.group)
         self._check_state(node)
-        self._check_promises(node.id)
+        self._watch.holds(node.id, node.group)
         self.check()
 
     # Time.
@@ -392,7 +374,7 @@ class SimCluster:
     def replace_disk(self, node_id: str) -> None:
         """Give a node that is down an empty disk: nothing it promised binds it any more."""
         self.disks[node_id] = SimDisk()
-        self._promises[node_id] = _Promises()
+        self._watch.replaced(node_id)
         self._data[node_id] = max(self._data.values()) + 1
 
     # Members.
@@ -401,7 +383,6 @@ class SimCluster:
         """Make a node that nobody has let in yet, with an empty disk; it is down."""
         self.ids = (*self.ids, node_id)
         self.disks[node_id] = SimDisk()
-        self._promises[node_id] = _Promises()
         self._opened[node_id] = 0
         self._data[node_id] = max(self._data.values()) + 1
 
@@ -486,37 +467,14 @@ class SimCluster:
     def _watch_apply(
         self, node_id: str, source: SimSource, index: int, term: int, payload: bytes | None
     ) -> None:
-        known = self.history.setdefault(index, (term, payload))
-        if known != (term, payload):
-            raise InvariantViolated(
-                f"{node_id} applied {(term, payload)} as entry {index}, another node {known}"
-            )
+        self._watch.applied(node_id, index, term, payload)
+        self.history.setdefault(index, (term, payload))
         if payload is not None and self._indexes.setdefault(payload, index) != index:
             raise InvariantViolated(f"{payload!r} is entry {self._indexes[payload]} and {index}")
         source.applied(index, term, payload)
 
     def _watch_message(self, sender: str, receiver: str, message: Mapping[str, object]) -> None:
-        promises = self._promises[sender]
-        if message["t"] == 2 and message["ok"]:
-            index = int(str(message["n"])) - 1
-            promises.entry = (index, self._log(sender).term_at(index) or 0)
-        elif message["t"] == 4:
-            term = int(str(message["e"]))
-            if promises.votes.setdefault(term, receiver) != receiver:
-                raise InvariantViolated(f"{sender} voted twice in term {term}")
-
-    def _check_promises(self, node_id: str) -> None:
-        """Check that a node holds what it said it holds, or a newer term's entry there."""
-        index, term = self._promises[node_id].entry
-        log = self._log(node_id)
-        found = log.term_at(index)
-        # A log that ends before it has a newer leader's entry where the dropped ones began.
-        held = log.last_term if found is None else found
-        if index >= log.first and (held < term or (found is None and held == term)):
-            raise InvariantViolated(
-                f"{node_id} said it holds entry {index} of term {term}, after a restart it has "
-                f"{'nothing' if found is None else f'term {found}'} there"
-            )
+        self._watch.sent(sender, receiver, message, self.nodes[sender].group)
 
     def _check_state(self, node: SimNode) -> None:
         """Check that what a node has installed is what the entries up to there make."""
@@ -527,46 +485,9 @@ class SimCluster:
             raise InvariantViolated(f"{node.id} installed a state that is no entry {upto}'s")
 
     def check(self) -> None:
-        """Look at every node.
-
-        Raises:
-            InvariantViolated: Two leaders in a term, a commit index or a state that went back, a
-                match index that lies.
-        """
-        for node in self.nodes.values():
-            if node.fatal is not None:
-                continue
-            status = node.group.status()
-            if status.commit_index < node.commit:
-                raise InvariantViolated(f"{node.id}'s commit index went back from {node.commit}")
-            if node.machine.applied_index < node.applied:
-                raise InvariantViolated(f"{node.id}'s state went back from entry {node.applied}")
-            node.commit = status.commit_index
-            node.applied = node.machine.applied_index
-            if not status.is_leader:
-                continue
-            if self._leaders.setdefault(status.term, node.id) != node.id:
-                raise InvariantViolated(
-                    f"{node.id} and {self._leaders[status.term]} lead term {status.term}"
-                )
-            for peer in status.peers:
-                self._check_match(node, status.term, peer.id, peer.match_index)
-
-    def _check_match(self, leader: SimNode, term: int, peer: str, match: int) -> None:
-        follower = self.nodes.get(peer)
-        if follower is None or follower.fatal is not None or match == 0:
-            return
-        if follower.group.status().term != term:
-            return
-        member = leader.group.membership.of(peer)
-        if member is None or member.data != self._data[peer]:
-            return  # What it believes is true of the disk that is gone.
-        mine, theirs = self._log(leader.id), self._log(peer)
-        known = min(match - mine.first, match - theirs.first) >= 0  # Else one of them forgot it.
-        if match > theirs.flushed_last or (known and mine.term_at(match) != theirs.term_at(match)):
-            raise InvariantViolated(
-                f"{leader.id} believes {peer} holds entry {match}, which it does not"
-            )
+        """Look at every node; raises InvariantBroken."""
+        running = {node.id: node.group for node in self.nodes.values() if node.fatal is None}
+        self._watch.look(running)
 
     def check_converged(self) -> None:
         """Compare all nodes once nothing is wrong any more.

@@ -23,7 +23,8 @@ from random import Random
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import InvariantViolated, SimCluster
+from codeq_cluster.testing.invariants import InvariantViolated
+from codeq_cluster.testing.sim_cluster import SimCluster
 from codeq_cluster.testing.sim_network import NetworkFaults
 
 _STEP_S = 0.02
