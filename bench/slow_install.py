@@ -5,7 +5,8 @@
 Three real nodes. Two hold the state and serve creates at a steady rate; the third comes with an
 empty disk and has to take a snapshot of every shard. Its link is slow in both directions: the
 kernel shapes what passes through the proxies between it and the others, in a network namespace that
-has nothing else in it.
+has nothing else in it. With --apart and --third it takes neither processor nor disk from those who
+serve, as on a machine of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--third", type=Path, default=None, help="of the third node: a file system of its own"
     )
+    parser.add_argument(
+        "--apart", action="store_true", help="the third node and its link have a core of their own"
+    )
     options = parser.parse_args(arguments)
     _own_network()
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
@@ -65,7 +70,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     cluster = LocalCluster(
         directory,
         shards=options.shards,
-        cuttable=True,
+        cuttable=["n3"],
         settings={"raft": {"snapshotBytesPerSecond": options.snapshot_bytes_per_s}},
         absent=["n3"],
     )
@@ -74,6 +79,9 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     fill(first, second, third, shards=options.shards, tasks=tasks, payload_bytes=_PAYLOAD_BYTES)
     size = data_bytes(first)
     _say(f"filled, {size / 2**30:.2f} GiB a node")
+    *others, last = sorted(os.sched_getaffinity(0))
+    if options.apart:
+        os.sched_setaffinity(0, others)
     async with cluster:
         _slow_down(cluster, third.id, mbit=options.mbit)
         load = Steady(
@@ -87,6 +95,9 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
         )
         async with running(load) as generator:
             await asyncio.sleep(options.quiet)
+            if options.apart:
+                # This thread drives the proxies; what it starts from now on runs where it does.
+                os.sched_setaffinity(0, [last])
             begun_s = time.monotonic()
             cluster.start(third.id)
             await cluster.wait_ready([third.id], within_s=_READY_WITHIN_S)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -213,9 +213,9 @@ class LocalCluster:
         directory: Data, configuration and logs, one directory a node; kept afterwards.
         nodes: How many.
         shards: Raft groups.
-        cuttable: Route every directed link through a proxy of this process, so that `cut` works.
-            Without it nodes dial each other directly, and a killed node refuses connections at
-            once, as on one machine without proxies.
+        cuttable: Route every directed link, or those of the nodes named, through a proxy of this
+            process, so that `cut` works. Else nodes dial each other directly, and a killed node
+            refuses connections at once, as on one machine without proxies.
         settings: Added to every configuration file: what a section lacks, or in place of a key.
         authority: Signs a certificate a node, for https and for the link; None leaves both plain.
         names: Ids of the nodes; None for n1, n2 and so on.
@@ -229,7 +229,7 @@ class LocalCluster:
         *,
         nodes: int = 3,
         shards: int = 4,
-        cuttable: bool = False,
+        cuttable: bool | Collection[str] = False,
         settings: Mapping[str, object] | None = None,
         authority: Authority | None = None,
         names: Sequence[str] | None = None,
@@ -239,7 +239,6 @@ class LocalCluster:
         self.shards = shards
         self.authority = authority
         self._settings = dict(settings or {})
-        self._cuttable = cuttable
         self._ready_within_s = ready_within_s
         self._absent = tuple(absent)
         ports = free_ports(2 * nodes)
@@ -253,6 +252,7 @@ class LocalCluster:
                 directory=directory / node_id,
                 secure=authority is not None,
             )
+        self._cuttable = frozenset(self.nodes if cuttable is True else cuttable or ())
         self._proxies = LinkProxies({n.id: n.link_port for n in self.nodes.values()})
         self._http: aiohttp.ClientSession | None = None
 
@@ -380,7 +380,7 @@ class LocalCluster:
             hears: Leave the direction towards the node open.
             speaks: Leave the direction from the node open.
         """
-        assert self._cuttable, "only a cluster made with cuttable=True can be cut"
+        assert node_id in self._cuttable, "only what was made cuttable can be cut off"
         for peer in self.nodes:
             if peer == node_id:
                 continue
@@ -594,9 +594,9 @@ class LocalCluster:
         node.config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def _link_port(self, source: NodeProcess, target: NodeProcess) -> int:
-        if source is target or not self._cuttable:
-            return target.link_port
-        return self._proxies.port(source.id, target.id)
+        if source is not target and self._cuttable & {source.id, target.id}:
+            return self._proxies.port(source.id, target.id)
+        return target.link_port
 
 
 def _path_of(release: Path | None) -> dict[str, str]:
