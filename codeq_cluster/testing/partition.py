@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,6 +16,9 @@ class LinkProxies:
     A blocked direction holds bytes instead of dropping them, as a network does whose lost packets
     TCP sends again: they arrive late when the direction is unblocked, and connections stay open
     meanwhile. The proxy of a node that is not there closes the dialler's connection.
+
+    Attributes:
+        dialled: Connections so far, by pair.
     """
 
     def __init__(self, link_ports: Mapping[str, int]) -> None:
@@ -22,6 +26,7 @@ class LinkProxies:
         self._servers: dict[tuple[str, str], asyncio.Server] = {}
         self._open: dict[tuple[str, str], asyncio.Event] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self.dialled: Counter[tuple[str, str]] = Counter()
 
     async def start(self) -> None:
         """Listen for every ordered pair, on ports the kernel picks."""
@@ -68,6 +73,7 @@ class LinkProxies:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        self.dialled[source, target] += 1
         connection = asyncio.create_task(self._relay(source, target, reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)

@@ -22,6 +22,7 @@ from codeq_cluster.testing.cluster import (
     until,
 )
 from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.partition import LinkProxies
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -200,12 +201,46 @@ async def test_a_node_may_move(cluster: LocalCluster) -> None:
     cluster.start("n2")
 
     await cluster.wait_ready(["n2"], within_s=SETTLES_S)
+    await on_record(cluster, "n1", port=moved.link_port)
 
-    async def on_record() -> bool:
-        _, seen = await administer(cluster, "n1", "cluster")
-        return any(each["addr"].endswith(f":{moved.link_port}") for each in seen["nodes"])
 
-    await until(on_record, within_s=SETTLES_S, what="the new address is on record")
+async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster) -> None:
+    """Behind an address that is translated: its peers dial what it says, also after a restart."""
+    node, inside = cluster.nodes["n2"], free_ports(1)[0]
+    translated = LinkProxies({"n2": inside, "peer": 0})
+    await translated.start()
+    try:
+        await cluster.stop("n2")
+        node.link_port = translated.port("peer", "n2")
+        cluster._write_config(node)
+        config = yaml.safe_load(node.config_path.read_text())
+        config["raft"]["bindAddr"] = f"0.0.0.0:{inside}"
+        node.config_path.write_text(yaml.safe_dump(config))
+        cluster.start("n2")
+        await cluster.wait_ready(["n2"], within_s=SETTLES_S)
+        await on_record(cluster, "n1", port=node.link_port)
+        # The one that shall dial anew: its configuration names an address that is gone.
+        await cluster.stop("n1")
+        before = translated.dialled["peer", "n2"]
+        cluster.start("n1")
+        await cluster.wait_ready(["n1"], within_s=SETTLES_S)
+
+        async def dialled() -> bool:
+            return translated.dialled["peer", "n2"] > before
+
+        await until(dialled, within_s=SETTLES_S, what="n1 dials what n2 says")
+    finally:
+        await translated.stop()
+
+
+async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
+    """Wait until a node knows another one's link by that port."""
+
+    async def known() -> bool:
+        _, seen = await administer(cluster, asked, "cluster")
+        return any(each["addr"].endswith(f":{port}") for each in seen["nodes"])
+
+    await until(known, within_s=SETTLES_S, what=f"a link at port {port} is on record")
 
 
 async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
