@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Mapping
 
 from codeq_cluster.cli.asking import Verbs, asks
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import document, note, rows_of, table
-from codeq_cluster.client import Operator
+from codeq_cluster.client import Operator, Refused
 
 _WAIT_S_DEFAULT = 600
 _WAIT_S_MAX = 86_400
 _LOOK_EVERY_S = 0.5
+_REBALANCE_S_DEFAULT = 30
 
 
 def add(verbs: Verbs) -> None:
@@ -58,6 +60,13 @@ def add(verbs: Verbs) -> None:
         help="spread the leaderships evenly now",
         description="Hand every shard's leadership to the node that should lead it. That happens "
         "by itself too, a few seconds after that node is up to date.",
+    )
+    rebalance.add_argument(
+        "--wait",
+        type=int,
+        default=_REBALANCE_S_DEFAULT,
+        metavar="SECONDS",
+        help=f"for a node that is away or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
     )
     asks(rebalance, Operator, _rebalance)
 
@@ -129,31 +138,59 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-async def _rebalance(operator: Operator, options: argparse.Namespace) -> None:
-    answers = []
+async def _rebalance(operator: Operator, options: argparse.Namespace) -> Exit:
+    _check_wait(options.wait)
+    answers: dict[int, Mapping[str, object]] = {}
+    until = time.monotonic() + options.wait
+    while refusals := await _hand_back(operator, answers):
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    if options.json:
+        document({"transferred": list(answers.values()), "left": sorted(refusals)}, compact=True)
+    else:
+        for answer in answers.values():
+            note(f"shard {answer.get('shard')} is led by {answer.get('leader')}")
+        for shard, said in sorted(refusals.items()):
+            note(f"shard {shard} is not led by {said}")
+        if not answers and not refusals:
+            note("every shard is led by the node that should lead it")
+    return Exit.ERROR if refusals else Exit.OK
+
+
+async def _hand_back(
+    operator: Operator, answers: dict[int, Mapping[str, object]]
+) -> dict[int, str]:
+    """Ask every shard's leader once to let the right node lead; return who would not, and why."""
+    refusals = {}
     for shard in rows_of((await operator.cluster()).get("shards")):
         number, preferred = int(str(shard.get("shard"))), str(shard.get("preferred"))
-        if shard.get("leader") != preferred:
-            answers.append(await operator.transfer(number, to=preferred))
-    if options.json:
-        document({"transferred": answers}, compact=True)
-        return
-    for answer in answers:
-        note(f"shard {answer.get('shard')} is led by {answer.get('leader')}")
-    if not answers:
-        note("every shard is led by the node that should lead it")
+        if shard.get("leader") == preferred:
+            continue
+        try:
+            answers[number] = await operator.transfer(number, to=preferred)
+        except Refused as refused:
+            if not refused.retryable:
+                raise
+            # The node is away, or it is behind and may have caught up a moment later.
+            refusals[number] = f"{preferred}, which should lead it: {refused}"
+    return refusals
 
 
 async def _begin(operator: Operator, options: argparse.Namespace, node_id: str) -> bool:
     """Show what a node's coming in does to each shard, and let it; False when it was only shown."""
-    if not 0 <= options.wait <= _WAIT_S_MAX:
-        raise Usage(f"--wait {options.wait}: allowed is 0 to {_WAIT_S_MAX}")
+    _check_wait(options.wait)
     ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
     _show_ahead(ahead, options)
     if options.dry_run:
         return False
     _show_done(await operator.join(node_id, addr=options.addr, http_addr=options.http), options)
     return True
+
+
+def _check_wait(seconds: int) -> None:
+    if not 0 <= seconds <= _WAIT_S_MAX:
+        raise Usage(f"--wait {seconds}: allowed is 0 to {_WAIT_S_MAX}")
 
 
 async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:

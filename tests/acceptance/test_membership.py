@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from codeq_cluster.cli.main import main
 from codeq_cluster.testing.accounting import audit
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
@@ -231,6 +233,21 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         await until(dialled, within_s=SETTLES_S, what="n1 dials what n2 says")
     finally:
         await translated.stop()
+
+
+async def test_what_cannot_be_rebalanced_is_named(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its preferred node is down: the others go on, the operator reads which shard and why."""
+    await cluster.kill("n2")
+    await cluster.leader_of(1, among=["n1", "n3"])
+    url, token = cluster.nodes["n1"].url, ADMIN_TOKEN
+    command = ["cluster", "rebalance", "--wait", "1", "--url", url, "--token", token]
+
+    status = await asyncio.to_thread(main, command)
+
+    assert status == 1
+    assert "shard 1 is not led by n2, which should lead it" in capsys.readouterr().err
 
 
 async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
