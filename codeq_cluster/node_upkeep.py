@@ -106,7 +106,6 @@ class Upkeep:
             for shard, store in enumerate(self._stores)
         ]
         server = SnapshotServer(
-            node_id=settings.node_id,
             stores=snapshots,
             replicas=replicas,
             took=self._metrics.snapshot_taken,

@@ -76,7 +76,7 @@ class Replica(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Tell whether peers may have this replica's state: nobody doubts it."""
+        """Tell whether peers may have this replica's state: it leads, and nobody doubts it."""
 
     @property
     def wanted_from(self) -> int:
@@ -123,7 +123,6 @@ class SnapshotServer:
     """Lends this node's snapshots to peers, at most one a shard.
 
     Args:
-        node_id: This node; it serves what it leads.
         stores: By shard.
         replicas: By shard.
         took: Told (shard, seconds) of every snapshot made.
@@ -132,12 +131,10 @@ class SnapshotServer:
     def __init__(
         self,
         *,
-        node_id: str,
         stores: Sequence[Store],
         replicas: Sequence[Replica],
         took: Callable[[int, float], None],
     ) -> None:
-        self._node_id = node_id
         self._stores = stores
         self._replicas = replicas
         self._took = took
@@ -189,7 +186,9 @@ class SnapshotServer:
 
     async def _take(self, peer: str, shard: int, *, at_least: int) -> Manifest:
         replica = self._replicas[self._shard(shard)]
-        if replica.leader != self._node_id or not replica.lends:
+        # One that was just elected lends too: where a majority needs those who are behind, nothing
+        # of its own term is agreed on, and it is no leader to anybody else, before they have it.
+        if not replica.lends:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()
         async with self._taking[shard]:

@@ -109,6 +109,14 @@ class Node:
         """Output of every run of the node, one after the other."""
         return self.directory / "node.log"
 
+    @property
+    def waits_for_operator(self) -> bool:
+        """Whether it runs without a replica whose disk has failed too often, by its log."""
+        if not self.running or self.damaged:
+            return False
+        life = self.log.read_text(errors="replace").rpartition("---- start ")[2]
+        return '"reason": "given-up"' in life
+
     def logged_since(self, offset: int) -> str:
         """Return what was logged after the first `offset` bytes."""
         with self.log.open("rb") as log:

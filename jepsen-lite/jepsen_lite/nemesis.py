@@ -264,10 +264,12 @@ class Away(Nemesis):
 
 
 class Install(Away):
-    """SIGKILL in the middle of a snapshot's installation, by what the dead node's disk shows.
+    """SIGKILL in the middle of a snapshot's installation, by what the fetching node's disk shows.
 
     fetch      Some of the snapshot is there, beside the state it shall replace.
     exchange   All of it is there, and is being put in that state's place.
+    lender     As with fetch, but it is the leader that dies. With two of three left the shard needs
+               the one that was fetching, which has to get what it lacks from whoever leads next.
     """
 
     name = "install"
@@ -278,23 +280,28 @@ class Install(Away):
 
     async def plan(self, rng: random.Random) -> Strike:
         """Choose a node and the moment."""
-        self._moments = self._moments or rng.sample(["fetch", "exchange"], 2)
-        return Strike(nodes=(await self.one(rng),), detail=self._moments.pop())
+        self._moments = self._moments or rng.sample(["fetch", "exchange", "lender"], 3)
+        name, moment = await self.one(rng), self._moments.pop()
+        # Who will lend is not known yet.
+        others = [other for other in self.names if other != name] if moment == "lender" else ()
+        return Strike(nodes=(name, *others), detail=moment)
 
     async def end(self, strike: Strike) -> int:
         """Start it, kill it at that moment, and start it for good."""
-        [name] = strike.nodes
+        name = strike.nodes[0]
         node = self.db.nodes[name]
         before = node.log.stat().st_size
         # The moments of an exchange pass fast; on a disk that syncs slowly they last.
         node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
         self.db.start(name)
-        mark = "shard-*.incoming" if strike.detail == "fetch" else "shard-*.ready"
+        mark = "shard-*.ready" if strike.detail == "exchange" else "shard-*.incoming"
 
         async def there() -> bool:
             return any(node.data.glob(mark)) and FETCHING in node.logged_since(before)
 
         await until(there, within_s=INSTALLS_WITHIN_S)
+        if strike.detail == "lender":
+            return await self._without_lender(node, before)
         await self.db.kill(name)
         logged = node.logged_since(before)
         unfinished = logged.count(FETCHING) > logged.count(INSTALLED)
@@ -302,6 +309,18 @@ class Install(Away):
         node.disk.fault(DiskFault.NONE)
         await self.back([name])
         return int(caught and await self.db.ready(name))
+
+    async def _without_lender(self, node: Node, before: int) -> int:
+        """Kill whoever a node fetches from, and start it when the node has what it needs."""
+        fetches = [line for line in node.logged_since(before).splitlines() if FETCHING in line]
+        lender = str(json.loads(fetches[-1])["peer"]) if fetches else ""
+        caught = bool(lender) and any(node.data.glob("shard-*.incoming"))
+        if caught:
+            await self.db.kill(lender)
+        node.disk.fault(DiskFault.NONE)
+        has_it = await until(_Ready(self.db, [node.id]), within_s=INSTALLS_WITHIN_S)
+        await self.back([node.id, lender] if caught else [node.id])
+        return int(caught and has_it)
 
 
 def _fetched_ms(logged: str) -> int:
@@ -571,6 +590,14 @@ class DiskError(_DiskNemesis):
 
     name = "disk-error"
     fault = DiskFault.ERROR
+
+    async def settle(self) -> str:
+        """Start those anew that wait for an operator to say that the disk is good again."""
+        waiting = [name for name in self.names if self.db.nodes[name].waits_for_operator]
+        for name in waiting:
+            await self.db.stop(name)
+        await self.back(waiting)
+        return ""
 
 
 class Corrupt(Nemesis):

@@ -92,3 +92,31 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
     for task_id in (created[0], created[-1]):
         read = await client.task(away, PRODUCER_TOKEN, task_id, stale=True)
         assert read.outcome is Outcome.OK, read
+
+
+async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Who was fetching votes for the one that has everything, and fetches from that one."""
+    leader = await cluster.leader_of(0)
+    away, other = (node for node in cluster.nodes if node != leader)
+    await cluster.kill(away)
+    created = [await _create(client, leader, n) for n in range(TASKS)]
+    log_path = cluster.nodes[away].log_path
+    cluster.start(away)
+
+    async def fetching() -> bool:
+        return "fetching a snapshot" in log_path.read_text()
+
+    await until(fetching, within_s=30.0, what="a fetch has begun")
+    await cluster.kill(leader)
+    assert "snapshot installed" not in log_path.read_text(), "it was killed too late"
+    await cluster.leader_of(0, among=[other], within_s=30.0)
+    await cluster.wait_ready([away, other])
+
+    for task_id in (created[0], created[-1]):
+        read = await client.task(away, PRODUCER_TOKEN, task_id)
+        assert read.outcome is Outcome.OK, read
+    cluster.start(leader)
+    await cluster.wait_ready()
+    await cluster.wait_converged()

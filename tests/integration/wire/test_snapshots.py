@@ -194,7 +194,6 @@ class Member:
         self.failures: list[BaseException] = []
         self.rests: list[float] = []
         self.server = SnapshotServer(
-            node_id=node.id,
             stores=[self.shelf],
             replicas=[self.replica],
             took=lambda shard, _seconds: self.took.append(shard),
@@ -422,6 +421,7 @@ async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
 async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> None:
     """It says who does, if it knows."""
     leader, follower = pair
+    leader.replica.lends = False
     for hint in ("n2", None):
         leader.replica.leader = hint
 
@@ -432,6 +432,16 @@ async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> N
     await follower.fetcher.fetch(0)
     assert 0 == leader.shelf.taken
     assert [] == follower.shelf.received
+
+
+async def test_who_was_just_elected_lends_what_it_has(pair: tuple[Member, Member]) -> None:
+    """Where a majority needs those who are behind, it leads nobody yet before they have it."""
+    leader, follower = pair
+    leader.replica.leader = None
+
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
 
 
 async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> None:
