@@ -141,6 +141,7 @@ class Membership(Nemesis):
     name = "membership"
     target = "process"
     moves_leaders = True
+    lasts_s = 45.0
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)
@@ -305,6 +306,7 @@ class Wipe(Nemesis):
     name = "wipe"
     target = "process"
     moves_leaders = True
+    lasts_s = 45.0
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)

@@ -79,6 +79,7 @@ class Nemesis(ABC):
         moves_leaders: Whether elections are to be expected of it.
         needs_load: Only a log that grows fast gives it something to strike.
         needs_webhooks: Only a workload that has some does.
+        lasts_s: What one takes on average, with the calm after it.
         settings: Without which it would strike nobody; those of a workload outweigh them.
     """
 
@@ -88,6 +89,7 @@ class Nemesis(ABC):
     moves_leaders: ClassVar[bool] = False
     needs_load: ClassVar[bool] = False
     needs_webhooks: ClassVar[bool] = False
+    lasts_s: ClassVar[float] = 14.0
     settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, db: Db, links: Links) -> None:
@@ -212,6 +214,7 @@ class Away(Nemesis):
     name = "away"
     target = "process"
     needs_load = True
+    lasts_s = 40.0
     settings: ClassVar[Mapping[str, object]] = soon_forgotten()
 
     def __init__(self, db: Db, links: Links) -> None:
@@ -273,6 +276,7 @@ class Install(Away):
     """
 
     name = "install"
+    lasts_s = 60.0
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)

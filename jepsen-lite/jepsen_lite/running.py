@@ -45,8 +45,6 @@ SETTLE_WITHIN_S = 40.0
 TOLD_WITHIN_S = 60.0
 # Beside the first nodes, for kinds of faults by which nodes come.
 SPARES = {"membership": 2, "wipe": 1}
-# A fault of one kind takes about so long with the calm around it.
-SECONDS_A_FAULT = 14.0
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +98,11 @@ def demands(options: Options) -> Demands:
     """Return what a run with these options must have done."""
     mix = WORKLOADS[options.workload]
     # Kinds that share a target take turns.
-    by_target: dict[str, int] = {}
-    for name in options.nemeses:
-        by_target[KINDS[name].target] = by_target.get(KINDS[name].target, 0) + 1
+    round_s: dict[str, float] = {}
+    for kind in map(KINDS.__getitem__, options.nemeses):
+        round_s[kind.target] = round_s.get(kind.target, 0) + kind.lasts_s
     faults = {
-        name: max(1, int(options.seconds / SECONDS_A_FAULT / by_target[KINDS[name].target] / 2))
+        name: max(1, int(options.seconds / round_s[KINDS[name].target] / 2))
         for name in options.nemeses
     }
     moves = any(KINDS[name].moves_leaders for name in options.nemeses)
