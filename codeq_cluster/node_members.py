@@ -97,6 +97,15 @@ class NodeMembers:
             if member.id != self.me.id
         }
 
+    def _recorded(self) -> dict[str, list[str]]:
+        """Return where every member is as it has said itself, by each of the shards' logs."""
+        found: dict[str, list[str]] = {}
+        for group in self._groups:
+            for member in group.membership.members:
+                if member.link:
+                    found.setdefault(member.id, []).append(member.link)
+        return found
+
     def recognises(self, peer: str, incarnation: int) -> bool:
         """Tell whether a node may connect: not on other data than one of its id that lives."""
         known = {
@@ -151,7 +160,7 @@ class NodeMembers:
         for group in self._groups:
             self._directory.use(group.level)
         if self._mesh is not None:
-            self._mesh.know(self.links())
+            self._mesh.know(self.links(), self._recorded())
         if self._announcing is not None:
             self._announcing.changed()
 

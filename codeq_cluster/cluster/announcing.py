@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from codeq_cluster.cluster.joining import Newcomer
 from codeq_cluster.cluster.members import Effect, Group, Members
 from codeq_cluster.codec.membership import Member
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, NoLeader
 
 TIMEOUT_S = 5.0
 PAUSE_S = 0.2
@@ -90,18 +90,25 @@ class Announcing:
         me = self._me
         newcomer = Newcomer(id=me.id, data=me.data, link=me.link, http=me.http, level=me.level)
         try:
-            if self._groups[shard].membership.of(me.id) is not None:
-                effect = await self._members.change(shard, newcomer, timeout_s=TIMEOUT_S)
-            else:
+            if self._groups[shard].membership.of(me.id) is None:
                 effect = await self._through_a_peer(shard, newcomer)
+            else:
+                effect = await self._by_itself(shard, newcomer)
         except (CodeqError, ValueError) as error:
             self._tell(f"shard {shard}: {error}")
             return
         if effect.refused:
             self._tell(effect.refused)
 
+    async def _by_itself(self, shard: int, newcomer: Newcomer) -> Effect:
+        """Ask the leader; one that this node does not hear may not know yet where it has moved."""
+        try:
+            return await self._members.change(shard, newcomer, timeout_s=TIMEOUT_S)
+        except NoLeader:
+            return await self._through_a_peer(shard, newcomer)
+
     async def _through_a_peer(self, shard: int, newcomer: Newcomer) -> Effect:
-        """Ask the leader by way of whoever is connected: this node's own log names nobody."""
+        """Ask the leader by way of whoever is connected."""
         failure: CodeqError | None = None
         for peer in self._peers():
             try:

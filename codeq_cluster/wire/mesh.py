@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -145,6 +145,7 @@ class Mesh:
         )
         self._peers = {peer: Address.parse(text) for peer, text in peers.items()}
         self._said: dict[str, Address] = {}  # By peers themselves, of where they are.
+        self._recorded: dict[str, tuple[Address, ...]] = {}  # Likewise, as others have it.
         self._diallers: dict[str, asyncio.Task[None]] = {}
         self._listen = (host, port)
         self._settings = settings
@@ -288,22 +289,24 @@ class Mesh:
         """End the calls to `peer` about `topic` that wait, with LinkLost: it may have acted."""
         self._calls.give_up(peer, topic)
 
-    def know(self, peers: Mapping[str, str]) -> None:
+    def know(
+        self, peers: Mapping[str, str], recorded: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """Have these peers and no others from now on.
 
         Args:
             peers: host:port of every other node by its id; an address that is none is passed over.
+            recorded: Where else each of them may be; likewise.
         """
         for peer in self._peers.keys() - peers.keys():
             self._forget(peer)
         for peer, text in peers.items():
-            try:
-                address = Address.parse(text)
-            except ConfigInvalid as error:
-                log.warning("a peer without an address", extra={"peer": peer, "error": str(error)})
+            found = _addresses(peer, [text])
+            if not found:
                 continue
             is_new = peer not in self._peers
-            self._peers[peer] = address
+            self._peers[peer] = found[0]
+            self._recorded[peer] = _addresses(peer, (recorded or {}).get(peer, ()))
             if is_new:
                 self._wake[peer] = asyncio.Event()
                 self._keep(peer)
@@ -433,6 +436,7 @@ class Mesh:
         """Have nothing to do with a peer any more."""
         del self._peers[peer], self._wake[peer]
         self._said.pop(peer, None)
+        self._recorded.pop(peer, None)
         self._denied.pop(peer, None)
         dialler = self._diallers.pop(peer, None)
         if dialler is not None:
@@ -458,13 +462,15 @@ class Mesh:
     async def _keep_dialled(self, peer: str) -> None:
         """Dial `peer` for ever, and say when it comes and goes."""
         loop = asyncio.get_running_loop()
-        misses = flaps = worked = 0
+        misses = flaps = 0
+        reached: Address | None = None
         while True:
             # First where it was reached last, so that "refused" tells of its process.
-            attempt = worked + max(0, misses - _HASTY_DIALS)
-            dialled = await self._dial(peer, attempt)
+            ways = self._ways(peer, reached)
+            address = ways[max(0, misses - _HASTY_DIALS) % len(ways)]
+            dialled = await self._dial(peer, address)
             if isinstance(dialled, Outbound):
-                worked = attempt
+                reached = address
                 self._say_down(peer, refused=False)
                 born = loop.time()
                 self._outbound[peer] = dialled
@@ -487,12 +493,13 @@ class Mesh:
             self._say_down(peer, refused=dialled is _Missed.REFUSED)
             await self._pause(peer, misses)
 
-    async def _dial(self, peer: str, attempt: int) -> Outbound | _Missed:
-        """Make one attempt; the answer comes within the dial and the handshake timeout.
+    def _ways(self, peer: str, reached: Address | None) -> list[Address]:
+        """Return where to dial a peer, in turns: two that have moved know each other by others."""
+        ways = [reached, self._peers[peer], self._said.get(peer), *self._recorded.get(peer, ())]
+        return list(dict.fromkeys(way for way in ways if way is not None))
 
-        Where this node was told that the peer is, and where the peer itself says so, in turns.
-        """
-        address = self._said.get(peer, self._peers[peer]) if attempt % 2 else self._peers[peer]
+    async def _dial(self, peer: str, address: Address) -> Outbound | _Missed:
+        """Make one attempt; the answer comes within the dial and the handshake timeout."""
         self._last_session = max(self._last_session + 1, time.monotonic_ns())
         session = self._last_session
 
@@ -572,3 +579,14 @@ class Mesh:
                     await self._idle.wait()
             except TimeoutError:
                 return
+
+
+def _addresses(peer: str, texts: Iterable[str]) -> tuple[Address, ...]:
+    """Read where a peer may be; what is no address is told and left out."""
+    found = []
+    for text in texts:
+        try:
+            found.append(Address.parse(text))
+        except ConfigInvalid as error:
+            log.warning("a peer without an address", extra={"peer": peer, "error": str(error)})
+    return tuple(found)

@@ -23,6 +23,7 @@ from codeq_cluster.errors import (
     Overloaded,
     PeerUnreachable,
 )
+from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SETTINGS, Nodes, eventually, joined
@@ -381,6 +382,21 @@ async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
     one.running.know({"n2": two.address})
     await joined(one, two)
     assert not two.running.denied_as(HandshakeRefusal.STRANGER)
+
+
+async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record(
+    nodes: Nodes,
+) -> None:
+    """Neither can tell the other where it is, before one of them is reached."""
+    one, two = nodes.make("n1", "n2")
+    gone = free_ports(1)[0]
+    one.peers, two.peers = ({peer: f"127.0.0.1:{gone}"} for peer in ("n2", "n1"))
+    await one.start()
+    await two.start()
+
+    one.running.know(one.peers, {"n2": [f"127.0.0.1:{gone}", two.address]})
+
+    await joined(one, two)
 
 
 async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:

@@ -12,7 +12,7 @@ from codeq_cluster.cluster.announcing import Announcing
 from codeq_cluster.cluster.joining import Change, Newcomer, changed
 from codeq_cluster.cluster.members import Effect
 from codeq_cluster.codec.membership import Member, Membership
-from codeq_cluster.errors import MembershipRefused, PeerUnreachable
+from codeq_cluster.errors import MembershipRefused, NoLeader, PeerUnreachable
 
 ME = Member(id="n2", data=22, link="h2:1", http="http://h2")
 LOST = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2), Member(id="n3")))
@@ -43,13 +43,16 @@ class Cluster:
     peers: list[str] = field(default_factory=lambda: ["n1", "n3"])
     asked: list[tuple[str, int]] = field(default_factory=list)
     away: set[str] = field(default_factory=set)
+    heard: bool = True
 
     async def change(
         self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
     ) -> Effect:
-        """Ask the leader."""
+        """Ask the leader, if it is heard of."""
         assert timeout_s > 0
         assert not dry
+        if not self.heard:
+            raise NoLeader(f"no leader for shard {shard}")
         return self._decided("leader", shard, change)
 
     async def ask_through(
@@ -133,6 +136,16 @@ async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -
     await announced(cluster, lambda _: cluster.groups[1].membership.of("n2") == ME)
 
     assert cluster.asked == [("leader", 1)]
+
+
+async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -> None:
+    """The leader cannot tell it that it leads, before it knows where it is."""
+    moved = LOST.with_member(Member(id="n2", data=22, link="old:1", http="http://h2"))
+    cluster = Cluster([Group(moved)], [moved], away={"n1"}, heard=False)
+
+    await announced(cluster, lambda _: cluster.groups[0].membership.of("n2") == ME)
+
+    assert cluster.asked == [("n3", 0)]
 
 
 async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
