@@ -69,6 +69,7 @@ class Node:
         member: It belongs to the cluster, or shall; a spare does not.
         damaged: Its disk was corrupted.
         refused: It found its disk damaged and would not serve; it is left alone from then on.
+        started_s: The last time, monotonic seconds.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Node:
     damaged: bool = False
     refused: bool = False
     starts: int = 0
+    started_s: float = 0.0
 
     @property
     def running(self) -> bool:
@@ -261,6 +263,7 @@ class Db:
                 start_new_session=True,
             )
         node.starts += 1
+        node.started_s = time.monotonic()
         node.paused = node.ending = False
 
     async def kill(self, name: str) -> bool:
@@ -464,12 +467,16 @@ class Db:
     def check_standing(self) -> None:
         """Raise DbFailed when a member has ended that nobody killed.
 
-        One whose disk is damaged or refuses writes need not come up.
+        One whose disk is damaged or refuses writes need not come up; one that met such a disk is
+        started again once the disk is mended, as a service manager would.
         """
         for name in self.serving:
             node = self.nodes[name]
-            if node.gave_up and not (node.damaged or node.disk.refuses):
+            if not node.gave_up or node.damaged or node.disk.refuses:
+                continue
+            if node.started_s > node.disk.mended_s:
                 raise DbFailed(f"{name} ended by itself\n{self._tail(name)}")
+            self.start(name)
 
     async def vote(self, wanted: Sequence[str]) -> bool:
         """Tell whether these nodes, and no others, vote in every shard, as its leader has it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import time
 from enum import IntEnum
 from pathlib import Path
 
@@ -26,6 +27,9 @@ class Disk:
     Args:
         data: The node's data directory, which need not exist yet.
         beside: Where the durable image and the control page are kept.
+
+    Attributes:
+        mended_s: When it last stopped to refuse writes, monotonic seconds.
     """
 
     def __init__(self, data: Path, beside: Path) -> None:
@@ -35,6 +39,7 @@ class Disk:
         beside.mkdir(parents=True, exist_ok=True)
         self._image.mkdir(exist_ok=True)
         self._page = control_page(self._control)
+        self.mended_s = float("-inf")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -63,6 +68,8 @@ class Disk:
 
     def fault(self, fault: DiskFault, *, delay_ms: int = 0) -> None:
         """Let a fault begin, or end with `NONE`."""
+        if self.refuses:
+            self.mended_s = time.monotonic()
         struct.pack_into("=II", self._page, 0, fault, delay_ms)
 
     def wipe(self) -> None:
