@@ -36,7 +36,7 @@ BATCH = 100
 DONE = 20
 CYCLES_PER_S = 20.0
 WITHIN_S = 60.0
-DRAINED_WITHIN_S = 30.0
+DRAINED_WITHIN_S = 90.0
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CYCLES_PER_S = 50.0
 # However busy the machine is, a load it must be.
 CREATES_MIN = 300
-DRAINED_WITHIN_S = 30.0
+DRAINED_WITHIN_S = 90.0
 
 
 @asynccontextmanager
