@@ -51,7 +51,7 @@ REMOVE_REFUSALS = (
     ApiError(
         409,
         "without n2 only 1 of 2 voters would answer, which is no majority: "
-        "bring the others back first",
+        "bring the others back, or let those that fetch a snapshot have it, first",
         "no-majority",
         retryable=True,
     ),

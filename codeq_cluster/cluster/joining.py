@@ -208,7 +208,7 @@ def _check_majority(after: Membership, without: str, *, answers: Callable[[Membe
     if answer <= len(voters) // 2:
         raise MembershipRefused(
             f"without {without} only {answer} of {len(voters)} voters would answer, which is "
-            "no majority: bring the others back first",
+            "no majority: bring the others back, or let those that fetch a snapshot have it, first",
             code="no-majority",
             retryable=True,
         )

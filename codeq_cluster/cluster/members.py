@@ -78,6 +78,9 @@ class Group(Protocol):
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Ask for another membership; False when that cannot be done now; raises ValueError."""
 
+    def out_of_reach(self, peer: str) -> bool:
+        """Tell whether a peer needs a snapshot before it can agree to anything."""
+
     def transfer(self, peer: str | None) -> bool:
         """Hand leadership over; False when it cannot."""
 
@@ -220,7 +223,7 @@ class Members:
                 now,
                 change,
                 lives=lambda node_id, data: self._link.data_at(node_id) == data,
-                answers=self._answers,
+                answers=lambda voter: self._counts(shard, voter, change),
             )
         except MembershipRefused as refused:
             return self._effect(shard, now, now, refused=refused)
@@ -268,6 +271,12 @@ class Members:
         self._groups[shard].transfer(None)
         while self._leaders.of(shard) == self._node_id and (left_s := until - loop.time()) > 0:
             await self._leaders.change(shard, left_s)
+
+    def _counts(self, shard: int, voter: Member, change: Change) -> bool:
+        # Without the one that goes, those who stay have to agree at once: one that fetches a
+        # snapshot answers, and agrees to nothing before it has it.
+        fetches = isinstance(change, Dismiss) and self._groups[shard].out_of_reach(voter.id)
+        return self._answers(voter) and not fetches
 
     def _answers(self, voter: Member) -> bool:
         if voter.id == self._node_id:

@@ -458,6 +458,10 @@ class RaftGroup:
         self._schedule()
         return True
 
+    def out_of_reach(self, peer: str) -> bool:
+        """Tell whether a peer needs a snapshot from this leader before it can agree to anything."""
+        return self._leading.out_of_reach(peer)
+
     def status(self) -> GroupStatus:
         """Show the group as it is now; `start` must have been called."""
         engine, journal = self._engine, self._journal

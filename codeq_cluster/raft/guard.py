@@ -263,6 +263,7 @@ class Guard:
             self.memory.rewound[peer] = self.outbox.sent(peer)
             if not engine.rewind(peer, message.next):
                 self.counters["peer_out_of_reach"] += 1
+                self.memory.out_of_reach[peer] = self.now()
                 self.outbox.send(peer, Behind(term=engine.term(), first=self.journal.first))
         self.barriers.answered(peer, message.round)
 
@@ -402,6 +403,7 @@ class Memory:
         floor: Up to where the leader lets the log be forgotten.
         leader_commit: Up to where a leader has said that entries are committed.
         rewound: Per peer, the last message sent before the log was sent again.
+        out_of_reach: Per peer, when it last lacked what this leader's log no longer has.
         stand: Start an election with this turn's tick.
         transfer: The leader asked for that election.
         votes: (term, voter) counted in this term.
@@ -414,6 +416,7 @@ class Memory:
         self.floor = 0
         self.leader_commit = 0
         self.rewound: Counter[str] = Counter()
+        self.out_of_reach: dict[str, float] = {}
         self.stand = False
         self.transfer = False
         self.votes: set[tuple[int, str]] = set()

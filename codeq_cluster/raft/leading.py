@@ -267,6 +267,12 @@ class Leading:
                 self._again()
                 return
 
+    def out_of_reach(self, peer: str) -> bool:
+        """Tell whether a peer needs a snapshot before it can agree to anything, as of lately."""
+        # It is told so with every heartbeat that it answers.
+        lately = self._now() - self._settings.election_ms / 1000
+        return self._memory.out_of_reach.get(peer, lately) > lately
+
     # The log's length.
 
     def hold(self) -> None:

@@ -405,6 +405,8 @@ def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
     status = cluster.nodes["A"].group.status()
     assert status.is_leader
     assert status.counters["peer_out_of_reach"] > 10
+    assert cluster.nodes["A"].group.out_of_reach("C")
+    assert not cluster.nodes["A"].group.out_of_reach("B")
     # Only what was on its way before the first refusal came.
     assert sum(len(m["et"]) for m in wire.of(1, "A", "C")) < 20
     assert 2000 == len(cluster.acknowledged)

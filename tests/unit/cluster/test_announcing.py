@@ -29,6 +29,10 @@ class Group:
         """Nobody asks."""
         raise AssertionError((membership, done))
 
+    def out_of_reach(self, peer: str) -> bool:
+        """Nobody asks."""
+        raise AssertionError(peer)
+
     def transfer(self, peer: str | None) -> bool:
         """Nobody asks."""
         raise AssertionError(peer)

@@ -29,12 +29,17 @@ class Group:
 
     membership: Membership = THREE
     changing: bool = False
+    fetching: str = ""
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
         """Agree."""
         self.membership = membership
         done(True)
         return True
+
+    def out_of_reach(self, peer: str) -> bool:
+        """Tell who needs a snapshot."""
+        return peer == self.fetching
 
     def transfer(self, peer: str | None) -> bool:
         """Nobody asks."""
@@ -94,5 +99,19 @@ async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> 
     asked = members(Group(), Link({"n2": data, "n3": 3}))
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=5, dry=True)
+
+    assert effect.code == code
+
+
+@pytest.mark.parametrize(
+    ("fetching", "gone", "code"), [("n2", "n3", "no-majority"), ("n3", "n3", "")]
+)
+async def test_a_node_goes_only_when_those_who_stay_can_agree(
+    fetching: str, gone: str, code: str
+) -> None:
+    """One that needs a snapshot answers; the shard would stand still until it has it."""
+    asked = members(Group(fetching=fetching))
+
+    effect = await asked.change(0, Dismiss(id=gone), timeout_s=5, dry=True)
 
     assert effect.code == code
