@@ -25,6 +25,7 @@ from codeq_cluster.errors import (
 
 MEMBERS = "members"
 
+_ASK_ON = 0.8  # Of the time a node has, for the one it asks.
 PAUSE_S = 0.05  # Between two tries when nothing tells of a change.
 HAND_OVER_S = 2.0  # A leader that is to go hands over for half a second, then is heard of.
 
@@ -169,7 +170,8 @@ class Members:
             NoLeader: It knows no leader.
             OutcomeUnknown: It did not answer.
         """
-        body = [shard, msgspec.to_builtins(change), False, timeout_s]
+        # The peer gives up sooner: what it says of why reaches this node in time.
+        body = [shard, msgspec.to_builtins(change), False, timeout_s * _ASK_ON]
         try:
             said = await self._link.call(peer, MEMBERS, body, timeout_s=timeout_s)
         except LinkLost as lost:

@@ -10,6 +10,7 @@ import pytest
 from codeq_cluster.cluster.joining import Dismiss
 from codeq_cluster.cluster.members import Members
 from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import NoLeader
 
 THREE = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 3)))
 
@@ -115,3 +116,27 @@ async def test_a_node_goes_only_when_those_who_stay_can_agree(
     effect = await asked.change(0, Dismiss(id=gone), timeout_s=5, dry=True)
 
     assert effect.code == code
+
+
+async def test_a_peer_that_is_asked_gives_up_before_the_one_who_asks() -> None:
+    """Why nobody decided is known to the peer, and would come too late."""
+    waits: list[tuple[float, float]] = []
+
+    class Silent(Link):
+        async def call(
+            self,
+            peer: str,
+            method: str,
+            body: object,
+            *,
+            timeout_s: float,
+            topic: int | None = None,
+        ) -> object:
+            assert isinstance(body, list), (peer, method, topic)
+            waits.append((body[3], timeout_s))
+            raise NoLeader(f"no leader for shard {body[0]}")
+
+    with pytest.raises(NoLeader):
+        await members(Group(), Silent()).ask_through("n2", 0, Dismiss(id="n3"), timeout_s=5)
+
+    assert [0 < asks_on < waited == 5 for asks_on, waited in waits] == [True]
