@@ -37,9 +37,12 @@ from codeq_cluster.wire.rpc import Calls, Handlers, Serve
 log = logging.getLogger(__name__)
 
 # A process that dies closes its connections one after another, so the first new attempt may still
-# reach its listening socket; these few further attempts tell "refused" from "lost".
-_HASTY_DIALS: Final = 3
+# reach its listening socket; these further attempts, over a fifth of a second for a process that
+# dies slowly on a busy machine, tell "refused" from "lost".
+_HASTY_DIALS: Final = 10
 _HASTY_PAUSE_S: Final = 0.02
+# Attempts at the first address of a peer before others have their turn.
+_FIRST_DIALS: Final = 3
 
 # Connections that live for less than the longest pause, in a row, before dialling slows down.
 _FLAPS_MAX: Final = 3
@@ -465,9 +468,11 @@ class Mesh:
         misses = flaps = 0
         reached: Address | None = None
         while True:
-            # First where it was reached last, so that "refused" tells of its process.
             ways = self._ways(peer, reached)
-            address = ways[max(0, misses - _HASTY_DIALS) % len(ways)]
+            # Nowhere but where it was reached until it is said to be down: what refuses elsewhere
+            # tells nothing of its process.
+            turn = 0 if peer in self._up else max(0, misses - _FIRST_DIALS)
+            address = ways[turn % len(ways)]
             dialled = await self._dial(peer, address)
             if isinstance(dialled, Outbound):
                 reached = address
