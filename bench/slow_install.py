@@ -80,6 +80,8 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
     size = data_bytes(first)
     _say(f"filled, {size / 2**30:.2f} GiB a node")
     *others, last = sorted(os.sched_getaffinity(0))
+    if options.apart and not others:
+        raise SystemExit("--apart needs two cores")
     if options.apart:
         os.sched_setaffinity(0, others)
     async with cluster:

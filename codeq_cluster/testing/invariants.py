@@ -185,7 +185,7 @@ class ReplicaWatch:
             )
         if commit > index:
             seen.commit = (commit, log.term_at(commit) or 0)
-        applied = group.status().applied_index
+        applied = _applied(group)
         if applied < seen.applied:
             raise self._broken(
                 Invariant.W3, f"{node}'s state is at entry {applied} after {seen.applied}"
@@ -322,6 +322,10 @@ def _log(group: RaftGroup) -> Journal:
 
 def _engine(group: RaftGroup) -> SafeSyncObj:
     return group._engine  # noqa: SLF001 - likewise
+
+
+def _applied(group: RaftGroup) -> int:
+    return group._applied  # noqa: SLF001 - likewise
 
 
 def _electorate(group: RaftGroup) -> Electorate:

@@ -297,8 +297,9 @@ class SimCluster:
             self.reseeded += 1
             # As after a start, from a state that may be older than the one that was wrong.
             self._watch.began(node.id, node.group)
+        else:
+            self._watch.holds(node.id, node.group)
         self._check_state(node)
-        self._watch.holds(node.id, node.group)
         self.check()
 
     # Time.

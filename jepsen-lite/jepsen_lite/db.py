@@ -464,11 +464,11 @@ class Db:
             for shard in body["shards"]
         )
 
-    def check_standing(self) -> None:
+    def supervise(self) -> None:
         """Raise DbFailed when a member has ended that nobody killed.
 
-        One whose disk is damaged or refuses writes need not come up; one that met such a disk is
-        started again once the disk is mended, as a service manager would.
+        One whose disk is damaged or refuses writes need not come up; one that met a disk which
+        refused is started again once that is mended, as a service manager would.
         """
         for name in self.serving:
             node = self.nodes[name]

@@ -94,7 +94,7 @@ class _Operator:
                 if change.goes:
                     await db.dismiss(change.goes)
                 return True
-            db.check_standing()
+            db.supervise()
             await asyncio.sleep(ASKED_AGAIN_AFTER_S)
         return False
 
@@ -125,7 +125,7 @@ class _Operator:
         wanted = [name for name in self._db.members if name != change.goes]
 
         async def agreed() -> bool:
-            self._db.check_standing()
+            self._db.supervise()
             return await self._db.vote(wanted)
 
         return await until(agreed, within_s=min(10.0, max(0.0, within_s)))
@@ -262,7 +262,7 @@ class Membership(Nemesis):
 
     async def end(self, strike: Strike) -> int:
         """Wait until those who died are back."""
-        self.db.check_standing()
+        self.db.supervise()
         await self.back([name for name in strike.nodes if name in self.db.members])
         return 0
 
@@ -282,7 +282,7 @@ class _AllVote:
         self._db = db
 
     async def __call__(self) -> bool:
-        self._db.check_standing()
+        self._db.supervise()
         return await self._db.vote(self._db.members)
 
 
@@ -373,7 +373,7 @@ class Wipe(Nemesis):
 
     async def end(self, strike: Strike) -> int:
         """Start whoever is down, and see everybody vote again."""
-        self.db.check_standing()
+        self.db.supervise()
         await self.back([name for name in strike.nodes if name in self.db.members])
         voted = await until(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
         return len(strike.nodes) if voted else 0

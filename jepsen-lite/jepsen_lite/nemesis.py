@@ -155,7 +155,7 @@ class _Ready:
         self._names = names
 
     async def __call__(self) -> bool:
-        self._db.check_standing()
+        self._db.supervise()
         members = [name for name in self._names if self._db.nodes[name].member]
         return all([await self._db.ready(name) for name in members])
 
