@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -46,6 +47,7 @@ class Restarted(msgspec.Struct, kw_only=True):
         spread: Shards by leader: before, when the last node was ready, and at the end.
         even_after_s: From the last node ready to every shard back at the node that should lead it.
         busy_percent: Of the machine's cores, whoever used them, over the whole run.
+        stolen_percent: Of their time, what the machine below gave to others meanwhile.
     """
 
     events: list[Event]
@@ -56,6 +58,7 @@ class Restarted(msgspec.Struct, kw_only=True):
     spread: list[dict[str, int]]
     even_after_s: float
     busy_percent: int
+    stolen_percent: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +101,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
             command="rolling",
             per_s=options.cycles,
         )
-        idle_before = _idle_seconds()
+        cores_before = _Cores.now()
         from_s = time.monotonic()
         async with running(load) as generator:
             await asyncio.sleep(options.before)
@@ -115,7 +118,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
             await _even(cluster)
             even_s = note("leaders even")
             await asyncio.sleep(options.after)
-            busy = _busy_percent(idle_before, time.monotonic() - from_s)
+            cores = _Cores.now().since(cores_before)
             seen = await generator.stop()
         return Restarted(
             events=events,
@@ -125,7 +128,8 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
             ended_s=ended_s,
             spread=[before, at_ready, await _spread(cluster)],
             even_after_s=even_s - ended_s,
-            busy_percent=busy,
+            busy_percent=round(100 - 100 * cores.idle / cores.total),
+            stolen_percent=round(100 * cores.stolen / cores.total, 1),
         )
 
 
@@ -153,14 +157,24 @@ async def _spread(cluster: LocalCluster) -> dict[str, int]:
     return {node: led[node] for node in (*cluster.nodes, "none") if node != "none" or led[node]}
 
 
-def _idle_seconds() -> float:
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+class _Cores(msgspec.Struct, frozen=True):
+    """What became of the time of all cores, in ticks."""
 
+    total: int
+    idle: int
+    stolen: int
 
-def _busy_percent(idle_before: float, seconds: float) -> int:
-    cores = os.cpu_count() or 1
-    return round(100 - 100 * (_idle_seconds() - idle_before) / (seconds * cores))
+    @classmethod
+    def now(cls) -> Self:
+        """Return it since the machine was started."""
+        ticks = list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
+        return cls(total=sum(ticks), idle=ticks[3] + ticks[4], stolen=ticks[7])
+
+    def since(self, before: _Cores) -> _Cores:
+        """Return what was added."""
+        return _Cores(
+            self.total - before.total, self.idle - before.idle, self.stolen - before.stolen
+        )
 
 
 def _report(machine: Mapping[str, object], done: Restarted, command: str) -> str:
@@ -172,7 +186,8 @@ def _report(machine: Mapping[str, object], done: Restarted, command: str) -> str
         (
             f"{machine['cores']} cores ({machine['cpu']}), kernel {machine['kernel']},"
             f" Python {machine['python']}, fsync {machine['fsyncMs']} ms, load average before"
-            f" {machine['loadBefore']:.2f}, cores busy over the run {done.busy_percent} %"
+            f" {machine['loadBefore']:.2f}, cores busy over the run {done.busy_percent} %,"
+            f" stolen {done.stolen_percent} %"
         ),
         command,
         "",
@@ -183,7 +198,8 @@ def _report(machine: Mapping[str, object], done: Restarted, command: str) -> str
         _summary("restart", requests, done.begun_s, done.ended_s),
         _summary("after", requests, done.ended_s, float("inf")),
         (
-            f"requests {len(requests)}, failed {len(failures)}; connections refused and the next"
+            f"the generator itself was late by at most {done.seen.late_ms_max:.0f} ms;"
+            f" requests {len(requests)}, failed {len(failures)}; connections refused and the next"
             f" node asked {done.seen.refused}; cycles held back {done.seen.held_back}"
         ),
         *(f"  {each.operation}: {each.failure}" for each in failures[:_FAILURES_SHOWN]),
