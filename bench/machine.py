@@ -6,11 +6,15 @@ import os
 import platform
 import shutil
 import subprocess
+import threading
 import time
+from io import RawIOBase
 from pathlib import Path
+from typing import Self
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FSYNCS = 200
+_PROBE_EVERY_S = 0.05
 
 
 def describe(directory: Path) -> dict[str, object]:
@@ -25,6 +29,41 @@ def describe(directory: Path) -> dict[str, object]:
         "fsyncMs": round(_fsync_ms(directory), 3),
         "loadBefore": os.getloadavg()[0],
     }
+
+
+class DiskProbe:
+    """Syncs a file of its own twenty times a second: what the disk takes, whoever waits for it.
+
+    Attributes:
+        syncs: (when it ended, monotonic seconds; what it took, ms) of each.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.syncs: list[tuple[float, float]] = []
+        self._path = directory / "disk-probe"
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End, when the last sync has."""
+        self._enough.set()
+        self._thread.join()
+
+    def slowest(self, from_s: float, to_s: float) -> float:
+        """Return what the slowest sync took of those that ended in a span, 0 without one."""
+        return max((took_ms for at_s, took_ms in self.syncs if from_s <= at_s < to_s), default=0.0)
+
+    def _run(self) -> None:
+        with self._path.open("wb", buffering=0) as file:
+            while not self._enough.wait(_PROBE_EVERY_S):
+                took_ms = _append(file)
+                self.syncs.append((time.monotonic(), took_ms))
+        self._path.unlink()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -61,12 +100,14 @@ def _cpu_model() -> str:
 def _fsync_ms(directory: Path) -> float:
     """Return the median time to append 1 KiB and have it on disk."""
     probe = directory / "fsync-probe"
-    took: list[float] = []
     with probe.open("wb", buffering=0) as file:
-        for _ in range(_FSYNCS):
-            begun_s = time.perf_counter()
-            file.write(b"x" * 1024)
-            os.fsync(file.fileno())
-            took.append(time.perf_counter() - begun_s)
+        took = [_append(file) for _ in range(_FSYNCS)]
     probe.unlink()
-    return sorted(took)[len(took) // 2] * 1000
+    return sorted(took)[len(took) // 2]
+
+
+def _append(file: RawIOBase) -> float:
+    begun_s = time.perf_counter()
+    file.write(b"x" * 1024)
+    os.fsync(file.fileno())
+    return (time.perf_counter() - begun_s) * 1000

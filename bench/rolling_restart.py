@@ -4,26 +4,27 @@
 
 Three real nodes under cycles (create, claim, result) at a fixed rate, offered by a client that
 knows all nodes and is told nothing. Each node gets SIGTERM, is started again when it has ended, and
-the next one follows when it is ready. Prints what requests took, second by second.
+the next one follows when it is ready. Prints what requests took, second by second, beside the
+slowest sync of a file that is nobody's: a disk that stands still is seen in both.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from bench.machine import describe
+from bench.machine import DiskProbe, describe
 from bench.steady import Request, Seen, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
@@ -39,7 +40,8 @@ class Event(msgspec.Struct, frozen=True):
     what: str
 
 
-class Restarted(msgspec.Struct, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Restarted:
     """One run.
 
     Attributes:
@@ -48,6 +50,7 @@ class Restarted(msgspec.Struct, kw_only=True):
         even_after_s: From the last node ready to every shard back at the node that should lead it.
         busy_percent: Of the machine's cores, whoever used them, over the whole run.
         stolen_percent: Of their time, what the machine below gave to others meanwhile.
+        disk: What it took meanwhile.
     """
 
     events: list[Event]
@@ -59,6 +62,7 @@ class Restarted(msgspec.Struct, kw_only=True):
     even_after_s: float
     busy_percent: int
     stolen_percent: float
+    disk: DiskProbe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,23 +107,24 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
         )
         cores_before = _Cores.now()
         from_s = time.monotonic()
-        async with running(load) as generator:
-            await asyncio.sleep(options.before)
-            begun_s = time.monotonic()
-            for node in cluster.nodes:
-                note(f"stop {node}")
-                status = await cluster.stop(node)
-                note(f"{node} ended with {status}")
-                cluster.start(node)
-                await cluster.wait_ready([node])
-                ended_s = note(f"{node} ready")
-                await asyncio.sleep(options.between)
-            at_ready = await _spread(cluster)
-            await _even(cluster)
-            even_s = note("leaders even")
-            await asyncio.sleep(options.after)
-            cores = _Cores.now().since(cores_before)
-            seen = await generator.stop()
+        with DiskProbe(directory) as disk:
+            async with running(load) as generator:
+                await asyncio.sleep(options.before)
+                begun_s = time.monotonic()
+                for node in cluster.nodes:
+                    note(f"stop {node}")
+                    status = await cluster.stop(node)
+                    note(f"{node} ended with {status}")
+                    cluster.start(node)
+                    await cluster.wait_ready([node])
+                    ended_s = note(f"{node} ready")
+                    await asyncio.sleep(options.between)
+                at_ready = await _spread(cluster)
+                await _even(cluster)
+                even_s = note("leaders even")
+                await asyncio.sleep(options.after)
+                cores = _Cores.now().since(cores_before)
+                seen = await generator.stop()
         return Restarted(
             events=events,
             seen=seen,
@@ -129,6 +134,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
             spread=[before, at_ready, await _spread(cluster)],
             even_after_s=even_s - ended_s,
             busy_percent=round(100 - 100 * cores.idle / cores.total),
+            disk=disk,
             stolen_percent=round(100 * cores.stolen / cores.total, 1),
         )
 
@@ -191,12 +197,15 @@ def _report(machine: Mapping[str, object], done: Restarted, command: str) -> str
         ),
         command,
         "",
-        f"{'second':>6} {'cycles':>6} {'requests':>8} {'p50':>8} {'p99':>8} {'max':>8} ms  failed",
+        (
+            f"{'second':>6} {'cycles':>6} {'requests':>8} {'p50':>8} {'p99':>8} {'max':>8} ms"
+            f"  failed {'sync':>8} ms"
+        ),
         *_seconds(done),
         "",
-        _summary("before", requests, 0, done.begun_s),
-        _summary("restart", requests, done.begun_s, done.ended_s),
-        _summary("after", requests, done.ended_s, float("inf")),
+        _summary("before", done, 0, done.begun_s),
+        _summary("restart", done, done.begun_s, done.ended_s),
+        _summary("after", done, done.ended_s, float("inf")),
         (
             f"the generator itself was late by at most {done.seen.late_ms_max:.0f} ms;"
             f" requests {len(requests)}, failed {len(failures)}; connections refused and the next"
@@ -222,16 +231,18 @@ def _seconds(done: Restarted) -> list[str]:
         found = by_second.get(second, [])
         took = Percentiles.of([request.took_ms for request in found])
         failed = sum(bool(request.failure) for request in found)
+        from_s = done.from_s + second
         lines.append(
             f"{second:>6} {cycles[second]:>6} {len(found):>8}"
             f" {took.p50:>8.1f} {took.p99:>8.1f} {took.max:>8.1f}     {failed:>6}"
+            f" {done.disk.slowest(from_s, from_s + 1):>8.1f}"
             f"  {', '.join(events.get(second, []))}".rstrip()
         )
     return lines
 
 
-def _summary(name: str, requests: Sequence[Request], from_s: float, to_s: float) -> str:
-    found = [each for each in requests if from_s <= each.ended_s < to_s]
+def _summary(name: str, done: Restarted, from_s: float, to_s: float) -> str:
+    found = [each for each in done.seen.requests if from_s <= each.ended_s < to_s]
     took = Percentiles.of([each.took_ms for each in found])
     by_operation = ", ".join(
         f"{operation} {each.p50:.1f}/{each.p99:.1f}"
@@ -240,7 +251,8 @@ def _summary(name: str, requests: Sequence[Request], from_s: float, to_s: float)
     )
     return (
         f"{name:<8} {took.count} requests: p50 {took.p50:.1f}, p99 {took.p99:.1f},"
-        f" max {took.max:.1f} ms; p50/p99 of {by_operation}"
+        f" max {took.max:.1f} ms; p50/p99 of {by_operation};"
+        f" slowest sync {done.disk.slowest(from_s, to_s):.1f} ms"
     )
 
 

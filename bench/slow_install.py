@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.filled import data_bytes, fill, installed, told
-from bench.machine import describe, rss_mib
+from bench.machine import DiskProbe, describe, rss_mib
 from bench.steady import Request, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
@@ -96,16 +96,17 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
             payload_bytes=300,
         )
         async with running(load) as generator:
-            await asyncio.sleep(options.quiet)
-            if options.apart:
-                # This thread drives the proxies; what it starts from now on runs where it does.
-                os.sched_setaffinity(0, [last])
-            begun_s = time.monotonic()
-            cluster.start(third.id)
-            await cluster.wait_ready([third.id], within_s=_READY_WITHIN_S)
-            ended_s = time.monotonic()
-            _say(f"ready after {ended_s - begun_s:.0f} s")
-            await asyncio.sleep(options.quiet)
+            with DiskProbe(directory) as disk:
+                await asyncio.sleep(options.quiet)
+                if options.apart:
+                    # This thread drives the proxies; what it starts from now on runs where it does.
+                    os.sched_setaffinity(0, [last])
+                begun_s = time.monotonic()
+                cluster.start(third.id)
+                await cluster.wait_ready([third.id], within_s=_READY_WITHIN_S)
+                ended_s = time.monotonic()
+                _say(f"ready after {ended_s - begun_s:.0f} s")
+                await asyncio.sleep(options.quiet)
             seen = await generator.stop()
         rss = {node: round(rss_mib(cluster.pid(node))) for node in cluster.nodes}
         await cluster.wait_converged()
@@ -126,6 +127,14 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
             "during": _took(seen.requests, begun_s, ended_s),
             "after": _took(seen.requests, ended_s, float("inf")),
             "during_by_ten_seconds_p99": _by_ten_seconds(seen.requests, begun_s, ended_s),
+        },
+        "slowest_sync_ms": {
+            "before": disk.slowest(begun_s - options.quiet, begun_s),
+            "during_by_ten_seconds": [
+                round(disk.slowest(start, min(start + 10, ended_s)), 1)
+                for start in range(int(begun_s), int(ended_s), 10)
+            ],
+            "after": disk.slowest(ended_s, float("inf")),
         },
         "failed": sum(bool(each.failure) for each in seen.requests),
         "held_back": seen.held_back,
