@@ -125,7 +125,7 @@ class Node:
         try:
             if self._http is not None:
                 self._draining = True
-                log.info("stopping", extra={"node": self.settings.node_id})
+                log.info("stopping")
                 await asyncio.sleep(self.settings.limits.drain_ms / 1000)
                 await self._leaving.give_all_away()
                 await self._http.leave()
@@ -274,7 +274,7 @@ class Node:
         register_tls(self.metrics, certificates=certificates, http=self._http)
         await self._http.start()
         stack.push_async_callback(self._http.stop)
-        log.info("serving", extra={"node": settings.node_id, "port": self._http.port})
+        log.info("serving", extra={"port": self._http.port})
 
     def _read_certificates(self, watching: Background) -> list[Certificates[Any]]:
         settings = self.settings

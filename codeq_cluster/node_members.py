@@ -170,7 +170,7 @@ class NodeMembers:
         async with asyncio.TaskGroup() as tasks:
             if not self.founded:
                 outcome = await self._founding.run()
-                log.info("cluster found", extra={"node": self.me.id, "outcome": outcome.value})
+                log.info("cluster found", extra={"outcome": outcome.value})
                 if outcome is Outcome.LATER:
                     tasks.create_task(self._founding.go_on())
             await self._announcing.run()

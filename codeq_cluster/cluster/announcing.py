@@ -121,4 +121,4 @@ class Announcing:
         self.refused = reason
         if reason not in self._told:
             self._told.add(reason)
-            log.warning("not let in", extra={"node": self._me.id, "reason": reason})
+            log.warning("not let in", extra={"reason": reason})

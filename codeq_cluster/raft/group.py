@@ -649,7 +649,7 @@ class RaftGroup:
             extra={
                 "shard": self._shard,
                 "index": index,
-                "level": membership.level,
+                "formats": membership.level,
                 "members": [
                     member.id if member.voter else f"{member.id} (learner)"
                     for member in membership.members

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
+import codeq_cluster
 from codeq_cluster.telemetry.logs import JsonLines
 
 
@@ -41,6 +44,24 @@ def test_a_line_is_an_event_and_its_fields() -> None:
         "ready": False,
         "since": None,
     }
+
+
+def test_no_field_takes_the_place_of_what_every_line_has() -> None:
+    """Where a line comes from, and how grave it is, is never something else."""
+    package = Path(codeq_cluster.__file__).parent
+    fields = {
+        (file.name, key.value)
+        for file in package.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.keyword) and call.arg == "extra"
+        for given in ast.walk(call.value)
+        if isinstance(given, ast.Dict)
+        for key in given.keys
+        if isinstance(key, ast.Constant)
+    }
+
+    assert ("group.py", "shard") in fields
+    assert not [each for each in fields if each[1] in line(record(stack_info="s"))]
 
 
 def test_whatever_is_logged_fits_one_line() -> None:
