@@ -143,6 +143,19 @@ class NodeMembers:
         assert self._mesh is not None, "attach comes first"
         return [peer for peer in self.links() if self._mesh.connected(peer)]
 
+    def missing(self, shard: int) -> dict[str, str]:
+        """Return the voters of a shard that cannot vote with this node now, and why."""
+        assert self._mesh is not None, "attach comes first"
+        found = {}
+        for member in self._groups[shard].membership.members:
+            if not member.voter or member.id == self.me.id:
+                continue
+            if not self._mesh.connected(member.id):
+                found[member.id] = "is not connected"
+            elif self._mesh.data_at(member.id) not in (None, member.data):
+                found[member.id] = "has lost its data"
+        return found
+
     def is_past(self, incarnation: int) -> bool:
         """Tell whether a node runs on data that the cluster was recovered without."""
         return any(data_of(incarnation) in group.membership.past for group in self._groups)

@@ -76,9 +76,21 @@ class Readiness:
             others = ", ".join(status.in_doubt)
             return f": its state is not that of {others}, and no majority has been heard"
         if status.leader is None or (status.is_leader and not status.ready):
-            return " has no leader"
+            return f" has no leader{self._without_majority(status.shard)}"
         behind = status.known_commit - status.applied_index
         return f" is {behind} entries behind" if behind > self._tolerated else ""
+
+    def _without_majority(self, shard: int) -> str:
+        """Return which voters a majority lacks, and what can be done; empty if it lacks none."""
+        voters = self._groups[shard].membership.voters
+        missing = self._members.missing(shard)
+        if len(voters) - len(missing) > len(voters) // 2:
+            return ""
+        return (
+            f": {len(missing)} of its {len(voters)} voters are missing ("
+            f"{', '.join(f'{peer} {why}' for peer, why in missing.items())}); start them on their "
+            "data, or see `cluster recover` if that is lost for good"
+        )
 
     def _not_voting(self, shard: int) -> str:
         me = self._members.me.id

@@ -152,6 +152,24 @@ async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_electio
     assert (alone.status, alone.json["code"]) == (503, "no-leader")
 
 
+async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Nodes) -> None:
+    """One peer is down, the other is back without its data: nothing but a recovery is left."""
+    await nodes.stop("n2")
+    await nodes.stop("n3")
+    shutil.rmtree(nodes.settings["n2"].data_dir)
+    away = await nodes.says("n1", lambda missing: "n2 is not connected" in str(missing))
+    await nodes.start("n2")
+    lost = await nodes.says("n1", lambda missing: "n2 has lost its data" in str(missing))
+
+    assert len(away) == len(lost) == 1
+    assert away[0] == (
+        "each of shards 0, 1 has no leader: 2 of its 3 voters are missing (n2 is not connected, "
+        "n3 is not connected); start them on their data, or see `cluster recover` if that is lost "
+        "for good"
+    )
+    assert "n3 is not connected" in lost[0]
+
+
 async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_is_emptied(
     nodes: Nodes,
 ) -> None:
