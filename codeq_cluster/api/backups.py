@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from codeq_cluster.api.backup_views import backup_page, backup_view
@@ -9,8 +11,8 @@ from codeq_cluster.api.call import Call, reply
 from codeq_cluster.api.errors import ApiError
 from codeq_cluster.api.ports import Backups
 from codeq_cluster.api.rendering import encode
-from codeq_cluster.backup.running import BackupRunning
-from codeq_cluster.errors import BackupFailed, CodeqError, OutcomeUnknown
+from codeq_cluster.backup.running import SETTLE_S, BackupRunning
+from codeq_cluster.errors import BackupFailed
 
 NO_PLACE = ApiError(
     409,
@@ -30,22 +32,19 @@ NOT_FOUND = ApiError(404, "backup not found", "not-found")
 
 async def create(call: Call) -> web.Response:
     """Begin a backup; the answer names it, and it goes on by itself."""
-    backups = _of(call)
+    recording = partial(
+        call.services.broker.governors.record,
+        call.identity.tenant,
+        by=call.identity.subject,
+        action="backup.create",
+        timeout_s=SETTLE_S,
+    )
     try:
-        begun = backups.start()
+        begun = _of(call).start(
+            lambda progress: recording(target=progress.id, detail=f"on {progress.node}")
+        )
     except BackupRunning as running:
         raise RUNNING from running
-    try:
-        await call.services.broker.governors.record(
-            call.identity.tenant,
-            by=call.identity.subject,
-            action="backup.create",
-            target=begun.id,
-            detail=f"on {begun.node}",
-            timeout_s=call.timeout_s,
-        )
-    except CodeqError as error:
-        raise OutcomeUnknown(f"backup {begun.id} has begun and is not on record") from error
     return reply(encode(backup_view(begun)), status=202)
 
 

@@ -572,6 +572,7 @@ def _on_backups() -> dict[Handler, Operation]:
         backups.create: Operation(
             answers=(shown(status=202, text="It has begun; ask this node how far it is."),),
             errors=(backups.NO_PLACE, backups.RUNNING),
+            replicated=False,
         ),
         backups.backup: Operation(
             answers=(shown(text="How far it is."),),

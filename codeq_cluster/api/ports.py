@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from codeq_cluster.backup.catalogue import Found as FoundBackup
@@ -106,8 +106,8 @@ class Members(Protocol):
 class Backups(Protocol):
     """The backups that this node takes."""
 
-    def start(self) -> Progress:
-        """Begin one; raises BackupRunning when one is under way."""
+    def start(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
+        """Begin one, once it is on record; raises BackupRunning when one is under way."""
 
     async def progress(self, backup: str) -> Progress | None:
         """Return how far one is, None for an unknown one; raises BackupFailed."""

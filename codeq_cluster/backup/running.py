@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -148,8 +148,12 @@ class Backups:
         self._last: _Run | None = None
         shutil.rmtree(scratch, ignore_errors=True)
 
-    def start(self) -> Progress:
+    def start(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
         """Begin a backup; it goes on by itself.
+
+        Args:
+            record: Puts on record that it is taken; comes first, and what it raises is why the
+                backup has failed.
 
         Raises:
             BackupRunning: Another one has not ended.
@@ -167,7 +171,7 @@ class Backups:
             ),
             pace=Pace(self._bytes_per_s),
         )
-        self._background.spawn(self._run(run))
+        self._background.spawn(self._run(run, record))
         return run.progress
 
     async def progress(self, backup: str) -> Progress | None:
@@ -201,11 +205,12 @@ class Backups:
         """List the backups of the place, the oldest first; raises BackupFailed."""
         return await asyncio.to_thread(found, self._place)
 
-    async def _run(self, run: _Run) -> None:
+    async def _run(self, run: _Run, record: Callable[[Progress], Awaitable[None]]) -> None:
         backup = run.progress.id
         log.info("backup begun", extra={"backup": backup, "where": self._place.where})
         try:
             async with asyncio.timeout(SETTLE_S):
+                await record(run.progress)
                 await asyncio.gather(*(shard.settled(timeout_s=SETTLE_S) for shard in self._shards))
             await self._in_thread(run, self._take)
             await self._in_thread(run, self._check)

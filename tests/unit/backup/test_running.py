@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,8 +13,9 @@ import pytest
 from codeq_cluster.backup.catalogue import chosen
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
-from codeq_cluster.backup.running import Backups
+from codeq_cluster.backup.running import Backups, Progress, Stage
 from codeq_cluster.codec import levels
+from codeq_cluster.errors import NoLeader
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 from tests.properties.backup_worlds import NOW_MS, SETTINGS, World, store
 
@@ -49,21 +51,41 @@ class Shard:
         self._store.checkpoint(path)
 
 
-@pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])
-async def test_a_backup_names_the_newest_formats_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: tuple[int, int], *, written: bool
-) -> None:
-    """Of all shards; the first ones are not named, as in backups of before."""
-    monkeypatch.setattr(levels, "LEVEL", 2)
+@dataclass
+class Rig:
+    """Backups of two shards, and what they were recorded as."""
+
+    place: BackupDirectory
+    shards: list[Shard]
+    tasks: list[asyncio.Task[Any]]
+    backups: Backups
+    recorded: list[Progress]
+
+    async def record(self, progress: Progress) -> None:
+        """Note it."""
+        self.recorded.append(progress)
+
+    async def taken(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
+        """Take a backup and return how it has ended."""
+        begun = self.backups.start(record)
+        await asyncio.gather(*self.tasks)
+        ended = await self.backups.progress(begun.id)
+        assert ended is not None
+        return ended
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """Make one, of formats of the first level."""
     world = World(2, seed=3)
     world.live(10)
     shards = []
     for number, rows in enumerate(world.rows()):
         store(rows, tmp_path / str(number))
         opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
-        shards.append(Shard(opened, used[number]))
-    place = BackupDirectory(tmp_path / "backups")
+        shards.append(Shard(opened, 1))
     tasks: list[asyncio.Task[Any]] = []
+    place = BackupDirectory(tmp_path / "backups")
     backups = Backups(
         node_id="n1",
         cluster_id="c",
@@ -75,15 +97,47 @@ async def test_a_backup_names_the_newest_formats_in_use(
         background=Spawned(tasks),
         now_ms=lambda: NOW_MS,
     )
-    begun = backups.start()
-    await asyncio.gather(*tasks)
-    at = await backups.progress(begun.id)
+    yield Rig(place, shards, tasks, backups, [])
     for shard in shards:
         shard._store.close()
 
-    assert at is not None
-    assert not at.error
-    assert (chosen(place).level == 2) is written
-    text = (tmp_path / "backups" / begun.id / MANIFEST).read_text()
+
+@pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])
+async def test_a_backup_names_the_newest_formats_in_use(
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    used: tuple[int, int],
+    *,
+    written: bool,
+) -> None:
+    """Of all shards; the first ones are not named, as in backups of before."""
+    monkeypatch.setattr(levels, "LEVEL", 2)
+    for shard, level in zip(rig.shards, used, strict=True):
+        shard.level = level
+    done = await rig.taken(rig.record)
+
+    assert not done.error
+    assert [each.id for each in rig.recorded] == [done.id]
+    assert (chosen(rig.place).level == 2) is written
+    text = (tmp_path / "backups" / done.id / MANIFEST).read_text()
     assert ('"level":2' in text) is written
     assert ("level" in text) is written
+
+
+async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> None:
+    """It says why; the next one can be."""
+
+    async def nobody_leads(progress: Progress) -> None:
+        raise NoLeader(f"no leader for shard 0, where {progress.id} would be on record")
+
+    failed = await rig.taken(nobody_leads)
+    left = rig.place.backups()
+    done = await rig.taken(rig.record)
+
+    assert (failed.stage, failed.error) == (
+        Stage.FAILED,
+        f"no leader for shard 0, where {failed.id} would be on record",
+    )
+    assert not left
+    assert done.stage is Stage.DONE
