@@ -147,6 +147,40 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
     await cluster.leader_of(0, among=["n4", "n5"])
 
 
+async def test_a_replacement_goes_on_whatever_dies_in_between(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newcomer, as a learner, and the leader that let it in; the command is given again."""
+    async with under_load(cluster) as load:
+        node = cluster.configure("n4")
+        replace = ["cluster", "replace", "n3", "n4", "--url", cluster.nodes["n2"].url]
+        replace += ["--addr", f"127.0.0.1:{node.link_port}", "--http", node.url]
+        replace += ["--token", ADMIN_TOKEN]
+        begun = await asyncio.to_thread(main, [*replace, "--wait", "1"])
+        told = capsys.readouterr().err
+        load.avoid("n1")
+        await cluster.kill("n1")
+        cluster.start("n4")
+        cluster.start("n1")
+        await cluster.kill("n4")
+        await cluster.wait_ready(["n1"], within_s=SETTLES_S)
+        load.allow("n1")
+        still = await voters(cluster, "n2")
+        cluster.start("n4")
+        load.avoid("n3")
+        done = await asyncio.to_thread(main, [*replace, "--wait", "60"])
+        await all_vote(cluster, "n2", {"n1", "n2", "n4"})
+        await cluster.stop("n3")
+        assert await load.drain(within_s=SETTLES_S)
+        verdict = audit(load.calls, await load.final_tasks())
+
+    assert begun == 1
+    assert "n3 stays until then: run this again" in told
+    assert all({"n1", "n2", "n3"} <= each for each in still)
+    assert done == 0, capsys.readouterr().err
+    assert verdict.clean, verdict
+
+
 async def test_a_node_need_know_one_member_only(cluster: LocalCluster) -> None:
     """One that leads nothing tells it of all others: those who lead give it their logs."""
     leaders = {await cluster.leader_of(shard) for shard in (0, 1)}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from codeq_cluster.testing.accounting import Outcome, audit
@@ -163,3 +164,56 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
 
     assert not failed
     assert replace(verdict, failed=()).clean, str(verdict)
+
+
+async def raised(cluster: LocalCluster, node: str) -> int:
+    """Ask a node to let the newer formats be used; return the status of its answer."""
+    url = f"{cluster.urls[node]}/v1/codeq/admin/cluster/upgrade"
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(url, json={}) as said,
+    ):
+        return said.status
+
+
+async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """Whatever became of the request: it is given again until it is done."""
+    (tmp_path / "next").mkdir()
+    newer = next_release(tmp_path / "next")
+    cluster = LocalCluster(tmp_path, shards=2)
+    for node in cluster.nodes.values():
+        node.release = newer
+    async with (
+        cluster,
+        Load(
+            cluster.urls,
+            producer_token=PRODUCER_TOKEN,
+            worker_tokens=workers(WORKER_TOKENS, 4),
+            command="upgrade",
+            cycles_per_s=CYCLES_PER_S,
+        ) as load,
+    ):
+        await all_know(cluster, LEVEL, LEVEL, LEVEL)
+        victim = await cluster.leader_of(1)
+        asked = next(node for node in cluster.nodes if node != victim)
+        load.avoid(victim)
+        first, _ = await asyncio.gather(raised(cluster, asked), cluster.kill(victim))
+
+        async def done() -> bool:
+            return await raised(cluster, asked) == 200
+
+        await until(done, within_s=SETTLES_S, what="the newer formats in use")
+        cluster.start(victim)
+        await cluster.wait_ready([victim], within_s=SETTLES_S)
+        load.allow(victim)
+        shown = await answer(cluster, "cluster", "status")
+        assert await load.drain(within_s=SETTLES_S)
+        verdict = audit(load.calls, await load.final_tasks())
+        await cluster.wait_converged()
+
+    assert first in (200, 503), first
+    assert [shard["level"] for shard in shown["shards"]] == [LEVEL, LEVEL]
+    assert verdict.clean, str(verdict)
