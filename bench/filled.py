@@ -77,6 +77,8 @@ def fill(
             for shard, path in enumerate(paths):
                 _link(path, copy_of(shard))
     _found([first, second], third, shards=shards)
+    # Or the nodes would wait for what the system has yet to write of this.
+    os.sync()
 
 
 def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) -> None:
