@@ -14,14 +14,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster.api.errors import ApiError, invalid_body
-
-# A name or an address, IPv6 in brackets; 1 to 65535.
-_HOST = r"([A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
-_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+from codeq_cluster.wire.addresses import ADDRESS, HOST, PORT
 
 # Where the other nodes reach a node, and where callers do.
-LINK_ADDRESS = f"{_HOST}:{_PORT}"
-HTTP_ADDRESS = f"https?://{_HOST}(:{_PORT})?/?"
+LINK_ADDRESS = ADDRESS
+HTTP_ADDRESS = f"https?://{HOST}(:{PORT})?/?"
 
 _INT64_MAX = 2**63 - 1
 

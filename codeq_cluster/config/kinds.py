@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from codeq_cluster.codec.membership import NODE_ID
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.wire.addresses import Address
 
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
@@ -121,25 +123,12 @@ def _parse_url(raw: object) -> object:
     return text.rstrip("/")
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Split host:port; an IPv6 host stands in brackets, and comes back without them.
-
-    Raises:
-        ValueError: It is no host:port with a port of 1 to 65535.
-    """
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ValueError(text)
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(text)
-    return str(_parse_host(host)), int(port)
-
-
 def _parse_address(raw: object) -> object:
     text = str(_parse_text(raw))
-    split_address(text)
+    try:
+        Address.parse(text)
+    except ConfigInvalid as error:
+        raise ValueError from error
     return text
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeq_cluster.config.keys import KEYS, Key
-from codeq_cluster.config.kinds import split_address
 from codeq_cluster.config.providers import providers, referred
 from codeq_cluster.config.rates import SCOPES
 from codeq_cluster.config.sources import (
@@ -41,6 +40,7 @@ from codeq_cluster.settings import (
     TracingSettings,
     WebhookSettings,
 )
+from codeq_cluster.wire.addresses import Address
 
 _SECTIONS = {
     "raft": RaftSettings,
@@ -181,7 +181,7 @@ def _addresses(values: _Values) -> dict[str, object]:
             raise values.refuse("raft.selfId", f"one of raft.peers: {', '.join(sorted(links))}")
     if len(set(links.values())) != len(links):
         raise values.refuse("raft.peers", "a different address for each node")
-    link_host, link_port = split_address(values.text("raft.bindAddr", links[node_id]))
+    bound = Address.parse(values.text("raft.bindAddr", links[node_id]))
     urls = values.table("raft.peerHTTPAddrs")
     if urls and set(urls) != set(links):
         raise values.refuse(
@@ -191,8 +191,8 @@ def _addresses(values: _Values) -> dict[str, object]:
     scheme = "https" if "tls.certFile" in values else "http"
     return {
         "node_id": node_id,
-        "link_host": link_host,
-        "link_port": link_port,
+        "link_host": bound.host,
+        "link_port": bound.port,
         # Sorted: the same order on every node, whatever order each one's file has.
         "peers": tuple(
             PeerAddress(
@@ -206,7 +206,7 @@ def _addresses(values: _Values) -> dict[str, object]:
 
 
 def _url(scheme: str, link: str, port: object) -> str:
-    host, _ = split_address(link)
+    host = Address.parse(link).host
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from codeq_cluster.errors import ConfigInvalid
 
 Dialled = TypeVar("Dialled", bound=asyncio.Protocol)
 
-_PORT_MAX = 65535
+# A name or an address, IPv6 in brackets; 1 to 65535.
+HOST = (
+    r"([A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?"
+    r"|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,16})?\])"
+)
+PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS = f"{HOST}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +37,10 @@ class Address:
         Raises:
             ConfigInvalid: It is not of that form.
         """
+        if not re.fullmatch(ADDRESS, text):
+            raise ConfigInvalid(f"address {text!r} must be host:port, the port 1 to 65535")
         host, _, port = text.rpartition(":")
-        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
-            raise ConfigInvalid(f"peer address {text!r} must be host:port, port 1 to {_PORT_MAX}")
-        return Address(host, int(port))
+        return Address(host.strip("[]"), int(port))
 
     async def connect(self, protocol: Callable[[], Dialled]) -> Dialled:
         """Open a connection to the first of the host's addresses that takes one.

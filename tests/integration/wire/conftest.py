@@ -164,12 +164,14 @@ class Wire:
         said: What the dialler said, a connection each.
         frozen: Everything is read and thrown away.
         flows: While it is not set, nothing more is read.
+        slams: So many connections more are closed as soon as they are there.
     """
 
     def __init__(self, target: int) -> None:
         self.port = free_ports(1)[0]
         self.said: list[bytearray] = []
         self.frozen = False
+        self.slams = 0
         self._target = target
         self.flows = asyncio.Event()
         self.flows.set()
@@ -198,6 +200,10 @@ class Wire:
         self._into[-1].write(data)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.slams:
+            self.slams -= 1
+            writer.transport.abort()
+            return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         record = bytearray()
         self.said.append(record)

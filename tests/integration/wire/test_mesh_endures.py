@@ -336,6 +336,25 @@ async def test_a_broken_connection_is_dialled_at_once(nodes: Nodes) -> None:
         await two.stop()
 
 
+async def test_a_peer_that_dies_slowly_is_judged_where_it_was_reached(nodes: Nodes) -> None:
+    """Whatever refuses at another address of it tells nothing of its process."""
+    one, two = nodes.make("n1", "n2")
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        one.running.know(one.peers, {"n2": [f"127.0.0.1:{free_ports(1)[0]}"]})
+        await two.start()
+        await joined(one, two)
+        wire.slams = 6
+        wire.cut()
+        await eventually(lambda: len(one.events) == 3)
+
+        assert not wire.slams
+        assert [("up", "n2"), ("down", "n2", "lost"), ("up", "n2")] == one.events
+        await one.stop()
+        await two.stop()
+
+
 async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
     nodes: Nodes,
 ) -> None:

@@ -136,6 +136,8 @@ def test_parsing_any_bytes_ends_in_a_message_or_a_refusal(data: bytes) -> None:
         ("node-1:18080", Address("node-1", 18080)),
         ("127.0.0.1:1", Address("127.0.0.1", 1)),
         ("[::1]:65535", Address("::1", 65535)),
+        ("[fe80::1%eth0]:7000", Address("fe80::1%eth0", 7000)),
+        ("n1.cluster.local.:7000", Address("n1.cluster.local.", 7000)),
     ],
 )
 def test_an_address_is_host_and_port(text: str, address: Address) -> None:
@@ -144,7 +146,11 @@ def test_an_address_is_host_and_port(text: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "node", "node:", ":1", "node:0", "node:65536", "node:+1", "n:\u00b2"]
+    "text",
+    [
+        *("", "node", "node:", ":1", "node:0", "node:65536", "node:+1", "n:\u00b2"),
+        *("::1:7000", "[n1:7000", "a b:1", "a/b:1", "a=b:1", "a,b:1", "[]:1"),
+    ],
 )
 def test_an_address_of_another_form_is_refused_by_name(text: str) -> None:
     """The error names the text."""
