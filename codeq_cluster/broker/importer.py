@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import asdict, replace
 
@@ -81,7 +81,7 @@ class Importer:
         tasks = [
             (shard, replace(asked, tasks=part))
             for shard, own in by_shard.items()
-            for part in _parts(own)
+            for part in in_parts(own, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
         ]
         done: list[Imported] = []
         # Policies first, so that no task is claimed that a pause would have kept.
@@ -169,13 +169,15 @@ def _complete(arrival: Arrival) -> Arrival:
     return replace(arrival, task=task, fingerprint=fingerprint)
 
 
-def _parts(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, ...]]:
-    """Yield them in parts that make one operation each."""
+def in_parts(
+    arrivals: Iterable[Arrival], *, count_max: int, bytes_max: int
+) -> Iterator[tuple[Arrival, ...]]:
+    """Yield them in parts within these bounds; one that is larger by itself is a part by itself."""
     part: list[Arrival] = []
     size = 0
     for arrival in arrivals:
         weight = arrival_bytes(arrival)
-        if part and (len(part) == ARRIVALS_MAX or size + weight > OPERATION_BYTES_MAX):
+        if part and (len(part) == count_max or size + weight > bytes_max):
             yield tuple(part)
             part, size = [], 0
         part.append(arrival)

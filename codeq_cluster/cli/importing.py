@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codeq_cluster.api.imports import TASKS_MAX
@@ -13,7 +13,7 @@ from codeq_cluster.backup.catalogue import found, manifest_of, verify
 from codeq_cluster.backup.manifest import Manifest, check_level
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.tenants import tenant_name
-from codeq_cluster.broker.importer import arrival_bytes
+from codeq_cluster.broker.importer import in_parts
 from codeq_cluster.cli.asking import Verbs, asks
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.output import document, note, table
@@ -21,7 +21,6 @@ from codeq_cluster.cli.place import Bar, add_place_options, bar, place_of
 from codeq_cluster.client import Operator
 from codeq_cluster.client.retrying import retried
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.errors import BackupFailed, CodeqError
 
 # A request is decided about at once on each shard's leader, before anybody else's; 128 are a few
@@ -210,7 +209,8 @@ class _Sending:
                 empty = False
                 await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
         for part in luggage.manifest.parts:
-            batches = _batches(luggage.tasks(part, passed=shown.passed))
+            arrivals = luggage.tasks(part, passed=shown.passed)
+            batches = in_parts(arrivals, count_max=_TASKS, bytes_max=_BYTES)
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 empty = False
                 await self._send(Arrivals(tasks=batch))
@@ -239,17 +239,3 @@ class _Sending:
                 f"the tenant's budget {answer.get('limit')} is used up: raise it or make room, and "
                 "run the same again for the rest"
             )
-
-
-def _batches(arrivals: Iterator[Arrival]) -> Iterator[tuple[Arrival, ...]]:
-    batch: list[Arrival] = []
-    size = 0
-    for arrival in arrivals:
-        weight = arrival_bytes(arrival)
-        if batch and (len(batch) == _TASKS or size + weight > _BYTES):
-            yield tuple(batch)
-            batch, size = [], 0
-        batch.append(arrival)
-        size += weight
-    if batch:
-        yield tuple(batch)

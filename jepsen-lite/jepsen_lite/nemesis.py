@@ -394,18 +394,36 @@ class Restart(Nemesis):
         return ended
 
 
-class Partition(Nemesis):
-    """Links that carry nothing: whole, one way, around a bridge, or in a ring."""
+class OnLinks(Nemesis):
+    """What is done to packets by the rules of a plan; those it met tell whether it was done."""
 
-    name = "partition"
     target = "link"
     cuts = True
-    moves_leaders = True
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)
         self._rules: Rules = {}
         self._before = 0
+
+    async def begin(self, strike: Strike) -> int:
+        """Put the rules in force."""
+        assert strike
+        self._before = await self.links.struck(self._rules)
+        await self.links.set(self.name, self._rules)
+        return 0
+
+    async def end(self, strike: Strike) -> int:
+        """Let packets pass as they come."""
+        struck = await self.links.struck(self._rules) - self._before
+        await self.links.set(self.name, {})
+        return len(strike.nodes) if struck else 0
+
+
+class Partition(OnLinks):
+    """Links that carry nothing: whole, one way, around a bridge, or in a ring."""
+
+    name = "partition"
+    moves_leaders = True
 
     async def plan(self, rng: random.Random) -> Strike:
         """Choose a shape."""
@@ -418,31 +436,11 @@ class Partition(Nemesis):
             hold_s=rng.choice((1.0, 3.0, 6.0, 10.0)) * rng.uniform(0.8, 1.2),
         )
 
-    async def begin(self, strike: Strike) -> int:
-        """Cut."""
-        assert strike
-        self._before = await self.links.struck(self._rules)
-        await self.links.set(self.name, self._rules)
-        return 0
 
-    async def end(self, strike: Strike) -> int:
-        """Heal; the packets that were lost tell whether it was a partition."""
-        lost = await self.links.struck(self._rules) - self._before
-        await self.links.set(self.name, {})
-        return len(strike.nodes) if lost else 0
-
-
-class Packets(Nemesis):
+class Packets(OnLinks):
     """Packets that come late, twice, in another order, or not."""
 
     name = "packets"
-    target = "link"
-    cuts = True
-
-    def __init__(self, db: Db, links: Links) -> None:
-        super().__init__(db, links)
-        self._rules: Rules = {}
-        self._before = 0
 
     async def plan(self, rng: random.Random) -> Strike:
         """Choose the links of one node or of all, and those of the clients or not."""
@@ -469,19 +467,6 @@ class Packets(Nemesis):
             detail=f"{_described(shape)}{clients}",
             hold_s=rng.uniform(2, 5 if shape.stall else 10),
         )
-
-    async def begin(self, strike: Strike) -> int:
-        """Spoil them."""
-        assert strike
-        self._before = await self.links.struck(self._rules)
-        await self.links.set(self.name, self._rules)
-        return 0
-
-    async def end(self, strike: Strike) -> int:
-        """Let packets pass as they come."""
-        struck = await self.links.struck(self._rules) - self._before
-        await self.links.set(self.name, {})
-        return len(strike.nodes) if struck else 0
 
 
 class Reset(Nemesis):
