@@ -194,7 +194,11 @@ class Node:
             node_id=settings.node_id, groups=self._groups, replicas=self._engines
         )
         self._served |= self._upkeep.attach(
-            mesh, directory, hand_over=self._leaving.give_all_away, told=waiters.all
+            mesh,
+            directory,
+            hand_over=self._leaving.give_all_away,
+            told=waiters.all,
+            needed=self._members.needed,
         )
         self._readiness = Readiness(
             groups=self._groups,

@@ -156,6 +156,12 @@ class NodeMembers:
                 found[member.id] = "has lost its data"
         return found
 
+    def needed(self, shard: int) -> bool:
+        """Tell whether the voters of a shard that are here are no majority without this one."""
+        voters = self._groups[shard].membership.voters
+        others = len(voters) - 1 - len(self.missing(shard))
+        return self.me.id in voters and others <= len(voters) // 2
+
     def is_past(self, incarnation: int) -> bool:
         """Tell whether a node runs on data that the cluster was recovered without."""
         return any(data_of(incarnation) in group.membership.past for group in self._groups)

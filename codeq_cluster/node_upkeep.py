@@ -70,6 +70,7 @@ class Upkeep:
         *,
         hand_over: Callable[[], Awaitable[None]],
         told: Callable[[], None],
+        needed: Callable[[int], bool],
     ) -> dict[str, _Serve]:
         """Begin, now that there are groups; return what is served to peers.
 
@@ -78,6 +79,7 @@ class Upkeep:
             directory: Where snapshots are kept.
             hand_over: Gives the leaderships away; bounded.
             told: See `Outages`.
+            needed: Tells whether a shard has no majority without this node.
         """
         settings = self._settings
         replicas = [
@@ -118,6 +120,7 @@ class Upkeep:
             replicas=replicas,
             calls=mesh,
             bytes_per_s=settings.raft.snapshot_bytes_per_s,
+            hurries=needed,
             took=self._installed,
             failed=self.failed,
         )

@@ -249,6 +249,7 @@ class SnapshotFetcher:
         replicas: By shard.
         calls: The link.
         bytes_per_s: Pace of one fetch.
+        hurries: Tells whether a shard has no majority before this node has fetched: no pace then.
         took: Told (shard, seconds) of every snapshot installed.
         failed: Called when the disk refused: the node must stop.
         rest: Waits some seconds, between chunks.
@@ -261,6 +262,7 @@ class SnapshotFetcher:
         replicas: Sequence[Replica],
         calls: Calls,
         bytes_per_s: int,
+        hurries: Callable[[int], bool],
         took: Callable[[int, float], None],
         failed: Callable[[int, BaseException], None],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -269,6 +271,7 @@ class SnapshotFetcher:
         self._replicas = replicas
         self._calls = calls
         self._bytes_per_s = bytes_per_s
+        self._hurries = hurries
         self._took = took
         self._failed = failed
         self._rest = rest
@@ -356,6 +359,8 @@ class SnapshotFetcher:
             offset += len(chunk)
             if offset >= size:
                 return
+            if self._hurries(shard):
+                continue
             took_s = asyncio.get_running_loop().time() - began
             await self._rest(max(0.0, len(chunk) / self._bytes_per_s - took_s))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -168,6 +169,25 @@ async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Node
         "for good"
     )
     assert "n3 is not connected" in lost[0]
+
+
+async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> None:
+    """A node was away for longer than the log; then one of the two others is lost."""
+    slow = replace(nodes.settings["n1"].raft, log_bytes_max=2**17, snapshot_bytes_per_s=2**16)
+    for name in NAMES:
+        await nodes.stop(name)
+    for name in NAMES:
+        await nodes.start(name, raft=slow)
+    await nodes.ready(*NAMES)
+    await nodes.stop("n3")
+    # A log is trimmed by four MiB at once; what comes of these takes minutes at that pace.
+    for _ in range(24):
+        await nodes.clients["n1"].create(payload=os.urandom(2**18).hex())
+    await nodes.stop("n2")
+    await nodes.start("n3", raft=slow)
+    await nodes.ready("n1", "n3")
+
+    assert await nodes.clients["n3"].create("served")
 
 
 async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_is_emptied(

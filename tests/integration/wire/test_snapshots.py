@@ -193,6 +193,7 @@ class Member:
         self.took: list[int] = []
         self.failures: list[BaseException] = []
         self.rests: list[float] = []
+        self.needed = False
         self.server = SnapshotServer(
             stores=[self.shelf],
             replicas=[self.replica],
@@ -212,6 +213,7 @@ class Member:
             replicas=[self.replica],
             calls=self.calls,
             bytes_per_s=bytes_per_s,
+            hurries=lambda _shard: self.needed,
             took=lambda shard, _seconds: self.took.append(shard),
             failed=lambda _shard, error: self.failures.append(error),
             rest=rest,
@@ -498,6 +500,17 @@ async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
     rests = CHUNKS - len(FILES)
     assert rests == len(follower.rests)
     assert all(0.9 * CHUNK < seconds <= CHUNK for seconds in follower.rests)
+
+
+async def test_no_pace_keeps_a_shard_waiting_for_its_majority(pair: tuple[Member, Member]) -> None:
+    """Nobody writes who could be disturbed."""
+    _, follower = pair
+    follower.needed = True
+
+    await follower.paced(1).fetch(0)
+
+    assert not follower.rests
+    assert follower.took == [0]
 
 
 async def test_every_wait_has_an_end(
