@@ -298,9 +298,8 @@ class _Run:
         else:
             row = self._chosen(waiting)
             self._ready[row.shard].remove(row)
-        before = row.token
-        if not (self._flaw is Flaw.REPEATS_TOKEN and before and self._strikes()):
-            row.token = next(self._turn)
+        if not (self._flaw is Flaw.REPEATS_TOKEN and row.token and self._strikes()):
+            row.token += 1
         row.attempt = 1 if self._flaw is Flaw.FORGETS_ATTEMPTS else row.attempt + 1
         row.before = row.status
         row.state = "leased"

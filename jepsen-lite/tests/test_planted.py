@@ -353,14 +353,11 @@ def a_task_overtakes(story: Story, broken: bool) -> None:
 
 
 @planted("G12")
-def two_tasks_are_overtaken_and_one_claim_was_lost(story: Story, broken: bool) -> None:
+def a_task_overtakes_one_that_nobody_held(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
-    story.create("b", (0, 1))
-    story.create("c", (2, 3))
-    story.claim("", (3, 3.5), kind=Type.INFO)
-    story.claim("c", (4, 5))
-    story.claim("a", (6, 7))
-    story.claim("b", (6 if broken else 4.5, 7))
+    story.create("b", (2, 3))
+    story.claim("b", (4, 5))
+    story.claim("a", (6, 7), token=1 if broken else 2)
 
 
 @planted("G13")
@@ -369,6 +366,16 @@ def a_low_priority_goes_first(story: Story, broken: bool) -> None:
     story.create("high", (0, 1), priority=9)
     story.claim("low", (2, 3))
     story.claim("high", (4 if broken else 2.5, 5))
+
+
+@planted("G13")
+def a_low_priority_goes_before_one_that_nobody_held(story: Story, broken: bool) -> None:
+    story.create("low", (0, 1), priority=1)
+    story.create("high", (0, 1), priority=9)
+    story.create("other", (0, 1), priority=9)
+    story.claim("other", (1, 2))
+    story.claim("low", (2, 3))
+    story.claim("high", (4, 5), token=1 if broken else 2)
 
 
 @planted("G14")

@@ -7,29 +7,27 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
-from jepsen_lite.history import F
 from jepsen_lite.operations import History, Op, TaskOps
 
 
 def first_in_first_out(history: History) -> Verdict:
     """G12: of one shard, command and priority, first deliveries come in the order of creates.
 
-    Tasks with a delay, and those whose first delivery no client certainly had, are left out.
+    Tasks with a delay, and those whose first delivery no client had, are left out.
     """
     lanes: dict[tuple[str, int, int], list[TaskOps]] = defaultdict(list)
     for task in _plain(history):
         first = _first(task)
         lanes[task.args.command, first.out.shard, task.args.priority].append(task)
-    behind = []
+    found = []
     for lane in lanes.values():
         others = _Spans([(task.created_call_ns, _first(task), task) for task in lane])
         for task in lane:
             ahead = others.inside(task.created_ret_ns, _first(task).call_ns)
             if ahead is not None:
-                behind.append((task, _overtaken(task, ahead[1])))
-    found, note = _unexcused(history, behind)
+                found.append(_overtaken(task, ahead[1]))
     checked = sum(len(lane) for lane in lanes.values())
-    return judged("G12", found, checked=checked, note=note)
+    return judged("G12", found, checked=checked)
 
 
 def higher_first(history: History) -> Verdict:
@@ -44,7 +42,7 @@ def higher_first(history: History) -> Verdict:
         queue: {priority: _Spans(each) for priority, each in by_priority.items()}
         for queue, by_priority in claims.items()
     }
-    behind = []
+    found = []
     checked = 0
     for task in _plain(history):
         if task.cancels:
@@ -56,20 +54,22 @@ def higher_first(history: History) -> Verdict:
             checked += 1
             ahead = lower.inside(task.created_ret_ns, first.call_ns)
             if ahead is not None:
-                behind.append((task, _passed(task, *ahead)))
+                found.append(_passed(task, *ahead))
                 break
-    found, note = _unexcused(history, behind)
-    return judged("G13", found, checked=checked, note=note)
+    return judged("G13", found, checked=checked)
 
 
 def _plain(history: History) -> Iterator[TaskOps]:
-    """Yield acknowledged tasks without a delay whose first delivery somebody certainly had."""
+    """Yield acknowledged tasks without a delay whose first delivery somebody had.
+
+    A claim whose caller is gone, or was sent away by a node that ends, gives its task back, to the
+    end of the queue and without counting it. The next one that has it sees by its token that it was
+    not the first.
+    """
     for task in history.tasks.values():
-        if (
-            task.acknowledged is not None
-            and task.first_claim is not None
-            and not task.args.delay_ms
-        ):
+        first = task.first_claim
+        at_once = task.acknowledged is not None and not task.args.delay_ms
+        if at_once and first is not None and first.out.token == 1:
             yield task
 
 
@@ -77,26 +77,6 @@ def _first(task: TaskOps) -> Op:
     first = task.first_claim
     assert first is not None
     return first
-
-
-def _unexcused(
-    history: History, behind: Sequence[tuple[TaskOps, Violation]]
-) -> tuple[list[Violation], str]:
-    """Leave out as many tasks as claims may have had that nobody heard of.
-
-    A claim whose answer could not be delivered gives its task back, to the end of the queue and
-    without counting it. One such claim explains one task that was passed over, if it came before.
-    """
-    lost_ns = sorted(op.call_ns for op in history.by_f[F.CLAIM] if op.possible and not op.ok)
-    found = []
-    excused = 0
-    for task, violation in sorted(behind, key=lambda each: _first(each[0]).call_ns):
-        if bisect.bisect_left(lost_ns, _first(task).call_ns) > excused:
-            excused += 1
-        else:
-            found.append(violation)
-    note = f"{excused} tasks may have gone back with claims nobody heard of" if excused else ""
-    return found, note
 
 
 def _overtaken(task: TaskOps, ahead: TaskOps) -> Violation:
