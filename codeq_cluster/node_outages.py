@@ -249,20 +249,27 @@ class Outages:
         """Open every store anew that is closed to writes; one after another, others work on.
 
         Not while the disk takes no write at all: so a fault costs neither tries nor pauses, however
-        long it lasts, and its end is found out at the next look.
+        long it lasts, and its end is found out at the next look. What fails meanwhile stays out.
         """
-        resting = [s for s in sorted(self._resting) if self._out[s].reason is not Reason.GIVEN_UP]
-        if not resting or not await self._takes_writes():
+        resting = {shard: self._out[shard] for shard in sorted(self._resting)}
+        tried = {s: out for s, out in resting.items() if out.reason is not Reason.GIVEN_UP}
+        if not tried or not await self._takes_writes():
             return
-        for shard in resting:
+        for shard, outage in tried.items():
+            if self._out.get(shard) is not outage:
+                continue  # It failed anew meanwhile: that is for the next look to see to.
             try:
                 await self._replicas[shard].reopen()
             except (StorageFailed, DataDirectoryRefused) as error:
-                self._note(shard, error)
+                # Damage that was met meanwhile is said, not that the disk refuses besides.
+                if self._out[shard].reason is not Reason.GIVEN_UP:
+                    self._note(shard, error)
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody may go on from it
                 self._fatal(shard, error)
                 continue
+            if self._out.get(shard) is not outage:
+                continue  # Likewise; it is withdrawn once more.
             del self._out[shard]
             self._back_since[shard] = asyncio.get_running_loop().time()
             log.warning("replica is back", extra={"shard": shard})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from codeq_cluster.node_outages import Outages, Reason, free_bytes_of, take_a_wr
 
 MIB = 2**20
 NO_ROOM = StorageFailed("writing: IO error: No space left on device: While appending")
+DAMAGE = StorageDamaged("reading rows: Corruption: block checksum mismatch")
 BROKEN = StorageFailed("writing: IO error: While fsync: Input/output error")
 
 
@@ -21,6 +24,7 @@ class Store:
 
     def __init__(self, story: list[str], name: str) -> None:
         self.refuse: BaseException | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
         self._story = story
         self._name = name
 
@@ -30,6 +34,7 @@ class Store:
 
     async def reopen(self) -> None:
         """Note it, or raise what the test wants."""
+        self.meanwhile()
         if self.refuse is not None:
             self._story.append(f"{self._name} refused")
             raise self.refuse
@@ -44,6 +49,7 @@ class Stage:
         self.stores = [Store(self.story, "0"), Store(self.story, "1")]
         self.free = 1000 * MIB
         self.takes_writes = True
+        self.meanwhile: Callable[[], object] = lambda: None
         self.told: list[int] = []
         self.fatal: list[BaseException] = []
         self.outages = Outages(
@@ -63,6 +69,7 @@ class Stage:
         return self.free
 
     def _probe(self) -> None:
+        self.meanwhile()
         if not self.takes_writes:
             raise OSError(5, "Input/output error")
 
@@ -181,10 +188,9 @@ async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
 async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
     """Whoever met it; and however often it is met from then on."""
     stage = Stage()
-    damage = StorageDamaged("reading rows: Corruption: block checksum mismatch")
 
-    stage.outages.failed(1, damage)
-    stage.outages.failed(1, damage)
+    stage.outages.failed(1, DAMAGE)
+    stage.outages.failed(1, DAMAGE)
     await stage.outages.look()
 
     assert ["1 out"] == stage.story
@@ -192,6 +198,46 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
     assert "block checksum mismatch" in stage.outages.out[1].text
     assert "codeq-cluster repair --data-dir /data" in stage.outages.out[1].text
     assert [] == await stage.later()
+
+
+@pytest.mark.parametrize("met_by", [0, 1])
+@pytest.mark.parametrize("refused", [False, True])
+async def test_damage_met_while_stores_are_opened_anew_is_not_forgotten(
+    met_by: int, *, refused: bool
+) -> None:
+    """While the one before it is, or its own: it stays out, and what is wrong is said."""
+    stage = Stage()
+    stage.free = 0
+    await stage.later()
+    stage.free = 1000 * MIB
+    stage.stores[met_by].meanwhile = partial(stage.outages.failed, 1, DAMAGE)
+    stage.stores[1].refuse = BROKEN if refused else None
+
+    await stage.later()
+    assert {1: Reason.GIVEN_UP} == stage.reasons()
+    assert ["1 out"] == await stage.later()
+    assert [] == await stage.later()
+
+    assert {1: Reason.GIVEN_UP} == stage.reasons()
+    assert "block checksum mismatch" in stage.outages.out[1].text
+
+
+async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None:
+    """The verdict is newer than what was to be tried; the other shard goes out with it again."""
+    stage = Stage()
+    stage.free = 0
+    await stage.later()
+    stage.free = 1000 * MIB
+    loop = asyncio.get_running_loop()
+    stage.meanwhile = partial(loop.call_soon_threadsafe, stage.outages.failed, 1, BROKEN)
+
+    assert ["0 back"] == await stage.later()
+    stage.meanwhile = lambda: None
+    assert {1: Reason.STORAGE_FAILED} == stage.reasons()
+    assert ["1 out", "0 out"] == await stage.later()
+    assert ["0 back", "1 back"] == await stage.later()
+
+    assert {} == stage.reasons()
 
 
 async def test_pauses_grow_and_are_bounded() -> None:
