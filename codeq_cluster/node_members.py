@@ -158,9 +158,10 @@ class NodeMembers:
 
     def needed(self, shard: int) -> bool:
         """Tell whether the voters of a shard that are here are no majority without this one."""
-        voters = self._groups[shard].membership.voters
+        group = self._groups[shard]
+        voters = group.membership.voters
         others = len(voters) - 1 - len(self.missing(shard))
-        return self.me.id in voters and others <= len(voters) // 2
+        return group.status().voting and others <= len(voters) // 2
 
     def is_past(self, incarnation: int) -> bool:
         """Tell whether a node runs on data that the cluster was recovered without."""

@@ -10,6 +10,11 @@ from codeq_cluster.codec.membership import Membership, data_of
 class Electorate:
     """The members as one of the group's nodes sees them; `adopt` changes them under all readers.
 
+    Args:
+        node_id: This node.
+        shard: Number of the group.
+        own_data: Identity of this node's data.
+
     Attributes:
         membership: What counts now.
         index: Of the entry that names it.
@@ -17,15 +22,17 @@ class Electorate:
         peers: Ids of all members but this node.
         data: Identity of each peer's data, 0 when it is not known.
         learners: Ids of those who wait to become voters, and whose data is known.
-        voting: This node is a voter.
+        voting: This node is a voter, on the data it has: a log or a snapshot from before it lost
+            its data names it by what it no longer has.
         majority: So many voters decide.
         preferred: The voter that should lead when it can; None before the group is founded.
         rank: Place of this node among the voters, counted from the preferred one.
     """
 
-    def __init__(self, *, node_id: str, shard: int) -> None:
+    def __init__(self, *, node_id: str, shard: int, own_data: int) -> None:
         self._node_id = node_id
         self._shard = shard
+        self._own_data = own_data
         self.data: dict[str, int] = {}
         self.adopt(0, Membership())
 
@@ -38,7 +45,8 @@ class Electorate:
         self.learners = tuple(
             member.id for member in membership.members if not member.voter and member.data
         )
-        self.voting = self._node_id in self.voters
+        me = membership.of(self._node_id)
+        self.voting = me is not None and me.voter and me.data in (0, self._own_data)
         self.majority = len(self.voters) // 2 + 1
         self.preferred = self.voters[self._shard % len(self.voters)] if self.voters else None
         self.rank = 0

@@ -14,7 +14,7 @@ from random import Random
 
 from codeq_cluster.codec import levels
 from codeq_cluster.codec import membership as codec
-from codeq_cluster.codec.membership import Membership
+from codeq_cluster.codec.membership import Membership, data_of
 from codeq_cluster.errors import ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.barriers import Barriers
@@ -146,7 +146,7 @@ class RaftGroup:
         )
         self._incarnation = incarnation
         self._journal = self._new_journal()
-        self._electorate = Electorate(node_id=node_id, shard=shard)
+        self._electorate = Electorate(node_id=node_id, shard=shard, own_data=data_of(incarnation))
         self._elections = Elections(
             node_id=node_id,
             electorate=self._electorate,

@@ -132,6 +132,38 @@ def test_a_node_that_lost_its_disk_does_not_vote(rules: Rules) -> None:
     cluster.check_converged()
 
 
+def test_a_node_that_lost_its_disk_does_not_stand_by_what_its_new_log_says_of_the_old_one() -> None:
+    """An older membership comes with the log again, before the one that makes it a learner."""
+    cluster = settled(settings=RaftSettings(append_bytes_max=2000, entry_bytes_max=1000))
+    assert cluster.expect("D")
+    propose(cluster, 5)
+    cluster.cut("B", "AC")
+    for number in range(40):
+        cluster.propose(b"%03d" % number + b"x" * 400)
+    cluster.run_until(lambda: len(cluster.acknowledged) == 45)
+    lose_disk(cluster, "C")
+    cluster.run_until(lambda: cluster.knock("C"))
+    held = cluster.nodes["B"].group.status().log_last
+    while cluster.nodes["C"].group.status().log_last < held:
+        cluster.run(0.0005)
+    copied = cluster.nodes["C"].group
+    listed = copied.membership.of("C")
+
+    assert listed is not None
+    assert listed.voter
+    assert not copied.status().voting
+    cluster.crash("A")
+    cluster.heal()
+    cluster.run(10.0)
+
+    assert cluster.leader() is None
+    cluster.start("A")
+    cluster.run_until(lambda: cluster.leader() is not None)
+    propose(cluster, 3, prefix="again")
+    cluster.run(1.0)
+    assert len(cluster.values("A")) == 48
+
+
 def test_a_node_that_lost_its_disk_comes_back_as_a_learner() -> None:
     """And is believed to hold only what it has received since."""
     cluster = settled()

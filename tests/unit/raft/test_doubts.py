@@ -9,7 +9,7 @@ from codeq_cluster.raft.electorate import Electorate
 
 def electorate(voters: int) -> Electorate:
     """Return what node A of so many voters knows."""
-    made = Electorate(node_id="A", shard=0)
+    made = Electorate(node_id="A", shard=0, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
 

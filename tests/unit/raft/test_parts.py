@@ -22,7 +22,7 @@ from codeq_cluster.settings import RaftSettings
 
 def electorate(voters: int = 3, *, rank: int = 1) -> Electorate:
     """Return what node A of so many voters knows, in its place behind the preferred one."""
-    made = Electorate(node_id="A", shard=-rank % voters)
+    made = Electorate(node_id="A", shard=-rank % voters, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
 
