@@ -79,7 +79,7 @@ class ShardReplica:
                 raise StorageFailed(f"before a snapshot took its place: {failure}") from failure
             # From here to the end without another turn of the loop: nobody sees a closed store.
             puts, _ = self._group.rows_after_snapshot(index, term, members)
-            self._store.replace(puts)
+            self._store.replace(puts, index=index)
             self._engine.reload()
             self._group.resume()
             return True

@@ -42,11 +42,24 @@ def settle(path: Path) -> None:
     Raises:
         OSError: The disk refused.
     """
-    if _marker(path).exists():
-        _forward(path)
+    if finish(path):
         return
     shutil.rmtree(incoming_path(path), ignore_errors=True)
     shutil.rmtree(_old(path), ignore_errors=True)
+
+
+def finish(path: Path) -> bool:
+    """Finish an exchange that stopped halfway; leave alone what is only being prepared.
+
+    False when there was none.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    if not _marker(path).exists():
+        return False
+    _forward(path)
+    return True
 
 
 def _forward(path: Path) -> None:

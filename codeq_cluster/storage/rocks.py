@@ -32,7 +32,7 @@ from rocksdict import (
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.exchange import exchange, incoming_path, settle
+from codeq_cluster.storage.exchange import exchange, finish, incoming_path
 
 Get = Callable[[bytes], bytes | None]
 Rows = Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]
@@ -87,16 +87,19 @@ class RocksShard:
         log: The journal's rows; a `LogStore`.
     """
 
-    def __init__(self, path: Path, *, settings: StoreSettings, cache: Cache) -> None:
-        """Open or create the directory.
+    def __init__(
+        self, path: Path, *, settings: StoreSettings, cache: Cache, create: bool = True
+    ) -> None:
+        """Open the directory, or create it.
 
         Raises:
-            DataDirectoryRefused: Another process has it open, or it is damaged.
+            DataDirectoryRefused: Another process has it open, it is damaged, or it is not there and
+                shall not be created.
         """
         self._path = path
         self._settings = settings
         self._cache = cache
-        self._db = self._open()
+        self._db = self._open(create=create)
         self._is_open = True
         self.log = RocksLog(self._db)
         try:
@@ -106,7 +109,7 @@ class RocksShard:
             self._db.close()
             raise DataDirectoryRefused(_why_refused(path, error)) from error
 
-    def _open(self) -> Rdict:
+    def _open(self, *, create: bool) -> Rdict:
         state = _family(self._settings, self._cache)
         # A queue is deleted from where it is read: files full of tombstones are compacted early,
         # so that a scan of a queue's head does not wade through what was claimed before.
@@ -116,10 +119,11 @@ class RocksShard:
         families = {_STATE: state, _LOG: _family(self._settings, self._cache)}
         path = self._path
         try:
-            if not path.exists():
+            if create and not path.exists():
                 path.mkdir(parents=True)
                 sync_directory(path.parent)
-            return Rdict(str(path), _database(self._settings), column_families=families)
+            options = _database(self._settings, create=create)
+            return Rdict(str(path), options, column_families=families)
         except Exception as error:
             raise DataDirectoryRefused(_why_refused(path, error)) from error
 
@@ -134,22 +138,29 @@ class RocksShard:
         except Exception as error:
             raise StorageFailed(f"making a checkpoint: {error}") from error
 
-    def replace(self, log_rows: Sequence[tuple[bytes, bytes]]) -> None:
+    def replace(self, log_rows: Sequence[tuple[bytes, bytes]], *, index: int) -> None:
         """Go on with the directory prepared beside this one, under a log of these rows.
 
         `state` and `log` stay the objects they are. Blocks for some tenths of a second.
 
         Args:
             log_rows: All the rows of the log; what the prepared directory has is dropped.
+            index: Of the last entry in the prepared state.
 
         Raises:
-            StorageFailed: The disk refused; the node must stop, the next start goes on from there.
+            StorageFailed: The disk refused, or something else was prepared: then nothing has
+                changed. Else the next opening goes on from where it stopped.
         """
         try:
             prepared = RocksShard(
-                incoming_path(self._path), settings=self._settings, cache=self._cache
+                incoming_path(self._path), settings=self._settings, cache=self._cache, create=False
             )
             try:
+                if prepared.state.applied_index != index:
+                    raise StorageFailed(
+                        f"{incoming_path(self._path)} ends with entry "
+                        f"{prepared.state.applied_index}, not with {index}"
+                    )
                 prepared.log.write((), delete_ranges=[(b"", b"\xff")], sync=False)
                 for start in range(0, len(log_rows), _ROWS_A_WRITE):
                     some = log_rows[start : start + _ROWS_A_WRITE]
@@ -178,7 +189,8 @@ class RocksShard:
         with suppress(StorageFailed):
             self.close()
         try:
-            settle(self._path)
+            # What is being fetched meanwhile is left alone.
+            finish(self._path)
         except OSError as error:
             raise DataDirectoryRefused(_why_refused(self._path, error)) from error
         try:
@@ -187,7 +199,7 @@ class RocksShard:
             raise DataDirectoryRefused(_why_refused(self._path, error)) from error
 
     def _go_on(self) -> None:
-        db = self._open()
+        db = self._open(create=False)
         try:
             self.log.open(db)
             self.state.open(db)
@@ -616,10 +628,10 @@ def _place(row: bytes | None) -> tuple[int, bytes]:
     return int.from_bytes(row[:8], "big"), row[8:]
 
 
-def _database(settings: StoreSettings) -> Options:
+def _database(settings: StoreSettings, *, create: bool) -> Options:
     options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
     # A crash can tear the last record; any other damage must be seen, not skipped.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_background_jobs(2)

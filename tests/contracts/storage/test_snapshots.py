@@ -116,7 +116,7 @@ def test_a_snapshot_stays_what_it_was(leader: Side, follower: Side) -> None:
     incoming = follower.snapshots.begin(manifest)
     carry(leader, manifest, incoming)
     incoming.verify()
-    follower.shard.replace(rows_after_snapshot(40, TERM, vote_term=9, voted_for="n1")[0])
+    follower.shard.replace(rows_after_snapshot(40, TERM, vote_term=9, voted_for="n1")[0], index=40)
 
     assert before == follower.rows()
 
@@ -128,7 +128,7 @@ def test_a_replica_goes_on_from_a_snapshot(leader: Side, follower: Side) -> None
     incoming.verify()
     puts, _ = rows_after_snapshot(manifest.index, manifest.term, vote_term=7, voted_for="n2")
 
-    follower.shard.replace(puts)
+    follower.shard.replace(puts, index=40)
 
     assert follower.shard.state is state
     assert follower.shard.log is log
@@ -153,7 +153,7 @@ def test_many_exchanges_leave_nothing_behind(leader: Side, follower: Side) -> No
         manifest, incoming = carried(leader, follower)
         incoming.verify()
         puts, _ = rows_after_snapshot(manifest.index, TERM, vote_term=TERM, voted_for=None)
-        follower.shard.replace(puts)
+        follower.shard.replace(puts, index=manifest.index)
         leader.snapshots.drop(manifest)
 
         assert leader.rows() == follower.rows()
@@ -335,6 +335,41 @@ def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> Non
         follower.snapshots.begin(SMALL)
 
 
+def test_what_is_being_fetched_outlives_a_disk_that_refused_a_write(
+    leader: Side, follower: Side
+) -> None:
+    """The store is opened anew meanwhile, as after any write that was refused."""
+    manifest, incoming = carried(leader, follower)
+    follower.shard.reopen()
+    incoming.verify()
+
+    follower.shard.replace(
+        rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)[0], index=manifest.index
+    )
+
+    assert leader.rows() == follower.rows()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_nothing_takes_the_place_of_a_state_but_what_was_fetched(
+    leader: Side, follower: Side, *, gone: bool
+) -> None:
+    """Whoever deleted it, or put something else there."""
+    manifest, incoming = carried(leader, follower)
+    puts, _ = rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)
+    before = follower.rows(), follower.log_rows()
+    if gone:
+        incoming.drop()
+    index = manifest.index + (not gone)
+
+    with pytest.raises(StorageFailed, match=r"exchanging|not with 41"):
+        follower.shard.replace(puts, index=index)
+
+    assert before == (follower.rows(), follower.log_rows())
+    follower.fill(11, 12)
+    assert follower.shard.state.applied_index == 12
+
+
 def test_a_replica_that_cannot_exchange_says_so(leader: Side, follower: Side) -> None:
     """The node must stop; its next start finds the old state or the new one."""
     _, incoming = carried(leader, follower)
@@ -344,7 +379,9 @@ def test_a_replica_that_cannot_exchange_says_so(leader: Side, follower: Side) ->
     (marker / "in the way").touch()
 
     with pytest.raises(StorageFailed, match="exchanging"):
-        follower.shard.replace(rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)[0])
+        follower.shard.replace(
+            rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)[0], index=40
+        )
     (marker / "in the way").unlink()
     marker.rmdir()
     settle(follower.path)
