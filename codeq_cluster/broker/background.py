@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from codeq_cluster.errors import CodeqError
+
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
@@ -19,7 +21,11 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start `work`; the caller may await the task or leave it alone."""
+        """Start `work`; the caller may await the task or leave it alone.
+
+        What it ends with is logged: an operating error quietly, since it is for whoever awaits the
+        task, and anything else as an error, since nobody may.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -34,6 +40,8 @@ class Background:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            # Whoever awaits the task handles the error; this line is for those nobody awaits.
-            log.debug("background work failed", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            level = logging.DEBUG if isinstance(error, CodeqError) else logging.ERROR
+            work = getattr(task.get_coro(), "__qualname__", "")
+            log.log(level, "background work failed", exc_info=error, extra={"work": work})

@@ -180,7 +180,9 @@ class SnapshotServer:
                 shard, void = self._void.pop()
                 await asyncio.to_thread(self._stores[shard].drop, void)
             for shard, lent in list(self._lent.items()):
-                if loop.time() - lent.read_at > _UNREAD_S_MAX:
+                # While one is deleted, the next may be read, forgotten or followed by another.
+                unread = loop.time() - lent.read_at > _UNREAD_S_MAX
+                if unread and self._lent.get(shard) is lent:
                     del self._lent[shard]
                     await asyncio.to_thread(self._stores[shard].drop, lent.manifest)
 

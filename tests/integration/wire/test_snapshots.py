@@ -79,6 +79,8 @@ class Shelf:
     may_go_on: threading.Event = field(default_factory=threading.Event)
     taking: threading.Event = field(default_factory=threading.Event)
     may_take: threading.Event = field(default_factory=threading.Event)
+    dropping: threading.Event = field(default_factory=threading.Event)
+    may_drop: threading.Event = field(default_factory=threading.Event)
     verifying: threading.Event = field(default_factory=threading.Event)
     may_end: threading.Event = field(default_factory=threading.Event)
     damaged: bool = False
@@ -88,6 +90,7 @@ class Shelf:
     def __post_init__(self) -> None:
         """Hold nothing up unless a test says so."""
         self.may_take.set()
+        self.may_drop.set()
         self.may_end.set()
 
     def take(self) -> Manifest:
@@ -122,6 +125,8 @@ class Shelf:
 
     def drop(self, snapshot: Manifest) -> None:
         """Delete one."""
+        self.dropping.set()
+        self.may_drop.wait(10.0)
         self.dropped.append(snapshot.id)
 
     def begin(self, manifest: Manifest) -> Received:
@@ -623,6 +628,44 @@ async def test_what_nobody_reads_is_deleted(
 
     place = [0, manifest.id, 0, 0]
     assert await follower.node.running.call("n1", READ, place, timeout_s=5) is None
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "dropped"),
+    [(True, ["b-1"]), (False, ["b-1", "b-2"])],
+    ids=["forgotten", "followed by another"],
+)
+async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
+    monkeypatch: pytest.MonkeyPatch, *, forgotten: bool, dropped: list[str]
+) -> None:
+    """Every snapshot is deleted once, and the watch goes on."""
+    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
+    slow, other = Shelf("a"), Shelf("b")
+    replicas = [Replica(), Replica()]
+    server = SnapshotServer(
+        stores=[slow, other], replicas=replicas, took=lambda _shard, _seconds: None
+    )
+    for shard in (0, 1):
+        await server.serve("n2", TAKE, shard, 5.0)
+    slow.may_drop.clear()
+    watch = asyncio.create_task(server.watch())
+    await eventually(slow.dropping.is_set)
+
+    if forgotten:
+        server.forget(1)
+    else:
+        replicas[1].log_first = 150
+        await server.serve("n2", TAKE, 1, 5.0)
+    slow.may_drop.set()
+    await eventually(lambda: dropped[-1] in other.dropped or watch.done())
+    replicas[0].log_first = 150
+    await server.serve("n2", TAKE, 0, 5.0)
+    await eventually(lambda: "a-2" in slow.dropped or watch.done())
+
+    assert not watch.done()
+    assert (["a-1", "a-2"], dropped) == (slow.dropped, other.dropped)
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
 
