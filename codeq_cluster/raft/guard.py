@@ -125,6 +125,9 @@ class Guard:
         if message.term == term and self.engine.leads():
             raise SafetyViolated(f"shard {self.shard}: {peer} leads term {term}, and so do I")
         self.elections.heard(peer, self.now())
+        if message.commands:
+            # Whoever goes on taking entries has given up handing over, however late that was heard.
+            self.memory.transfer = False
         if not self.memory.transfer:
             # The pre-votes this turn brought were given before this leader was heard.
             self.memory.stand = False
@@ -287,7 +290,8 @@ class Guard:
             self.counters["stale_vote_request"] += 1
             self._hint(peer)
             return
-        if self.rules.sticky and not message.transfer and self._loyal(peer):
+        handed_over = message.transfer and self.electorate.votes(peer)
+        if self.rules.sticky and not handed_over and self._loyal(peer):
             self.counters["vote_refused"] += 1
             return
         engine.deliver(

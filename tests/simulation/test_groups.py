@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -155,6 +156,58 @@ def test_a_transfer_that_fails_ends_the_pause() -> None:
 
     assert not early
     assert b"patient" in cluster.acknowledged
+
+
+def test_a_transfer_that_is_heard_too_late_deposes_nobody() -> None:
+    """The peer stood still meanwhile; its leader has gone on, as the next message says."""
+    cluster = settled()
+    propose(cluster, 5)
+    let_go = stand_still(cluster, "C")
+    assert cluster.nodes["A"].group.transfer("C")
+    cluster.run(0.8)
+    propose(cluster, 1, prefix="after")
+
+    let_go()
+    cluster.run(0.5)
+    propose(cluster, 1, prefix="again")
+
+    assert cluster.leader() == "A"
+    assert cluster.nodes["C"].group.status().term == 1
+
+
+def test_a_transfer_to_a_voter_that_was_removed_meanwhile_deposes_nobody() -> None:
+    """It is told nothing more, its removal neither."""
+    cluster = settled("ABCDE")
+    propose(cluster, 5)
+    let_go = stand_still(cluster, "C")
+    assert cluster.nodes["A"].group.transfer("C")
+    cluster.run(0.8)
+    cluster.run_until(lambda: cluster.dismiss("C"))
+    cluster.run_until(lambda: "C" not in cluster.members().voters)
+    cluster.run(0.2)
+
+    let_go()
+    cluster.run(1.0)
+
+    assert cluster.leader() == "A"
+    assert cluster.nodes["A"].group.status().term == 1
+
+
+def stand_still(cluster: SimCluster, node_id: str) -> Callable[[], None]:
+    """Keep what a node is sent, as the kernel does for a process that is stopped.
+
+    Returns:
+        Lets it go on, and hear all of that at once.
+    """
+    receives, kept = cluster.network.receivers[node_id], []
+    cluster.network.receivers[node_id] = lambda source, message: kept.append((source, message))
+
+    def go_on() -> None:
+        cluster.network.receivers[node_id] = receives
+        for source, message in kept:
+            receives(source, message)
+
+    return go_on
 
 
 def test_a_follower_refuses_a_transfer() -> None:
