@@ -459,6 +459,7 @@ class Node:
                     shards=forwarder,
                     catalogue=catalogue,
                     group=self._groups[shard],
+                    outages=self._upkeep.outages,
                 )
                 for shard, store in enumerate(self._shards)
             ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.node_outages import Outages
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.rocks import RocksShard
 
@@ -19,7 +21,8 @@ class BackupShard:
         store: Holds the replica.
         shards: Asks leaders.
         catalogue: Knows what is applied on this node.
-        group: Knows the formats in use.
+        group: Knows the formats in use, and whose state differs.
+        outages: Know which replicas are out.
     """
 
     def __init__(
@@ -30,17 +33,23 @@ class BackupShard:
         shards: Shards,
         catalogue: Catalogue,
         group: RaftGroup,
+        outages: Outages,
     ) -> None:
         self._shard = shard
         self._store = store
         self._shards = shards
         self._catalogue = catalogue
         self._group = group
+        self._outages = outages
 
     @property
     def level(self) -> int:
         """Return the level of the formats in use."""
         return self._group.level
+
+    def watched(self) -> Callable[[], str]:
+        """Begin to watch the replica; what is returned tells what has been wrong with it since."""
+        return watch(self._shard, outages=self._outages, group=self._group)
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of the shard as it is now; blocks, raises StorageFailed."""
@@ -51,3 +60,21 @@ class BackupShard:
         deadline = deadline_in(timeout_s)
         there = await self._shards.read(self._shard, (), deadline=deadline)
         await self._catalogue.settled(self._shard, there.applied_index)
+
+
+def watch(shard: int, *, outages: Outages, group: RaftGroup) -> Callable[[], str]:
+    """Begin to watch a replica; what is returned tells what has been wrong with it since.
+
+    That is a text for the operator, empty when nothing was; asked on the loop.
+    """
+    before = None if shard in outages.out else outages.latest(shard)
+
+    def wrong() -> str:
+        # One that is back counts as well: a copy made before then may be of the wrong state.
+        out = outages.latest(shard)
+        if out is not None and out is not before:
+            return out.text
+        others = ", ".join(group.status().in_doubt)
+        return others and f"its state is not that of {others}, and no majority has been heard"
+
+    return wrong

@@ -115,6 +115,7 @@ class Outages:
         self._low = False
         self._alarm: int | None = None
         self._out: dict[int, Outage] = {}
+        self._latest: dict[int, Outage] = {}
         self._failures: Counter[int] = Counter()
         self._back_since: dict[int, float] = {}
         self._differed_at: dict[int, list[float]] = {}
@@ -128,6 +129,10 @@ class Outages:
     def out(self) -> dict[int, Outage]:
         """Return the replicas that are out, by shard."""
         return dict(self._out)
+
+    def latest(self, shard: int) -> Outage | None:
+        """Return why a replica is out, or was the last time; another object for every verdict."""
+        return self._latest.get(shard)
 
     def failed(self, shard: int, error: BaseException) -> None:
         """Note that a replica's disk refused, or that something on it is damaged."""
@@ -308,7 +313,7 @@ class Outages:
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
     def _take_out(self, shard: int, outage: Outage) -> None:
-        self._out[shard] = outage
+        self._out[shard] = self._latest[shard] = outage
         self._told()
         log.error(
             "replica is out",

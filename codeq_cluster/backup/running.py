@@ -2,7 +2,8 @@
 
 Every node has a replica of every shard, so any node can take one. Of each shard it first has what
 the shard's leader had applied when it was asked; then it makes a checkpoint of all of them, one
-after the other within moments, and reads these while the node goes on.
+after the other within moments, and reads these while the node goes on. A replica that was out at
+any time meanwhile, or whose state is in doubt, is none to take a backup from: nothing is kept.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from codeq_cluster import __version__
 from codeq_cluster.backup.catalogue import Found, begun_ms, found, new_id, prunable, verify
-from codeq_cluster.backup.manifest import Manifest, is_id, written_level
+from codeq_cluster.backup.manifest import Manifest, Part, is_id, written_level
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.taking import Cut, Pace, write_manifest, write_part
 from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
@@ -43,6 +44,12 @@ class Shard(Protocol):
     @property
     def level(self) -> int:
         """Return the level of the formats in use."""
+
+    def watched(self) -> Callable[[], str]:
+        """Begin to watch the replica; what is returned tells what has been wrong with it since.
+
+        That is a text for the operator, empty when nothing was; asked on the loop.
+        """
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of the shard as it is now; called in a thread, raises StorageFailed."""
@@ -98,7 +105,9 @@ class BackupRunning(BackupFailed):
 class _Run:
     progress: Progress
     pace: Pace
-    manifest: Manifest | None = field(default=None)
+    watches: Sequence[Callable[[], str]] = ()
+    parts: tuple[Part, ...] = ()
+    manifest: Manifest | None = None
 
     def note(self, **changes: Any) -> None:
         # Written by the run's thread alone while there is one; readers take the whole value.
@@ -106,6 +115,12 @@ class _Run:
 
     def passed(self, size: int) -> None:
         self.note(bytes=self.progress.bytes + size)
+
+    def judge(self) -> None:
+        """Raise BackupFailed if something has been wrong with a shard since it is watched."""
+        said = ((shard, wrong()) for shard, wrong in enumerate(self.watches))
+        if reasons := [f"shard {shard}: {text}" for shard, text in said if text]:
+            raise BackupFailed("; ".join(reasons))
 
 
 class Backups:
@@ -209,11 +224,13 @@ class Backups:
         backup = run.progress.id
         log.info("backup begun", extra={"backup": backup, "where": self._place.where})
         try:
+            run.watches = [shard.watched() for shard in self._shards]
             async with asyncio.timeout(SETTLE_S):
                 await record(run.progress)
+                # First what is wrong: whoever is out could be waited for in vain.
+                run.judge()
                 await asyncio.gather(*(shard.settled(timeout_s=SETTLE_S) for shard in self._shards))
-            await self._in_thread(run, self._take)
-            await self._in_thread(run, self._check)
+            await self._take(run)
         except asyncio.CancelledError:
             await self._failed(run, "the node was stopped")
             raise
@@ -246,36 +263,57 @@ class Backups:
                 await working
             raise
 
-    def _take(self, run: _Run) -> None:
-        backup = run.progress.id
-        home = self._scratch / backup
+    async def _take(self, run: _Run) -> None:
+        """Write the backup, read it again, then let retention delete older ones.
+
+        What comes to be known of a shard until then counts: its cut may have it already.
+        """
         try:
-            with ExitStack() as stack:
-                stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-                cuts = self._cuts(home, stack)
-                parts = []
-                for cut in cuts:
-                    parts.append(
-                        write_part(self._place, backup, cut, pace=run.pace, passed=run.passed)
-                    )
-                    run.note(parts_done=len(parts))
-            run.pace.spend(0)
-            run.manifest = Manifest(
-                id=backup,
-                cluster_id=self._cluster_id,
-                node_id=self._node_id,
-                created_ms=run.progress.started_ms,
-                release=__version__,
-                parts=tuple(parts),
-                # Read after the cuts: nothing lowers it.
-                level=written_level(max(shard.level for shard in self._shards)),
-            )
-            write_manifest(self._place, run.manifest)
+            run.judge()
+            await self._in_thread(run, self._write)
+            run.judge()
+            await self._in_thread(run, self._seal)
         except BaseException:
             # What is left has no manifest, which is why failing to delete it does no harm.
-            with suppress(BackupFailed):
-                self._place.delete(backup)
+            await self._in_thread(run, self._discard)
             raise
+        # What does not read as it was written is left for somebody to look at.
+        await self._in_thread(run, self._verify)
+        try:
+            run.judge()
+        except BackupFailed:
+            await self._in_thread(run, self._discard)
+            raise
+        await self._in_thread(run, self._prune)
+
+    def _write(self, run: _Run) -> None:
+        home = self._scratch / run.progress.id
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            for cut in self._cuts(home, stack):
+                part = write_part(
+                    self._place, run.progress.id, cut, pace=run.pace, passed=run.passed
+                )
+                run.parts += (part,)
+                run.note(parts_done=len(run.parts))
+        run.pace.spend(0)
+
+    def _seal(self, run: _Run) -> None:
+        run.manifest = Manifest(
+            id=run.progress.id,
+            cluster_id=self._cluster_id,
+            node_id=self._node_id,
+            created_ms=run.progress.started_ms,
+            release=__version__,
+            parts=run.parts,
+            # Read after the cuts: nothing lowers it.
+            level=written_level(max(shard.level for shard in self._shards)),
+        )
+        write_manifest(self._place, run.manifest)
+
+    def _discard(self, run: _Run) -> None:
+        with suppress(BackupFailed):
+            self._place.delete(run.progress.id)
 
     def _cuts(self, home: Path, stack: ExitStack) -> list[Cut]:
         try:
@@ -301,8 +339,7 @@ class Backups:
             )
         return cuts
 
-    def _check(self, run: _Run) -> None:
-        """Read the backup again, then let retention delete older ones."""
+    def _verify(self, run: _Run) -> None:
         manifest = run.manifest
         assert manifest is not None
         run.note(stage=Stage.VERIFYING, bytes=0, parts_done=0, tasks=manifest.tasks)
@@ -317,6 +354,8 @@ class Backups:
             run.note(parts_done=done)
 
         verify(self._place, manifest, passed=passed, spend=run.pace.spend)
+
+    def _prune(self, run: _Run) -> None:
         deleted = []
         for each in prunable(self._place, keep=self._keep, now_ms=self._now_ms()):
             self._place.delete(each.id)

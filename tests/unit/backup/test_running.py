@@ -36,19 +36,39 @@ class Spawned:
 
 
 class Shard:
-    """A replica that is up to date, of a group that uses formats of a level."""
+    """A replica that is up to date, of a group that uses formats of a level.
+
+    Attributes:
+        wrong: What is, from the step `wrong_from` on.
+        steps: What was asked of it.
+    """
 
     def __init__(self, store: RocksShard, level: int) -> None:
-        self.level = level
+        self.used = level
+        self.wrong = self.wrong_from = ""
+        self.steps: list[str] = []
         self._store = store
+
+    def watched(self) -> Callable[[], str]:
+        """Tell what is wrong, once it is."""
+        self.steps.append("watched")
+        return lambda: self.wrong if self.wrong_from in self.steps else ""
+
+    @property
+    def level(self) -> int:
+        """Return what the test wants."""
+        self.steps.append("sealed")
+        return self.used
 
     async def settled(self, *, timeout_s: float) -> None:
         """Wait for nothing."""
         assert timeout_s > 0
+        self.steps.append("settled")
 
     def checkpoint(self, path: Path) -> None:
         """Make one."""
         self._store.checkpoint(path)
+        self.steps.append("cut")
 
 
 @dataclass
@@ -114,7 +134,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
     """Of all shards; the first ones are not named, as in backups of before."""
     monkeypatch.setattr(levels, "LEVEL", 2)
     for shard, level in zip(rig.shards, used, strict=True):
-        shard.level = level
+        shard.used = level
     done = await rig.taken(rig.record)
 
     assert not done.error
@@ -141,3 +161,37 @@ async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> N
     )
     assert not left
     assert done.stage is Stage.DONE
+
+
+@pytest.mark.parametrize(
+    ("wrong_from", "steps"),
+    [
+        ("watched", ["watched"]),
+        ("settled", ["watched", "settled"]),
+        ("cut", ["watched", "settled", "cut"]),
+        ("sealed", ["watched", "settled", "cut", "sealed"]),
+    ],
+)
+async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
+    rig: Rig, wrong_from: str, steps: list[str]
+) -> None:
+    """Before the cuts, while they are made, or while they are read again; older ones stay."""
+    older = await rig.taken(rig.record)
+    wrong = rig.shards[1]
+    wrong.steps.clear()
+    wrong.wrong, wrong.wrong_from = "its state is not the majority's", wrong_from
+
+    failed = await rig.taken(rig.record)
+    left = list(rig.place.backups())
+    did = list(wrong.steps)
+    wrong.wrong = ""
+    after = await rig.taken(rig.record)
+
+    assert (failed.stage, failed.error) == (
+        Stage.FAILED,
+        "shard 1: its state is not the majority's",
+    )
+    assert left == [older.id]
+    assert did == steps
+    assert after.stage is Stage.DONE
+    assert len(after.deleted) == 1
