@@ -8,10 +8,10 @@ from functools import partial
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine import Engine
-from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
+from codeq_cluster.cluster.snapshots import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
 from codeq_cluster.errors import StorageDamaged
 from codeq_cluster.node_metrics import register_outages
-from codeq_cluster.node_outages import Outages
+from codeq_cluster.node_outages import Outages, Reason, free_bytes_of
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import stored_place
 from codeq_cluster.replica import ShardReplica
@@ -119,6 +119,11 @@ class Upkeep:
             stores=snapshots,
             replicas=replicas,
             calls=mesh,
+            room=Room(
+                free_bytes=partial(free_bytes_of, settings.data_dir),
+                reserve_bytes=settings.store.min_free_bytes,
+                is_out=self._is_out_of_room,
+            ),
             bytes_per_s=settings.raft.snapshot_bytes_per_s,
             hurries=needed,
             took=self._installed,
@@ -142,6 +147,10 @@ class Upkeep:
     def _installed(self, shard: int, seconds: float) -> None:
         self._metrics.snapshot_taken(shard, seconds)
         self.outages.installed(shard)
+
+    def _is_out_of_room(self, shard: int) -> bool:
+        outage = self.outages.out.get(shard)
+        return outage is not None and outage.reason is Reason.DISK_FULL
 
     def _watch_for_damage(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ import msgspec
 
 from codeq_cluster.codec import levels, manifests
 from codeq_cluster.codec.manifests import Manifest
-from codeq_cluster.errors import CodeqError, NotLeader, ReleaseTooOld
+from codeq_cluster.errors import CodeqError, NotLeader, ReleaseTooOld, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,28 @@ _STALLED_S_MAX = 60.0  # Without a chunk for this long, the fetch is given up an
 _PAUSE_S = 0.25
 _KEEP_S = 20.0  # While a snapshot is read through, the leader hears that it is still of use.
 _UNREAD_S_MAX = 120.0  # A snapshot nobody reads from is deleted.
+# While there is no room for a snapshot, the disk is looked at so seldom at most, and the leader is
+# asked how large one would be now: it keeps files and log for whoever has asked.
+_NO_ROOM_PAUSE_S_MAX = 60.0
+_NO_ROOM_ASK_S = 600.0
 
 
 class SnapshotGone(CodeqError):
     """The snapshot being fetched is no longer there; another one may be."""
+
+
+class NoRoom(CodeqError):
+    """The disk has no room for a snapshot.
+
+    Attributes:
+        needed: What would have to be free, in bytes.
+        free: What is.
+    """
+
+    def __init__(self, *, needed: int, free: int) -> None:
+        super().__init__(f"{needed} bytes would have to be free, {free} are")
+        self.needed = needed
+        self.free = free
 
 
 class Incoming(Protocol):
@@ -64,7 +82,10 @@ class Store(Protocol):
         """Delete one."""
 
     def begin(self, manifest: Manifest) -> Incoming:
-        """Prepare to receive one; raises ValueError for a manifest that cannot be right."""
+        """Prepare to receive one; what lies in its place is deleted.
+
+        Raises ValueError for a manifest that cannot be right, or StorageFailed.
+        """
 
 
 class Replica(Protocol):
@@ -243,6 +264,36 @@ class SnapshotServer:
         return shard
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the disk has room for.
+
+    Attributes:
+        free_bytes: Tells what may still be written; blocks, raises OSError.
+        reserve_bytes: With less free, all replicas of the node step back.
+        is_out: Tells whether a shard's replica has stepped back for want of room.
+    """
+
+    free_bytes: Callable[[], int]
+    reserve_bytes: int
+    is_out: Callable[[int], bool]
+
+
+@dataclass(slots=True)
+class _Shortage:
+    """A snapshot that there is no room for.
+
+    Attributes:
+        size: Its bytes.
+        ask_at: When the leader is asked anew, in the loop's time.
+        pause_s: Until the next look at the disk.
+    """
+
+    size: int = 0
+    ask_at: float = 0.0
+    pause_s: float = _PAUSE_S
+
+
 class SnapshotFetcher:
     """Brings this node's replicas forward, one fetch a shard at a time.
 
@@ -250,11 +301,12 @@ class SnapshotFetcher:
         stores: By shard.
         replicas: By shard.
         calls: The link.
+        room: On the disk that the stores share.
         bytes_per_s: Pace of one fetch.
         hurries: Tells whether a shard has no majority before this node has fetched: no pace then.
         took: Told (shard, seconds) of every snapshot installed.
         failed: Called when the disk refused: the node must stop.
-        rest: Waits some seconds, between chunks.
+        rest: Waits some seconds, between chunks and for room.
     """
 
     def __init__(
@@ -263,6 +315,7 @@ class SnapshotFetcher:
         stores: Sequence[Store],
         replicas: Sequence[Replica],
         calls: Calls,
+        room: Room,
         bytes_per_s: int,
         hurries: Callable[[int], bool],
         took: Callable[[int, float], None],
@@ -272,12 +325,16 @@ class SnapshotFetcher:
         self._stores = stores
         self._replicas = replicas
         self._calls = calls
+        self._room = room
         self._bytes_per_s = bytes_per_s
         self._hurries = hurries
         self._took = took
         self._failed = failed
         self._rest = rest
         self._fetching: set[int] = set()
+        # Bytes that are still to come, and what there was no room for, by shard.
+        self._coming: dict[int, int] = {}
+        self._shortages: dict[int, _Shortage] = {}
 
     async def fetch(self, shard: int) -> None:
         """Fetch and install a snapshot of the shard from its leader, unless one is on its way."""
@@ -286,11 +343,16 @@ class SnapshotFetcher:
         self._fetching.add(shard)
         try:
             await self._fetch(shard)
+        except NoRoom:
+            short = self._shortages[shard]
+            pause_s, short.pause_s = short.pause_s, min(2 * short.pause_s, _NO_ROOM_PAUSE_S_MAX)
+            await self._rest(pause_s)
         except (CodeqError, ValueError) as error:
             # The leader says so again while it is true, and the fetch begins anew.
             log.warning("snapshot not fetched", extra={"shard": shard, "error": str(error)})
             await asyncio.sleep(_PAUSE_S)
         finally:
+            self._coming.pop(shard, None)
             self._fetching.discard(shard)
 
     async def _fetch(self, shard: int) -> None:
@@ -300,6 +362,9 @@ class SnapshotFetcher:
             return
         loop = asyncio.get_running_loop()
         started = loop.time()
+        short = self._shortages.get(shard)
+        if short is not None and started < short.ask_at:
+            await self._reserve(shard, short.size)
         at_least = replica.wanted_from
         asked = [shard, at_least] if at_least else shard
         said = await self._calls.call(leader, TAKE, asked, timeout_s=_TAKE_TIMEOUT_S)
@@ -311,18 +376,20 @@ class SnapshotFetcher:
         except ReleaseTooOld as error:
             self._failed(shard, error)
             raise
-        log.info(
-            "fetching a snapshot",
-            extra={
-                "shard": shard,
-                "index": manifest.index,
-                "bytes": manifest.size,
-                "peer": leader,
-            },
-        )
         incoming = await asyncio.to_thread(store.begin, manifest)
         installed = given_up = False
         try:
+            # Not before: what a failed exchange has left is deleted, and was no room until then.
+            await self._reserve_or_say(shard, manifest.size)
+            log.info(
+                "fetching a snapshot",
+                extra={
+                    "shard": shard,
+                    "index": manifest.index,
+                    "bytes": manifest.size,
+                    "peer": leader,
+                },
+            )
             for file in range(len(manifest.files)):
                 await self._fetch_file(leader, shard, manifest, file, incoming)
             await self._verify(leader, shard, manifest, incoming)
@@ -349,6 +416,43 @@ class SnapshotFetcher:
             },
         )
 
+    async def _reserve_or_say(self, shard: int, size: int) -> None:
+        """Count on room for a snapshot whose size the leader has just told; raises NoRoom."""
+        try:
+            await self._reserve(shard, size)
+        except NoRoom as error:
+            short = self._shortages.setdefault(shard, _Shortage())
+            short.size = size
+            short.ask_at = asyncio.get_running_loop().time() + _NO_ROOM_ASK_S
+            log.warning(
+                "no room for a snapshot",
+                extra={
+                    "shard": shard,
+                    "bytes": size,
+                    "needed_bytes": error.needed,
+                    "free_bytes": error.free,
+                },
+            )
+            raise
+        self._shortages.pop(shard, None)
+
+    async def _reserve(self, shard: int, size: int) -> None:
+        """Count on room for a snapshot, besides the reserve and what else is on its way.
+
+        Raises:
+            NoRoom: There is none.
+            StorageFailed: The disk cannot be asked.
+        """
+        self._coming.pop(shard, None)
+        try:
+            free = await asyncio.to_thread(self._room.free_bytes)
+        except OSError as error:
+            raise StorageFailed(f"free space unknown: {error}") from error
+        needed = size + sum(self._coming.values()) + self._room.reserve_bytes
+        if free < needed:
+            raise NoRoom(needed=needed, free=free)
+        self._coming[shard] = size
+
     async def _fetch_file(
         self, leader: str, shard: int, manifest: Manifest, file: int, incoming: Incoming
     ) -> None:
@@ -357,7 +461,10 @@ class SnapshotFetcher:
         while True:
             began = asyncio.get_running_loop().time()
             crc, chunk = await self._chunk(leader, shard, [shard, manifest.id, file, offset])
+            if self._room.is_out(shard):
+                raise StorageFailed("the node has run out of room meanwhile")
             await asyncio.to_thread(incoming.write, file, offset, crc, chunk)
+            self._coming[shard] -= len(chunk)
             offset += len(chunk)
             if offset >= size:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import zlib
 from collections import Counter
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from codeq_cluster.cluster import snapshots
-from codeq_cluster.cluster.snapshots import READ, TAKE, SnapshotFetcher, SnapshotServer
+from codeq_cluster.cluster.snapshots import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
 from codeq_cluster.codec import manifests
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.manifests import File, Manifest
@@ -27,6 +28,7 @@ FILES = {"CURRENT": b"now", "empty.log": b"", "000001.sst": Random(1).randbytes(
 SIZE = sum(map(len, FILES.values()))
 # One for each file, and for the largest twelve more.
 CHUNKS = 15
+RESERVE = 500
 
 
 @dataclass
@@ -199,6 +201,8 @@ class Member:
         self.failures: list[BaseException] = []
         self.rests: list[float] = []
         self.needed = False
+        self.free_bytes = 2**40
+        self.out_of_room = False
         self.server = SnapshotServer(
             stores=[self.shelf],
             replicas=[self.replica],
@@ -206,6 +210,15 @@ class Member:
         )
         self.fetcher = self.paced(2**40)
         node.serve = self.server.serve
+
+    @property
+    def room(self) -> Room:
+        """Return what the test says of the disk."""
+        return Room(
+            free_bytes=lambda: self.free_bytes,
+            reserve_bytes=RESERVE,
+            is_out=lambda _shard: self.out_of_room,
+        )
 
     def paced(self, bytes_per_s: int) -> SnapshotFetcher:
         """Return a fetcher of that pace, which rests in no time."""
@@ -217,6 +230,7 @@ class Member:
             stores=[self.shelf],
             replicas=[self.replica],
             calls=self.calls,
+            room=self.room,
             bytes_per_s=bytes_per_s,
             hurries=lambda _shard: self.needed,
             took=lambda shard, _seconds: self.took.append(shard),
@@ -562,6 +576,151 @@ async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Me
     assert [] == follower.shelf.received
 
     leader.shelf.full = False
+    await follower.fetcher.fetch(0)
+
+    assert [100] == follower.replica.installed
+
+
+async def test_what_there_is_no_room_for_is_not_fetched(
+    pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader is asked once, the operator told once, and the disk is looked at ever seldomer."""
+    leader, follower = pair
+    follower.free_bytes = SIZE + RESERVE - 1
+
+    for _ in range(10):
+        await follower.fetcher.fetch(0)
+
+    assert [] == follower.reads()
+    assert [True] == [each.dropped for each in follower.shelf.received]
+    assert [TAKE] == [method for _, method, *_ in follower.calls.asked]
+    assert [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60] == follower.rests
+    [told] = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "no room for a snapshot" == told.message
+    assert {
+        "shard": 0,
+        "bytes": SIZE,
+        "needed_bytes": SIZE + RESERVE,
+        "free_bytes": SIZE + RESERVE - 1,
+    }.items() <= told.__dict__.items()
+    follower.free_bytes += 1
+    await follower.fetcher.fetch(0)
+    assert [100] == follower.replica.installed
+    follower.replica.at, follower.free_bytes = 10, 0
+    follower.rests.clear()
+    await follower.fetcher.fetch(0)
+    assert [0.25] == follower.rests
+    assert 1 == leader.shelf.taken
+
+
+async def test_how_much_room_is_needed_is_asked_again(
+    pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state may have become smaller since, and the operator may have looked away."""
+    _, follower = pair
+    monkeypatch.setattr(snapshots, "_NO_ROOM_ASK_S", 0.0)
+    follower.free_bytes = 0
+
+    for _ in range(3):
+        await follower.fetcher.fetch(0)
+
+    assert [TAKE] * 3 == [method for _, method, *_ in follower.calls.asked]
+    assert 3 == sum(each.message == "no room for a snapshot" for each in caplog.records)
+
+
+async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
+    """What is still to come of another shard's counts as taken; what has come is not free."""
+    lent, behind = [Shelf("a"), Shelf("b")], [Replica(), Replica()]
+    server = SnapshotServer(
+        stores=lent, replicas=[Replica(), Replica()], took=lambda _shard, _seconds: None
+    )
+
+    class Direct:
+        async def call(
+            self,
+            peer: str,
+            method: str,
+            body: object,
+            *,
+            timeout_s: float,
+            topic: int | None = None,
+        ) -> object:
+            return await server.serve(peer, method, body, timeout_s)
+
+    come = len(FILES["CURRENT"]) + 4 * CHUNK
+    free_bytes = RESERVE + SIZE - come + SIZE - 1
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    fetcher = SnapshotFetcher(
+        stores=[Shelf("c"), Shelf("d")],
+        replicas=behind,
+        calls=Direct(),
+        room=Room(
+            free_bytes=lambda: free_bytes, reserve_bytes=RESERVE, is_out=lambda _shard: False
+        ),
+        bytes_per_s=1,
+        hurries=lambda _shard: True,
+        took=lambda _shard, _seconds: None,
+        failed=lambda _shard, _error: None,
+        rest=rest,
+    )
+    lent[0].stop_at = 4 * CHUNK
+    first = asyncio.create_task(fetcher.fetch(0))
+    await eventually(lent[0].stopped.is_set)
+
+    await fetcher.fetch(1)
+    assert ([0.25], []) == (rests, behind[1].installed)
+    free_bytes += 1
+    await fetcher.fetch(1)
+    assert [100] == behind[1].installed
+    lent[0].may_go_on.set()
+    await first
+
+    assert [100] == behind[0].installed
+
+
+async def test_a_fetch_ends_when_its_shard_is_out_for_want_of_room(
+    pair: tuple[Member, Member],
+) -> None:
+    """Whatever has filled the disk meanwhile, this does not fill it further."""
+    leader, follower = pair
+    leader.shelf.stop_at = 5 * CHUNK
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(leader.shelf.stopped.is_set)
+
+    follower.out_of_room = True
+    leader.shelf.may_go_on.set()
+    await fetch
+
+    assert (2, 5 * CHUNK) == follower.reads()[-1]
+    [received] = follower.shelf.received
+    assert received.dropped
+    assert 5 * CHUNK == len(received.files["000001.sst"])
+    assert [] == follower.replica.installed
+
+
+async def test_a_disk_that_cannot_be_asked_for_room_is_asked_again(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is fetched onto it meanwhile."""
+    _, follower = pair
+
+    def refuse() -> int:
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            follower.fetcher,
+            "_room",
+            Room(free_bytes=refuse, reserve_bytes=0, is_out=lambda _shard: False),
+        )
+        await follower.fetcher.fetch(0)
+    assert [] == follower.reads()
+    assert follower.shelf.received[0].dropped
+
     await follower.fetcher.fetch(0)
 
     assert [100] == follower.replica.installed
