@@ -11,7 +11,7 @@ from codeq_cluster.cluster.leaders import Replica
 from codeq_cluster.raft.group import RaftGroup
 
 HANDOVER_S = 1.0  # A node waits this long for other nodes to take its leaderships over,
-HANDOVER_TRIES = 2  # and asks once more: one who was slow may be quicker, or another.
+HANDOVER_TRIES = 2  # and asks once more: whoever holds most of the log by then.
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class Leaving:
     async def give_all_away(self) -> None:
         """Give every leadership to a peer, so that nobody waits for an election; bounded."""
         led = len(self._led())
-        for _ in range(HANDOVER_TRIES):
-            asked = [group for group in self._led() if self._give_away(group)]
+        for attempt in range(HANDOVER_TRIES):
+            asked = [group for group in self._led() if self._give_away(group, attempt)]
             if not asked:
                 break
             with contextlib.suppress(TimeoutError):
@@ -54,12 +54,15 @@ class Leaving:
     def _led(self) -> list[RaftGroup]:
         return [group for group in self._groups if group.status().is_leader]
 
-    def _give_away(self, group: RaftGroup) -> bool:
-        """Ask a peer to lead in this node's place, each of them in turn; tell whether one is."""
+    def _give_away(self, group: RaftGroup, attempt: int) -> bool:
+        """Ask a peer to lead in this node's place; tell whether one is asked.
+
+        At first each of them in turn, if it can lead within moments: so they share the load.
+        """
         shard, voters = group.status().shard, group.membership.voters
         if self._node_id not in voters or len(voters) < 2:
             return False
         # Shards that prefer one node differ by a multiple of the nodes: their heirs alternate.
         step = 1 + shard // len(voters) % (len(voters) - 1)
         heir = voters[(voters.index(self._node_id) + step) % len(voters)]
-        return group.transfer(heir) or group.transfer(None)
+        return (attempt == 0 and group.transfer(heir)) or group.transfer(None)

@@ -174,16 +174,32 @@ class Leading:
         """Begin to hand over; False when this node does not lead or cannot ask that peer.
 
         Args:
-            peer: Who shall lead; None for whoever of the connected peers holds most of the log.
+            peer: Who shall lead, if it could within moments; None for whoever of the connected
+                peers holds most of the log, however much that is.
         """
         if not self._engine.leads() or self._handover.peer is not None:
             return False
         if peer is None:
             peer = self.successor()
+        elif not self._able(peer):
+            return False
         if peer not in self.heirs():
             return False
         self._handover.begin(peer, self._now())
         return True
+
+    def _able(self, peer: str) -> bool:
+        """Tell whether a voter could lead within moments, as far as is known."""
+        engine = self._engine
+        # Under load a peer is always a few entries behind; these are waited for.
+        tolerated = 2 * self._settings.entries_in_flight_max
+        return (
+            peer in self.heirs()
+            and peer not in self._doubts.differing
+            # One that is paused, for want of disk space say, is connected and says nothing.
+            and engine.answered_since(peer, self._now() - self._settings.election_ms / 1000)
+            and engine.match_index(peer) + tolerated >= engine.commit_index()
+        )
 
     def _hand_over(self, applied: int) -> None:
         engine, handover, now = self._engine, self._handover, self._now()
@@ -191,16 +207,7 @@ class Leading:
             handover.end()  # It was removed, or lost its data, while it was waited for.
         if handover.peer is None:
             preferred = self._electorate.preferred or self._node_id
-            # Under load a peer is always a few entries behind; these are waited for.
-            tolerated = 2 * self._settings.entries_in_flight_max
-            caught_up = (
-                preferred in self._connected
-                and preferred not in self._doubts.differing
-                # One that is paused, for want of disk space say, is connected and says nothing.
-                and engine.answered_since(preferred, now - self._settings.election_ms / 1000)
-                and engine.match_index(preferred) + tolerated >= engine.commit_index()
-            )
-            due = handover.preferred_due(preferred, caught_up=caught_up, now=now)
+            due = handover.preferred_due(preferred, caught_up=self._able(preferred), now=now)
             if preferred != self._node_id and due:
                 handover.begin(preferred, now)
         if handover.peer is None:
