@@ -63,7 +63,10 @@ class Incoming(Protocol):
         """Add the next chunk of a file; raises ValueError or StorageFailed."""
 
     def verify(self) -> None:
-        """Read every row; raises StorageFailed."""
+        """Read every row, until `stop`; raises StorageFailed."""
+
+    def stop(self) -> None:
+        """Have `verify` end soon, in whichever thread; it fails then."""
 
     def drop(self) -> None:
         """Delete what came so far."""
@@ -481,11 +484,16 @@ class SnapshotFetcher:
         verified = asyncio.ensure_future(asyncio.to_thread(incoming.verify))
         try:
             while not (await asyncio.wait({verified}, timeout=_KEEP_S))[0]:
+                if self._room.is_out(shard):
+                    raise StorageFailed("the node has run out of room meanwhile")
                 with suppress(CodeqError):
                     await self._calls.call(leader, READ, end, timeout_s=_READ_TIMEOUT_S)
             await verified
         finally:
-            verified.cancel()
+            # A thread cannot be cancelled; a stop of the node would wait for it without a bound.
+            incoming.stop()
+            with suppress(CodeqError):
+                await verified
 
     async def _chunk(self, leader: str, shard: int, place: list[object]) -> tuple[int, bytes]:
         """Ask for one chunk until it comes, somebody else leads, or it has taken too long.

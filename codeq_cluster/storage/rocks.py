@@ -594,21 +594,29 @@ class Place:
     members: bytes
 
 
-def read_place(path: Path, *, log_at: LogAt, every_row: bool = False) -> Place:
+def read_place(
+    path: Path,
+    *,
+    log_at: LogAt,
+    every_row: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Place:
     """Say where a directory stands that nobody writes.
 
     Args:
         path: A checkpoint.
         log_at: Finds what the log says of an entry.
         every_row: Read all the state, whose checksums RocksDB then compares.
+        stopped: Asked at every row; true ends the reading.
 
     Raises:
-        StorageFailed: It cannot be read, or is damaged.
+        StorageFailed: It cannot be read, is damaged, or was not read to its end.
     """
     with StoredShard(path) as shard:
         if every_row:
             for _ in shard.rows(b"", _LAST_KEY):
-                pass
+                if stopped():
+                    raise StorageFailed(f"reading {path.name}: stopped before its end")
         try:
             term, members = log_at(shard.log_get, shard.log_rows, shard.index)
         except (ValueError, DataDirectoryRefused) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import threading
 import zlib
 from pathlib import Path
 
@@ -116,7 +117,7 @@ class Snapshots:
 class Incoming:
     """A snapshot on its way into this node, file by file.
 
-    Every method blocks and belongs into a thread.
+    Every method but `stop` blocks and belongs into a thread.
     """
 
     def __init__(self, path: Path, manifest: Manifest, *, log_at: LogAt) -> None:
@@ -128,6 +129,7 @@ class Incoming:
         self.path = path
         self._log_at = log_at
         self.manifest = manifest
+        self._stopped = threading.Event()
         shutil.rmtree(path, ignore_errors=True)
         try:
             path.mkdir(parents=True)
@@ -163,12 +165,19 @@ class Incoming:
         """Read every row, so that damage is found before it counts.
 
         Raises:
-            StorageFailed: Something is damaged, or it is not the state the manifest names.
+            StorageFailed: Something is damaged, it is not the state the manifest names, or `stop`
+                was called.
         """
-        found = read_place(self.path, log_at=self._log_at, every_row=True)
+        found = read_place(
+            self.path, log_at=self._log_at, every_row=True, stopped=self._stopped.is_set
+        )
         wanted = self.manifest
         if found != Place(wanted.index, wanted.term, wanted.digest, wanted.members):
             raise StorageFailed(f"the snapshot holds entry {found.index}, not {wanted.index}")
+
+    def stop(self) -> None:
+        """Have `verify` end at the next row; may be called from any thread."""
+        self._stopped.set()
 
     def drop(self) -> None:
         """Delete what came so far."""

@@ -175,6 +175,17 @@ def test_a_flipped_bit_is_found_before_it_counts(leader: Side, follower: Side, n
     assert 10 == follower.shard.state.applied_index
 
 
+def test_reading_through_ends_when_it_is_stopped(leader: Side, follower: Side) -> None:
+    """A large state takes minutes to read, and a node that is stopped does not have them."""
+    _, incoming = carried(leader, follower)
+
+    incoming.stop()
+
+    with pytest.raises(StorageFailed, match="stopped before its end"):
+        incoming.verify()
+    assert 10 == follower.shard.state.applied_index
+
+
 def test_another_state_than_was_announced_is_refused(leader: Side, follower: Side) -> None:
     """What came must be what the manifest names, to the digest."""
     manifest = leader.snapshots.take()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -39,6 +40,8 @@ class Received:
     shelf: Shelf
     files: dict[str, bytes] = field(default_factory=dict)
     dropped: bool = False
+    stopped: threading.Event = field(default_factory=threading.Event)
+    reading: bool = False
 
     def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
         """Take a chunk that follows what is there."""
@@ -51,14 +54,26 @@ class Received:
 
     def verify(self) -> None:
         """Compare with what the leaders lend."""
+        self.reading = True
         self.shelf.verifying.set()
-        self.shelf.may_end.wait(10.0)
+        give_up_at = time.monotonic() + DEADLINE_S
+        while not self.shelf.may_end.wait(0.001):
+            assert time.monotonic() < give_up_at, "read for too long"
+            if self.stopped.is_set():
+                self.reading = False
+                raise StorageFailed("stopped")
+        self.reading = False
         if self.shelf.damaged:
             self.shelf.damaged = False
             raise StorageFailed("damaged")
 
+    def stop(self) -> None:
+        """End the reading."""
+        self.stopped.set()
+
     def drop(self) -> None:
-        """Forget it."""
+        """Forget it, once nobody reads it."""
+        assert not self.reading
         self.dropped = True
 
 
@@ -771,6 +786,43 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
     await fetch
 
     assert [100] == follower.replica.installed
+
+
+async def test_a_stop_does_not_wait_for_a_snapshot_to_be_read_through(
+    pair: tuple[Member, Member],
+) -> None:
+    """Nor does it leave a thread behind that the process would wait for."""
+    _, follower = pair
+    follower.shelf.may_end.clear()
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(follower.shelf.verifying.is_set)
+
+    fetch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetch
+
+    [received] = follower.shelf.received
+    assert not received.reading
+    assert received.dropped
+    assert [] == follower.replica.installed
+
+
+async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is itself what takes the room."""
+    _, follower = pair
+    monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
+    follower.shelf.may_end.clear()
+    fetch = asyncio.create_task(follower.fetcher.fetch(0))
+    await eventually(follower.shelf.verifying.is_set)
+
+    follower.out_of_room = True
+    await fetch
+
+    assert not follower.shelf.may_end.is_set()
+    assert follower.shelf.received[0].dropped
+    assert [] == follower.replica.installed
 
 
 async def test_what_nobody_reads_is_deleted(
