@@ -165,6 +165,7 @@ class SnapshotServer:
         self._lent: dict[int, _Lent] = {}
         self._void: list[tuple[int, Manifest]] = []
         self._taking = [asyncio.Lock() for _ in stores]
+        self._reloads = [0 for _ in stores]
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Answer a peer.
@@ -191,6 +192,7 @@ class SnapshotServer:
 
     def forget(self, shard: int) -> None:
         """Lend no more what was made of a state that is another now."""
+        self._reloads[shard] += 1
         lent = self._lent.pop(shard, None)
         if lent is not None:
             self._void.append((shard, lent.manifest))
@@ -252,8 +254,12 @@ class SnapshotServer:
 
     async def _made(self, shard: int) -> Manifest:
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        started, reloads = loop.time(), self._reloads[shard]
         manifest = await asyncio.to_thread(self._stores[shard].take)
+        if self._reloads[shard] != reloads:
+            # Perhaps of the state before, whose entries may be another history.
+            await asyncio.to_thread(self._stores[shard].drop, manifest)
+            raise NotLeader(self._replicas[shard].leader)
         self._took(shard, loop.time() - started)
         before = self._lent.get(shard)
         self._lent[shard] = _Lent(manifest, loop.time())

@@ -409,7 +409,8 @@ class RaftGroup:
         True promises an attempt; half a second later this node leads again or another does.
 
         Args:
-            peer: Who shall lead; None for whoever of the connected peers holds most of the log.
+            peer: Who shall lead, if it could within moments; None for whoever of the connected
+                peers holds most of the log, however much that is.
         """
         if not self._running or not self._leading.transfer(peer):
             return False

@@ -173,12 +173,16 @@ class Leading:
     def transfer(self, peer: str | None) -> bool:
         """Begin to hand over; False when this node does not lead or cannot ask that peer.
 
+        True as well while it hands over to that peer already, or to any other if that is the same.
+
         Args:
             peer: Who shall lead, if it could within moments; None for whoever of the connected
                 peers holds most of the log, however much that is.
         """
-        if not self._engine.leads() or self._handover.peer is not None:
+        if not self._engine.leads():
             return False
+        if self._handover.peer is not None:
+            return peer in (None, self._handover.peer)
         if peer is None:
             peer = self.successor()
         elif not self._able(peer):

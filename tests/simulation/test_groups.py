@@ -143,6 +143,18 @@ def test_a_transfer_to_nobody_in_particular_finds_a_peer() -> None:
     cluster.run_until(lambda: cluster.leader() == "B")
 
 
+def test_a_transfer_that_is_under_way_is_one_to_whoever_it_goes_to() -> None:
+    """A node that leaves waits for it then, and not for another one."""
+    cluster = settled()
+    group = cluster.nodes["A"].group
+
+    assert group.transfer("C")
+
+    assert group.transfer(None)
+    assert group.transfer("C")
+    assert not group.transfer("B")
+
+
 def test_a_transfer_that_fails_ends_the_pause() -> None:
     """Half a second later the leader takes entries again."""
     cluster = settled()

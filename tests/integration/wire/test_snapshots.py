@@ -843,6 +843,24 @@ async def test_what_nobody_reads_is_deleted(
     await asyncio.gather(watch, return_exceptions=True)
 
 
+async def test_a_snapshot_of_a_state_that_is_exchanged_meanwhile_is_not_lent() -> None:
+    """It is being made in a thread, of a state that is another when it is done."""
+    shelf, replica = Shelf("a"), Replica()
+    server = SnapshotServer(stores=[shelf], replicas=[replica], took=lambda _shard, _seconds: None)
+    shelf.may_take.clear()
+    taking = asyncio.create_task(server.serve("n2", TAKE, 0, 5.0))
+    await eventually(shelf.taking.is_set)
+
+    server.forget(0)
+    shelf.may_take.set()
+
+    with pytest.raises(NotLeader):
+        await taking
+    assert shelf.dropped == ["a-1"]
+    again = await server.serve("n2", TAKE, 0, 5.0)
+    assert manifests.decode(again).id == "a-2"
+
+
 @pytest.mark.parametrize(
     ("forgotten", "dropped"),
     [(True, ["b-1"]), (False, ["b-1", "b-2"])],
