@@ -300,10 +300,14 @@ class Node:
         for shard in range(self.settings.shards):
             with self._naming_damage(shard):
                 store = RocksShard(
-                    directory.shard_path(shard), settings=self.settings.store, cache=cache
+                    directory.shard_path(shard),
+                    settings=self.settings.store,
+                    cache=cache,
+                    create=not directory.made,
                 )
             self._stack.callback(_close, shard, store)
             self._shards.append(store)
+        directory.note_made()
 
     def _make_groups(self, mesh: Mesh, directory: DataDirectory, disk: DiskThread) -> None:
         settings = self.settings

@@ -61,7 +61,9 @@ def found(place: Place) -> list[Found]:
 
 
 def chosen(place: Place, backup: str = "") -> Manifest:
-    """Return the manifest of a backup, of the newest complete one when none is named.
+    """Return the manifest of a backup; when none is named, of the newest complete one.
+
+    An export, which holds one tenant, is that only where no backup holds all.
 
     Raises:
         BackupFailed: There is none.
@@ -72,7 +74,15 @@ def chosen(place: Place, backup: str = "") -> Manifest:
     complete = [each.manifest for each in found(place) if each.manifest is not None]
     if not complete:
         raise BackupFailed(f"there is no complete backup in {place.where}")
-    return complete[-1]
+    return max(complete, key=lambda manifest: (manifest.tenant is None, manifest.id))
+
+
+def newest_export(place: Place) -> Manifest:
+    """Return the manifest of the newest complete backup of one tenant; raises BackupFailed."""
+    for each in reversed(found(place)):
+        if each.manifest is not None and each.manifest.tenant is not None:
+            return each.manifest
+    raise BackupFailed(f"there is no complete export in {place.where}")
 
 
 def manifest_of(place: Place, backup: str) -> Manifest:

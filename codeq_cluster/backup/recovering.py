@@ -112,7 +112,7 @@ def survivor(path: Path) -> Iterator[Survivor]:
             settle(directory)
             if not directory.is_dir():
                 raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")
-            store = RocksShard(directory, settings=settings, cache=cache)
+            store = RocksShard(directory, settings=settings, cache=cache, create=False)
             stack.callback(store.close)
             journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)
             journal.load(applied=store.state.applied_index, founding=identity.founding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from codeq_cluster.backup.catalogue import chosen
+from codeq_cluster.backup.catalogue import chosen, newest_export
 from codeq_cluster.backup.restoring import Source, Wanted, restore
 from codeq_cluster.cli.asking import Verbs
 from codeq_cluster.cli.outcome import Exit, Usage
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> Exit:
     sources = [first]
     for name in options.imports:
         added = place_of(name, options)
-        sources.append(Source(place=added, manifest=chosen(added)))
+        sources.append(Source(place=added, manifest=newest_export(added)))
     shards = first.manifest.shards if options.shards is None else options.shards
     if not 1 <= shards <= _SHARDS_MAX:
         raise Usage(f"--shards {shards}: allowed is 1 to {_SHARDS_MAX}")

@@ -42,6 +42,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         opened: So many times.
         founding: Who founded the cluster, if this node was one of them and knows it.
         level: Of the newest formats in use in any shard.
+        made: The databases of all shards are there; none is made after that.
     """
 
     format_version: int
@@ -52,6 +53,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     opened: int = 0
     founding: Membership | None = None
     level: int = 1
+    made: bool = True
 
 
 class DataDirectory:
@@ -101,6 +103,23 @@ class DataDirectory:
         """
         if level > self._identity.level:
             self._write(msgspec.structs.replace(self._identity, level=level))
+
+    @property
+    def made(self) -> bool:
+        """Tell whether the databases of all shards have been made."""
+        return self._identity.made
+
+    def note_made(self) -> None:
+        """Write down, durably, that the databases of all shards are there.
+
+        Whatever one has lost from then on is a loss, which another one made in its place would hide:
+        it would have forgotten its vote and what it acknowledged.
+
+        Raises:
+            StorageFailed: It cannot be written down.
+        """
+        if not self._identity.made:
+            self._write(msgspec.structs.replace(self._identity, made=True))
 
     def _write(self, identity: Identity) -> None:
         try:
@@ -292,6 +311,7 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             node_id=node_id,
             shards=shards,
             data=_new_identity(),
+            made=False,
         )
     for what, theirs, ours in (
         ("format version", was.format_version, FORMAT_VERSION),

@@ -97,6 +97,17 @@ def flip_identity(data: Path) -> None:
     flip(data / "node.json", 0.0)
 
 
+def lose_the_state(data: Path) -> None:
+    """Delete all that a shard has: what would be made in its place has forgotten everything."""
+    for file in (data / "shard-0").iterdir():
+        file.unlink()
+
+
+def lose_what_is_current(data: Path) -> None:
+    """Delete the one file that says which list of files counts."""
+    (data / "shard-0" / "CURRENT").unlink()
+
+
 def repair(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run(
@@ -121,6 +132,8 @@ def names(directory: Path) -> set[str]:
         (flip_log, "shard 0"),
         (flip_manifest, "shard 0"),
         (flip_table, "shard 0"),
+        (lose_the_state, "shard 0"),
+        (lose_what_is_current, "shard 0"),
         (flip_identity, "node.json"),
     ],
 )

@@ -168,6 +168,17 @@ def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
         opened(tmp_path / "d")
 
 
+def test_databases_are_made_once(tmp_path: Path) -> None:
+    """A start that ended before they were there makes them at the next one, and no later one."""
+    with opened(tmp_path / "d") as directory:
+        assert not directory.made
+    with opened(tmp_path / "d") as directory:
+        assert not directory.made
+        directory.note_made()
+    with opened(tmp_path / "d") as directory:
+        assert directory.made
+
+
 def test_a_directory_opens_once(tmp_path: Path) -> None:
     """A second process is told in one line, and the first one's end frees the directory."""
     script = (

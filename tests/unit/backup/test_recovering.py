@@ -9,6 +9,7 @@ import pytest
 
 from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import DataDirectory, open_directory
@@ -68,3 +69,19 @@ def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
 
     with opened(path) as directory:
         assert members_of(directory).voters == ("n1",)
+
+
+@pytest.mark.parametrize("lost", ["CURRENT", "*"])
+def test_looking_at_a_damaged_shard_makes_nothing_in_its_place(path: Path, lost: str) -> None:
+    """Whatever is left of it may be the last there is."""
+    for file in (path / "shard-0").glob(lost):
+        file.unlink()
+    left = {each.name for each in (path / "shard-0").iterdir()}
+
+    for _ in range(2):
+        with pytest.raises(DataDirectoryRefused, match="shard-0 cannot be opened"):
+            recover(path)
+
+    after = {each.name for each in (path / "shard-0").iterdir()}
+    assert left <= after
+    assert "CURRENT" not in after

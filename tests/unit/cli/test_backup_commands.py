@@ -72,6 +72,28 @@ def test_the_newest_complete_one_is_verified_unless_one_is_named(
     assert (code, "no backup is called that" in error) == (1, True)
 
 
+def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds one tenant, and would bring a cluster back without the others."""
+    newest = max(each.name for each in backups.iterdir())
+    export = ("backup", "export", "--in", backups, "--tenant", "acme", "--to", backups, "--json")
+    made = json.loads(said(capsys, *export)[1])["id"]
+    into = ("--node-id", "a", "--into", tmp_path / "data", "--json")
+    _, verified, _ = said(capsys, "backup", "verify", "--in", backups)
+    _, restored, _ = said(capsys, "restore", "--from", backups, *into)
+    _, added, _ = said(
+        capsys,
+        *("restore", "--from", backups, "--tenant", "zeta", "--import", backups),
+        *("--node-id", "a", "--into", tmp_path / "other", "--json"),
+    )
+
+    assert made > newest
+    assert verified.split()[0] == newest
+    assert json.loads(restored)["backups"] == [newest]
+    assert json.loads(added)["backups"] == [newest, made]
+
+
 def test_pruning_says_what_it_would_do_before_it_does(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
