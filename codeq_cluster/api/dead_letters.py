@@ -20,6 +20,7 @@ from codeq_cluster.core.task import State
 IDS_MAX = 1000  # Of one request: read at once, 1000 x about 400 bytes.
 
 _INVALID = invalid_body()
+_NAMES = ("ids", "error", "limit", "dryRun")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _WORDS = {"false": False, "0": False, "true": True, "1": True}
@@ -142,6 +143,7 @@ def _selected(call: Call) -> tuple[Selection, bool]:
     """Read which dead letters are meant, from the body and, where it is silent, the query."""
     queue = call.command().lower()
     body = schemas.SELECTION.decode_any(call.text, error=_INVALID.text)
+    _refuse_unknown(call)
     ids, limit, dry_run = body.ids, body.limit, body.dry_run
     if ids is None and "ids" in call.request.query:
         ids = [each for each in call.query_text("ids").split(",") if each]
@@ -161,6 +163,20 @@ def _selected(call: Call) -> tuple[Selection, bool]:
     if ids is not None:
         wanted = replace(wanted, ids=read_ids(ids))
     return wanted, dry_run
+
+
+def unknown_name(name: str) -> ApiError:
+    """Return the refusal of a name that selects nothing: without it, all would be meant."""
+    shown = f"invalid '{name[:64]}' (unknown: use {', '.join(_NAMES)})"
+    return bad_request(shown, "unknown-name")
+
+
+def _refuse_unknown(call: Call) -> None:
+    unknown = next((name for name in call.request.query if name not in _NAMES), None)
+    if unknown is None and call.text.strip() not in ("", "null"):
+        unknown = schemas.SELECTION.unknown(call.text)
+    if unknown is not None:
+        raise unknown_name(unknown)
 
 
 def read_ids(ids: list[str]) -> tuple[str, ...]:

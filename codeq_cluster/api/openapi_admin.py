@@ -216,6 +216,7 @@ _BULK = (
     _LIMIT_TOO_SMALL,
     bad_request(f"invalid 'limit' (must be <= {BULK_MAX})", "out-of-range"),
     _NO_FLAG,
+    dead_letters.unknown_name("id"),
 )
 
 

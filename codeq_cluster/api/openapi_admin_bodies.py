@@ -30,7 +30,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                     maximum=BULK_MAX,
                 ),
                 "dryRun": _said("Only count."),
-            }
+            },
+            strict=True,
         ),
         schemas.CleanupBody: Fields(
             known={

@@ -112,7 +112,7 @@ class DataDirectory:
     def note_made(self) -> None:
         """Write down, durably, that the databases of all shards are there.
 
-        Whatever one has lost from then on is a loss, which another one made in its place would hide:
+        Whatever one lacks from then on is lost, which another one made in its place would hide:
         it would have forgotten its vote and what it acknowledged.
 
         Raises:

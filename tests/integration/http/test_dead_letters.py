@@ -104,7 +104,7 @@ async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
     path = "admin/queues/dl-requeue/dlq/requeue"
     dry = await node.post(path, {"error": "transient", "dryRun": True})
     depth = await node.depth("dl-requeue")
-    done = await node.post(path, {"ERROR": "transient", "unknown": 1})
+    done = await node.post(path, {"ERROR": "transient"})
     again = await node.post(path, {"error": "transient"})
 
     report = {"matched": 3, "byError": {"transient": 3}, "more": False}
@@ -218,6 +218,8 @@ async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client
         ({"limit": "1"}, "invalid body"),
         ({"limit": 0}, "invalid 'limit' (must be >= 1)"),
         ({"limit": 10_001}, "invalid 'limit' (must be <= 10000)"),
+        ({"id": ID}, "invalid 'id' (unknown: use ids, error, limit, dryRun)"),
+        ({"dry_run": True}, "invalid 'dry_run' (unknown: use ids, error, limit, dryRun)"),
     ],
 )
 async def test_a_selection_out_of_bounds_touches_nothing(
@@ -243,6 +245,8 @@ async def test_a_selection_out_of_bounds_touches_nothing(
         ("dryRun=", "invalid 'dryRun' (use true or false)"),
         ("dryRun", "invalid 'dryRun' (use true or false)"),
         ("error=", "invalid 'error' (must not be empty)"),
+        (f"id={ID}", "invalid 'id' (unknown: use ids, error, limit, dryRun)"),
+        ("dryrun=true", "invalid 'dryrun' (unknown: use ids, error, limit, dryRun)"),
     ],
 )
 async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, text: str) -> None:
