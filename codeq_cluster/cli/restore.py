@@ -11,8 +11,10 @@ from codeq_cluster.cli.asking import Verbs
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import document, note
 from codeq_cluster.cli.place import add_place, bar, place_of
+from codeq_cluster.codec.membership import NODE_ID
+from codeq_cluster.config.kinds import ID
 
-_SHARDS_MAX = 1024
+_SHARDS_MAX = 256  # As a node's configuration has it.
 
 
 def add(commands: Verbs) -> None:
@@ -64,6 +66,9 @@ def _run(options: argparse.Namespace) -> Exit:
     shards = first.manifest.shards if options.shards is None else options.shards
     if not 1 <= shards <= _SHARDS_MAX:
         raise Usage(f"--shards {shards}: allowed is 1 to {_SHARDS_MAX}")
+    for flag, name in (("--node-id", options.node_id), ("--cluster-id", options.cluster_id)):
+        if name and not NODE_ID.fullmatch(name):
+            raise Usage(f"{flag} {name}: allowed is {ID.allowed}")
     wanted = Wanted(
         cluster_id=options.cluster_id or first.manifest.cluster_id,
         shards=shards,

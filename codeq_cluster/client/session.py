@@ -107,13 +107,17 @@ class Session:
     async def _exchange(
         self, method: str, path: str, *, body: str | bytes | None = None, wait_s: int = 0
     ) -> tuple[object, Mapping[str, str]]:
-        """Send one request and return its answer and the headers that came with it."""
+        """Send one request and return its answer and the headers that came with it.
+
+        A read goes on to the next node also when one takes the connection and does not answer.
+        """
         assert self._session
         timeout = aiohttp.ClientTimeout(
             total=self._timeout_s + wait_s, sock_connect=min(_CONNECT_S_MAX, self._timeout_s)
         )
         media = {"Content-Type": "application/octet-stream"} if isinstance(body, bytes) else None
         last: Exception | None = None
+        silent: Refused | None = None
         for url in self._urls:
             try:
                 async with self._session.request(
@@ -130,13 +134,14 @@ class Session:
                 last = error
             except (aiohttp.ClientError, TimeoutError) as error:
                 self._turn(url)
-                reason = str(error) or type(error).__name__
-                raise Refused(
-                    f"{url}: the answer did not come ({reason}); outcome unknown",
-                    status=0,
-                    code="outcome-unknown",
-                    retryable=True,
-                ) from error
+                text = f"{url}: the answer did not come ({str(error) or type(error).__name__})"
+                if method != "GET":
+                    raise Refused(
+                        f"{text}; outcome unknown", status=0, code="outcome-unknown", retryable=True
+                    ) from error
+                last, silent = error, Refused(text, status=0, code="no-answer", retryable=True)
+        if silent is not None:
+            raise silent from last
         reached = ", ".join(self._urls)
         if isinstance(last, aiohttp.ClientSSLError):
             raise Untrusted(f"no TLS with {reached}: {last.os_error or last}") from last

@@ -176,6 +176,9 @@ def test_a_restore_refuses_what_does_not_fit(
     code, _, error = said(capsys, *restore, "--shards", 2)
     assert (code, "restore with 1, 3, or leave these keys out" in error) == (1, True)
     assert said(capsys, *restore, "--shards", 0)[0] == 2
+    assert said(capsys, *restore, "--shards", 300)[0] == 2
+    code, _, error = said(capsys, *restore, "--cluster-id", "a b")
+    assert (code, "--cluster-id a b: allowed is 1 to 64 of" in error) == (2, True)
     assert not (tmp_path / "data").exists()
     code, _, notes = said(capsys, *restore, "--shards", 2, "--forget-keys")
     assert (code, "idempotency keys are left out" in notes) == (0, True)

@@ -122,3 +122,26 @@ async def test_an_answer_that_takes_too_long_is_given_up() -> None:
         with pytest.raises(Refused, match="TimeoutError"):
             await broker.cancel("x")
         release.set()
+
+
+async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> None:
+    """A node that stands still takes connections; nothing can come of a read but its answer."""
+    release = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response({"id": "x"})
+
+    async with _server(silent) as still, _server(answers) as next_one:
+        async with Broker([still, next_one], token="t", timeout_s=0.05) as broker:
+            assert await broker.task("x") == {"id": "x"}
+        async with Broker([still], token="t", timeout_s=0.05) as broker:
+            with pytest.raises(Refused, match="did not come") as caught:
+                await broker.task("x")
+        release.set()
+
+    assert caught.value.code == "no-answer"
+    assert "unknown" not in str(caught.value)
