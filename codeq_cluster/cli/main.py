@@ -43,9 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None takes the process's own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(given[:1]).parse_args(given)
+    _have_streams()
     try:
-        return int(options.run(options))
+        options = _parser(given[:1]).parse_args(given)
+        code = int(options.run(options))
+        # What is short is written only now; a reader that is gone shows here and not at the end.
+        sys.stdout.flush()
     except KeyboardInterrupt:
         # The convention of shells for a process that SIGINT ended.
         return 130
@@ -54,10 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        code = report(error)
-        if code is None:
+        told = report(error)
+        if told is None:
             raise
-        return code
+        return told
+    return code
+
+
+def _have_streams() -> None:
+    """Open what the caller has closed: a command is run for what it does, too."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
@@ -65,7 +77,8 @@ def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="codeq-cluster",
         description="A Raft-replicated task broker.",
-        epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 auth, 4 the API refused.",
+        epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 auth, 4 the API refused, 130 "
+        "interrupted, 141 nobody reads the output.",
     )
     parser.add_argument("--version", action="version", version=f"codeq-cluster {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -50,7 +50,15 @@ def rows_of(value: object) -> list[Mapping[str, object]]:
 def console() -> Console:
     """Return where tables go: as wide as the terminal, and wide where there is none."""
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    return _Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+class _Console(Console):
+    """One whose reader may have had enough; what a command then ends with is for `main` to say."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through, which the library would make an exit code of its own."""
+        raise BrokenPipeError
 
 
 def notes() -> Console:

@@ -168,6 +168,26 @@ def test_what_has_no_worker_is_shown_without(
     assert "-" in {line.split()[column] for line in lines}
 
 
+@pytest.mark.parametrize(("arguments"), [("--tasks",), ("--tasks", "--json"), ()])
+def test_output_that_nobody_reads_ends_a_command_and_says_so(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """Tables, JSON and what is short; without any output at all it is run all the same."""
+    said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data"))
+    command = [sys.executable, "-m", "codeq_cluster.cli.main", "inspect", tmp_path / "data"]
+    command += arguments
+    reader, writer = os.pipe()
+    os.close(reader)
+    unread = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False
+    )
+
+    assert (unread.returncode, unread.stderr) == (141, b"")
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
 def test_a_restore_refuses_what_does_not_fit(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
