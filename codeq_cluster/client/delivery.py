@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from codeq_cluster.client.leases import Leases, Task
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed, retried
 from codeq_cluster.errors import CodeqError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -187,7 +190,11 @@ async def _handled(handler: Handler, task: Task) -> _Outcome:
         return _Returned(str(returned)[:_REASON_CHARS_MAX], returned.delay_s)
     except HandlerUnfit as unfit:
         return _Unfit(unfit)
-    except Exception as error:  # noqa: BLE001, a handler is not ours: all it raises is a reason
+    except Exception as error:
+        # A handler is not ours: all it raises is a reason; where, is for its author to know.
+        log.warning(
+            "the handler raised %s; the task goes back", type(error).__name__, exc_info=True
+        )
         return _Returned(f"{type(error).__name__}: {error}"[:_REASON_CHARS_MAX])
     try:
         text = result if isinstance(result, JsonText) else json.dumps(result, allow_nan=False)

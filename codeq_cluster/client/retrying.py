@@ -49,7 +49,8 @@ async def retried(call: Callable[[], Awaitable[T]], *, within_s: float, what: st
             if now + pause_s > deadline:
                 raise
             failures += 1
-            log.warning("no answer, trying again", extra={"request": what, "reason": str(error)})
+            # In the text: whoever runs a worker of his own sees no more of a line.
+            log.warning("%s: no answer, trying again: %s", what, error)
         await asyncio.sleep(pause_s)
 
 

@@ -140,7 +140,11 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
     ],
 )
 async def test_what_a_handler_raises_decides_the_end(
-    raised: Exception, verb: str, fields: dict[str, object], ending: Ending | None
+    caplog: pytest.LogCaptureFixture,
+    raised: Exception,
+    verb: str,
+    fields: dict[str, object],
+    ending: Ending | None,
 ) -> None:
     """A failure is final, anything else is tried again, with the reason."""
     peer = _Peer(_task())
@@ -152,6 +156,8 @@ async def test_what_a_handler_raises_decides_the_end(
 
     assert peer.heard == [(verb, {**fields, "leaseToken": 77})]
     assert ended.ending is (ending or Ending.RETURNED)
+    # What it did not mean to raise is told with its place.
+    assert ("ValueError: odd" in caplog.text) is isinstance(raised, ValueError)
 
 
 @pytest.mark.parametrize("result", [object(), float("nan")])
