@@ -285,10 +285,11 @@ class Word(Struct):
     status: str
 
 
-class NotReady(Struct):
+class NotReady(Struct, rename="camel"):
     """What keeps the node from being ready."""
 
     error: str
     code: str
     retryable: bool
+    request_id: str
     missing: list[str]

@@ -21,7 +21,13 @@ async def readyz(call: Call) -> web.Response:
     missing = call.services.broker.missing()
     if not missing:
         return reply(_READY)
-    body = {"error": "not ready", "code": "not-ready", "retryable": True, "missing": missing}
+    body = {
+        "error": "not ready",
+        "code": "not-ready",
+        "retryable": True,
+        "requestId": call.request_id,
+        "missing": missing,
+    }
     return reply(encode(body), status=503, headers={"Retry-After": "1"})
 
 

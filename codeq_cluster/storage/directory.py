@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -350,9 +351,15 @@ def _prepare(path: Path, shards: int) -> None:
     """Make the places of the shards, before the file that says the directory is complete."""
     strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
     if strangers:
+        why, then = " and was not made by codeq-cluster", ""
+        if all(re.fullmatch(r"shard-\d+", name) for name in strangers):
+            why, then = (
+                "",
+                "; a restore or a repair was cut off: for a restore empty it, else repair",
+            )
         raise DataDirectoryRefused(
-            f"the data directory {path} is not empty and was not made by codeq-cluster: "
-            f"it has {strangers[0]} and no {_IDENTITY}"
+            f"the data directory {path} is not empty{why}: it has {strangers[0]} and no "
+            f"{_IDENTITY}{then}"
         )
     for shard in range(shards):
         _shard_path(path, shard).mkdir(exist_ok=True)

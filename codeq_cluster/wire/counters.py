@@ -24,6 +24,12 @@ _REMEDIES = {
     HandshakeRefusal.VERSION.value: "the releases of the two nodes are too far apart",
 }
 
+# Likewise by this side's own, where both have the same to do.
+_OWN_REMEDIES = {
+    reason: _REMEDIES[reason.value]
+    for reason in (HandshakeRefusal.CLUSTER, HandshakeRefusal.PROOF, HandshakeRefusal.VERSION)
+}
+
 # Each (address, reason) is logged once while it is among the last so many: 1,000 x ~100 bytes.
 _LOGGED_MAX: Final = 1000
 
@@ -106,7 +112,7 @@ class Tally:
                     "peer": peer,
                     "reason": said or reason.value,
                     "detail": detail,
-                    "remedy": _REMEDIES.get(said, ""),
+                    "remedy": _REMEDIES.get(said) or _OWN_REMEDIES.get(reason, ""),
                 },
             )
 

@@ -175,7 +175,9 @@ async def test_the_body_of_an_error_is_json_with_its_text(
     assert answer.error
 
 
-async def test_unknown_fields_are_ignored_everywhere_but_in_a_topic(node: Client) -> None:
+async def test_unknown_fields_are_ignored_but_where_a_misspelt_one_would_mean_more(
+    node: Client,
+) -> None:
     """Newer clients say more than older servers know."""
     extra = {"surprise": {"deep": [1]}, "another": None}
     made = await node.post("tasks", {"command": "rc-extra", "payload": 1, **extra})
@@ -188,14 +190,15 @@ async def test_unknown_fields_are_ignored_everywhere_but_in_a_topic(node: Client
         ("tasks/claim/batch", {"count": 1, "commands": ["rc-extra-2"]}),
         ("workers/subscriptions", {"callbackUrl": URL}),
         ("admin/tasks/cleanup", {}),
-        ("admin/queues/rc-extra/dlq/requeue", {}),
     ]
     answers = [await node.post(path, {**body, **extra}) for path, body in paths]
     topic = await node.send("PUT", "admin/topics/rc-extra", b'{"surprise":1}')
+    selection = await node.post("admin/queues/rc-extra/dlq/requeue", extra)
 
     assert (made.status, claimed.status) == (202, 200)
     assert [each.status for each in answers] == [200] * len(paths)
     assert (topic.status, topic.json["field"]) == (422, "surprise")
+    assert (selection.status, selection.json["code"]) == (400, "unknown-name")
 
 
 async def test_healthz_is_200(node: Client) -> None:
