@@ -355,7 +355,7 @@ def _prepare(path: Path, shards: int) -> None:
         if all(re.fullmatch(r"shard-\d+", name) for name in strangers):
             why, then = (
                 "",
-                "; a restore or a repair was cut off: for a restore empty it, else repair",
+                "; a restore or a repair was cut off: for a restore empty it",
             )
         raise DataDirectoryRefused(
             f"the data directory {path} is not empty{why}: it has {strangers[0]} and no "

@@ -74,7 +74,7 @@ def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
         lambda: open_directory(path, cluster_id="c", node_id="n1", shards=2),
         lambda: make(crash=False),
     ):
-        with pytest.raises(DataDirectoryRefused, match=r"not empty .* for a restore empty it"):
+        with pytest.raises(DataDirectoryRefused, match=r"not empty: .* for a restore empty it"):
             attempt()
     path.rename(tmp_path / "aside")
     make(crash=False)
