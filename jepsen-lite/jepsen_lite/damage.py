@@ -15,7 +15,7 @@ class Damage(Struct, frozen=True, kw_only=True):
     """One act of damage.
 
     Attributes:
-        kind: `flip`, `truncate` or `zero`.
+        kind: `flip`, `truncate`, `zero` or `gone`.
         of: Which files, as a pattern; one of them is struck.
         draw: In [0, 1); decides which, and where.
     """
@@ -26,7 +26,7 @@ class Damage(Struct, frozen=True, kw_only=True):
 
 
 def damage(data: Path, done: Damage) -> bool:
-    """Damage one file below a node's data directory; tell whether it is another one now."""
+    """Damage one file below a node's data directory, or delete it; tell whether that was done."""
     files = sorted(
         path
         for path in data.rglob(done.of)
@@ -36,6 +36,9 @@ def damage(data: Path, done: Damage) -> bool:
         return False
     spread = done.draw * len(files)
     path = files[int(spread)]
+    if done.kind == "gone":
+        path.unlink()
+        return True
     before = path.read_bytes()
     after = _damaged(before, done.kind, spread % 1)
     path.write_bytes(after)

@@ -613,11 +613,12 @@ class Corrupt(Nemesis):
         if not names:
             return Strike(nodes=())
         name = rng.choice(names)
-        self._damage = Damage(
-            kind=rng.choice(("flip", "flip", "truncate", "zero")),
-            of=rng.choice(("*.sst", "*.log", "MANIFEST-*", "*")),
-            draw=rng.random(),
-        )
+        kind = rng.choice(("flip", "flip", "truncate", "zero", "gone"))
+        of = rng.choice(("*.sst", "*.log", "MANIFEST-*", "*"))
+        if kind == "gone":
+            # A write-ahead log that is gone is one whose end was never synced, to all who look.
+            of = rng.choice(("*.sst", "CURRENT", "MANIFEST-*"))
+        self._damage = Damage(kind=kind, of=of, draw=rng.random())
         detail = f"{self._damage.kind} {self._damage.of}"
         return Strike(nodes=(name,), detail=detail, hold_s=rng.uniform(0, 4))
 

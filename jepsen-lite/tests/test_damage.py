@@ -50,3 +50,13 @@ def test_files_that_hold_nothing_are_left_alone(tmp_path: Path, name: str) -> No
     (tmp_path / name).write_bytes(b"" if name == "empty.sst" else b"text")
 
     assert not damage(tmp_path, Damage(kind="flip", of="*", draw=0.0))
+
+
+def test_a_file_can_be_gone(tmp_path: Path) -> None:
+    """And no other one."""
+    for name in ("CURRENT", "1.sst"):
+        (tmp_path / name).write_bytes(b"content")
+
+    assert damage(tmp_path, Damage(kind="gone", of="CURRENT", draw=0.5))
+    assert [each.name for each in tmp_path.iterdir()] == ["1.sst"]
+    assert not damage(tmp_path, Damage(kind="gone", of="CURRENT", draw=0.5))
