@@ -26,15 +26,22 @@ class SmallDisk:
         self._ballast = path / "ballast"
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Leave so much room and no more; without a file system of its own, files of that size."""
+        """Leave so much room, no more and no less, from whatever there was, at one step.
+
+        Without a file system of its own, files may grow to that size.
+        """
         if not self.real:
             _, most = resource.prlimit(self._pid(), resource.RLIMIT_FSIZE)
             resource.prlimit(self._pid(), resource.RLIMIT_FSIZE, (leave_bytes, most))
             return
         there = os.statvfs(self.path)
         with self._ballast.open("ab") as ballast:
-            size = ballast.tell() + there.f_bavail * there.f_frsize - leave_bytes
-            os.posix_fallocate(ballast.fileno(), 0, max(1, size))
+            before = ballast.tell()
+            size = max(1, before + there.f_bavail * there.f_frsize - leave_bytes)
+            if size < before:
+                ballast.truncate(size)
+            else:
+                os.posix_fallocate(ballast.fileno(), 0, size)
 
     def free(self) -> None:
         """Give the room back."""
