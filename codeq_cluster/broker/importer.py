@@ -13,7 +13,7 @@ from codeq_cluster.broker.producer import fingerprint_of
 from codeq_cluster.broker.requests import new_request
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core.importing import ARRIVALS_MAX
-from codeq_cluster.core.items import KIND_OF
+from codeq_cluster.core.items import KIND_OF, Pause, Subscription, Topic
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.sharding import home_shard, shard_of
@@ -59,8 +59,8 @@ class Importer:
         """
         deadline = deadline_in(timeout_s)
         count = self._shards.count
-        asked = Import(
-            request=new_request(),
+        whole = Import(
+            request="",
             tenant=tenant,
             by=by,
             source=source,
@@ -74,12 +74,12 @@ class Importer:
         items = [
             (
                 home_shard(tenant, count),
-                replace(asked, items=arrivals.items[start : start + ARRIVALS_MAX]),
+                _part(whole, items=arrivals.items[start : start + ARRIVALS_MAX]),
             )
             for start in range(0, len(arrivals.items), ARRIVALS_MAX)
         ]
         tasks = [
-            (shard, replace(asked, tasks=part))
+            (shard, _part(whole, tasks=part))
             for shard, own in by_shard.items()
             for part in in_parts(own, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
         ]
@@ -148,7 +148,7 @@ class Importer:
         # The callbacks first: were they to follow, a stop between the two would lose them, since
         # the task would be there. As it is, they are put again with the same task.
         ahead = replace(arrival, payload="", result=None)
-        callbacks = replace(operation, tasks=(ahead,), callbacks_only=True)
+        callbacks = _part(operation, tasks=(ahead,), callbacks_only=True)
         try:
             await self._shards.operate(shard, (callbacks,), deadline=deadline)
         except OperationTooLarge:
@@ -156,7 +156,7 @@ class Importer:
             return None
         except CodeqError as error:
             return error
-        bare = replace(operation, tasks=(replace(arrival, deliveries=()),))
+        bare = _part(operation, tasks=(replace(arrival, deliveries=()),))
         return await self._one(shard, bare, done, deadline=deadline)
 
 
@@ -198,7 +198,23 @@ def _halves(shard: int, operation: Import) -> _Placed:
     tasks, items = operation.tasks, operation.items
     at, of = len(tasks) // 2, len(items) // 2
     halves = ((tasks[:at], items[:of]), (tasks[at:], items[of:]))
-    return [(shard, replace(operation, tasks=own, items=beside)) for own, beside in halves]
+    return [(shard, _part(operation, tasks=own, items=beside)) for own, beside in halves]
+
+
+def _part(
+    whole: Import,
+    *,
+    tasks: tuple[Arrival, ...] = (),
+    items: tuple[Topic | Pause | Subscription, ...] = (),
+    callbacks_only: bool = False,
+) -> Import:
+    """Return a part of an import, as a request of its own: each has a record of its own.
+
+    Two parts under one request have one id on record, where they act in the same millisecond.
+    """
+    return replace(
+        whole, request=new_request(), tasks=tasks, items=items, callbacks_only=callbacks_only
+    )
 
 
 def _together(done: Sequence[Imported]) -> Imported:

@@ -228,7 +228,7 @@ def _record(
         request=operation.request,
         expires_ms=now_ms + rules.audit_retention_ms,
     )
-    # The same request may do the rest of its work in the same millisecond; its last record stands.
+    # A retry may find the rest to do in the same millisecond: one action, whose last record stands.
     return ItemChange(before=view.item(Kind.AUDIT, item.tenant, item.id), after=item)
 
 

@@ -123,6 +123,18 @@ async def test_what_came_is_served(node: Client) -> None:
         assert ended.status == 200, ended
 
 
+async def test_each_part_is_on_record_by_itself(node: Client) -> None:
+    """Ids are of one record each, also where shards act in the same millisecond."""
+    before = len(await imports_on_record(node))
+    await post(node, *(arrived("parts") for _ in range(64)))
+    noted = (await imports_on_record(node))[: -before or None]
+    requests = {each["id"].split("-", 1)[1] for each in noted}
+
+    assert len(noted) > 1
+    assert len(requests) == len(noted)
+    assert sum(int(each["detail"].split(" tasks on ")[0]) for each in noted) == 64
+
+
 async def imports_on_record(node: Client) -> list[dict[str, str]]:
     """Return what the audit has of imports, the newest first."""
     records = await walked(node, "admin/audit?limit=500", "records")
