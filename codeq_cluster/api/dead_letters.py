@@ -20,7 +20,7 @@ from codeq_cluster.core.task import State
 IDS_MAX = 1000  # Of one request: read at once, 1000 x about 400 bytes.
 
 _INVALID = invalid_body()
-_NAMES = ("ids", "error", "limit", "dryRun")
+_NAMES = schemas.SELECTION.names
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _WORDS = {"false": False, "0": False, "true": True, "1": True}
@@ -173,7 +173,7 @@ def unknown_name(name: str) -> ApiError:
 
 def _refuse_unknown(call: Call) -> None:
     unknown = next((name for name in call.request.query if name not in _NAMES), None)
-    if unknown is None and call.text.strip() not in ("", "null"):
+    if unknown is None:
         unknown = schemas.SELECTION.unknown(call.text)
     if unknown is not None:
         raise unknown_name(unknown)

@@ -18,6 +18,7 @@ from codeq_cluster.cluster.joining import Dismiss, Expect
 from codeq_cluster.cluster.members import Effect
 from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.wire.addresses import ADDRESS
 
 _INVALID = invalid_body()
 _INVALID_NODE = bad_request(
@@ -64,7 +65,7 @@ async def join(call: Call) -> web.Response:
     body = schemas.JOIN.decode(call.text, error=_INVALID.text)
     node_id = _node_id(body.node_id)
     addr, http_addr = body.addr or "", body.http_addr or ""
-    if not re.fullmatch(schemas.LINK_ADDRESS, addr):
+    if not re.fullmatch(ADDRESS, addr):
         raise _INVALID_ADDRESS
     if not re.fullmatch(schemas.HTTP_ADDRESS, http_addr):
         raise _INVALID_URL

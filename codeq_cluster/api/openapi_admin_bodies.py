@@ -11,6 +11,7 @@ from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.core.items import Mode
 from codeq_cluster.settings import NodeSettings
+from codeq_cluster.wire.addresses import ADDRESS
 
 _NODE_ID = f"^{NODE_ID.pattern}$"
 
@@ -66,7 +67,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "nodeId": _said("Its id.", pattern=_NODE_ID),
                 "addr": _said(
                     "Where the other nodes reach it, host:port.",
-                    pattern=f"^{schemas.LINK_ADDRESS}$",
+                    pattern=f"^{ADDRESS}$",
                 ),
                 "httpAddr": _said("Where callers reach it.", pattern=f"^{schemas.HTTP_ADDRESS}$"),
                 "dryRun": _said("Say what it would do to each shard, and change nothing."),

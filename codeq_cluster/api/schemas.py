@@ -14,10 +14,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster.api.errors import ApiError, invalid_body
-from codeq_cluster.wire.addresses import ADDRESS, HOST, PORT
+from codeq_cluster.wire.addresses import HOST, PORT
 
 # Where the other nodes reach a node, and where callers do.
-LINK_ADDRESS = ADDRESS
 HTTP_ADDRESS = f"https?://{HOST}(:{PORT})?/?"
 
 _INT64_MAX = 2**63 - 1
@@ -216,15 +215,21 @@ class Schema(Generic[B]):
     def decode_any(self, text: str, *, error: str) -> B:
         """Read a body that may be missing, or null, which is an empty one; raises likewise."""
         text = text.strip()
-        return self._body() if text in ("", "null") else self.decode(text, error=error)
+        return self._body() if text in _EMPTY else self.decode(text, error=error)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its fields as they are sent."""
+        return tuple(self._fields.values())
 
     def unknown(self, text: str) -> str | None:
         """Return the first field of an object that the body does not name, None when it has none.
 
         Args:
-            text: What `decode` takes.
+            text: What `decode_any` takes.
         """
-        names = _objects.decode(text)
+        text = text.strip()
+        names = {} if text in _EMPTY else _objects.decode(text)
         return next((name for name in names if name.lower() not in self._fields), None)
 
     def _folded(self, text: str | Raw) -> bytes:
@@ -237,6 +242,7 @@ class Schema(Generic[B]):
         return msgspec.json.encode(known)
 
 
+_EMPTY = ("", "null")
 _objects = msgspec.json.Decoder(dict[str, Raw])
 
 TASK = Schema(TaskBody)

@@ -60,6 +60,11 @@ def found(place: Place) -> list[Found]:
     return listed
 
 
+def complete(place: Place) -> list[Manifest]:
+    """Return the manifests of what is complete, the newest first; blocks, raises BackupFailed."""
+    return [each.manifest for each in reversed(found(place)) if each.manifest is not None]
+
+
 def chosen(place: Place, backup: str = "") -> Manifest:
     """Return the manifest of a backup; when none is named, of the newest complete one.
 
@@ -71,17 +76,17 @@ def chosen(place: Place, backup: str = "") -> Manifest:
     """
     if backup:
         return manifest_of(place, backup)
-    complete = [each.manifest for each in found(place) if each.manifest is not None]
-    if not complete:
+    there = complete(place)
+    if not there:
         raise BackupFailed(f"there is no complete backup in {place.where}")
-    return max(complete, key=lambda manifest: (manifest.tenant is None, manifest.id))
+    return next((each for each in there if each.tenant is None), there[0])
 
 
 def newest_export(place: Place) -> Manifest:
     """Return the manifest of the newest complete backup of one tenant; raises BackupFailed."""
-    for each in reversed(found(place)):
-        if each.manifest is not None and each.manifest.tenant is not None:
-            return each.manifest
+    for manifest in complete(place):
+        if manifest.tenant is not None:
+            return manifest
     raise BackupFailed(f"there is no complete export in {place.where}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.api.imports import TASKS_MAX
 from codeq_cluster.backup.carrying import Luggage
-from codeq_cluster.backup.catalogue import found, manifest_of, verify
+from codeq_cluster.backup.catalogue import complete, manifest_of, verify
 from codeq_cluster.backup.manifest import Manifest, check_level
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.tenants import tenant_name
@@ -95,9 +95,9 @@ def _chosen(place: Place, backup: str, tenant: str) -> Manifest:
     """Return the backup named, or the newest complete one that can hold the tenant."""
     if backup:
         return manifest_of(place, backup)
-    for each in reversed(found(place)):
-        if each.manifest is not None and each.manifest.tenant in (None, tenant):
-            return each.manifest
+    for manifest in complete(place):
+        if manifest.tenant in (None, tenant):
+            return manifest
     raise BackupFailed(f"there is no complete backup with a tenant {tenant} in {place.where}")
 
 

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import TextIO
 
 from codeq_cluster import __version__
 from codeq_cluster.cli.outcome import report
@@ -54,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of a pipe has had enough, as `head` does; nothing can be told it any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with _nowhere() as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 141
     except Exception as error:
         told = report(error)
@@ -66,10 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _have_streams() -> None:
     """Open what the caller has closed: a command is run for what it does, too."""
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+
+
+def _nowhere() -> TextIO:
+    """Return a stream that keeps nothing."""
+    return Path(os.devnull).open("w")
 
 
 def _parser(first: Sequence[str]) -> argparse.ArgumentParser:

@@ -351,15 +351,14 @@ def _prepare(path: Path, shards: int) -> None:
     """Make the places of the shards, before the file that says the directory is complete."""
     strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
     if strangers:
-        why, then = " and was not made by codeq-cluster", ""
+        has = f"it has {strangers[0]} and no {_IDENTITY}"
         if all(re.fullmatch(r"shard-\d+", name) for name in strangers):
-            why, then = (
-                "",
-                "; a restore or a repair was cut off: for a restore empty it",
+            raise DataDirectoryRefused(
+                f"the data directory {path} is not empty: {has}; "
+                "a restore or a repair was cut off: for a restore empty it"
             )
         raise DataDirectoryRefused(
-            f"the data directory {path} is not empty{why}: it has {strangers[0]} and no "
-            f"{_IDENTITY}{then}"
+            f"the data directory {path} is not empty and was not made by codeq-cluster: {has}"
         )
     for shard in range(shards):
         _shard_path(path, shard).mkdir(exist_ok=True)
