@@ -68,6 +68,9 @@ def _run(options: argparse.Namespace) -> Exit:
     if not 1 <= options.limit <= LIMIT_MAX:
         raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
     with stopped_node(options.data) as node:
+        shards = node.identity.shards
+        if options.shard is not None and not 0 <= options.shard < shards:
+            raise Usage(f"--shard {options.shard}: allowed is 0 to {shards - 1}")
         if options.key is not None:
             return _row(node, options)
         if options.what is None:

@@ -228,6 +228,17 @@ def test_what_is_inspected_must_be_a_data_directory(
     assert said(capsys, "inspect", tmp_path, "--limit", 0)[0] == 2
 
 
+def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told which there are."""
+    data = tmp_path / "data"
+    said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", data, "--shards", 3))
+    for shard, code in ((-1, 2), (0, 0), (2, 0), (3, 2)):
+        found, _, error = said(capsys, "inspect", data, "--tasks", f"--shard={shard}")
+        assert (found, "allowed is 0 to 2" in error) == (code, code == 2)
+
+
 def test_a_terminal_shows_a_bar(backups: Path) -> None:
     """On standard error, beside the id on standard output."""
     ours, theirs = pty.openpty()
