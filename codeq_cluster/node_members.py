@@ -136,7 +136,9 @@ class NodeMembers:
         """Return what this node waits for before it is part of a cluster, for the operator."""
         if self._announcing is None:
             return ""
-        return self._founding.waits_for or self._announcing.refused
+        text = self._founding.waits_for or self._announcing.refused
+        remedies = [f"{peer}: {remedy}" for peer in self.links() if (remedy := self._remedy(peer))]
+        return f"{text} ({', '.join(remedies)})" if text and remedies else text
 
     def connected(self) -> list[str]:
         """Return the nodes that are connected."""
@@ -151,10 +153,14 @@ class NodeMembers:
             if not member.voter or member.id == self.me.id:
                 continue
             if not self._mesh.connected(member.id):
-                found[member.id] = "is not connected"
+                remedy = self._remedy(member.id)
+                found[member.id] = f"is not connected: {remedy}" if remedy else "is not connected"
             elif self._mesh.data_at(member.id) not in (None, member.data):
                 found[member.id] = "has lost its data"
         return found
+
+    def _remedy(self, peer: str) -> str:
+        return self._mesh.remedy(peer) if self._mesh is not None else ""
 
     def needed(self, shard: int) -> bool:
         """Tell whether the voters of a shard that are here are no majority without this one."""

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
-from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.counters import Tally, remedy
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Dialling, Session
 from codeq_cluster.wire.messages import PING, Message, Ping, parse
@@ -249,6 +249,7 @@ class Outbound(Connection):
         lost: Done when the connection has ended.
         denied: Why the peer refused this node, by its own word, which proves nothing; empty when it
             did not.
+        remedy: What an operator can do about the refusal by one of the two; empty if unknown.
     """
 
     def __init__(
@@ -269,6 +270,7 @@ class Outbound(Connection):
         self.authenticated: asyncio.Future[bool] = self._loop.create_future()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self.denied = ""
+        self.remedy = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the socket and greet; called by the loop."""
@@ -289,6 +291,7 @@ class Outbound(Connection):
             answer = self._dialling.receive(body)
         except HandshakeRefusedError as refused:
             self.denied = refused.said
+            self.remedy = remedy(refused.reason, refused.said)
             raise
         if isinstance(answer, bytes):
             self._greet(answer)

@@ -30,6 +30,17 @@ _OWN_REMEDIES = {
     for reason in (HandshakeRefusal.CLUSTER, HandshakeRefusal.PROOF, HandshakeRefusal.VERSION)
 }
 
+
+def remedy(reason: HandshakeRefusal, said: str) -> str:
+    """Return what the operator of two nodes can do that did not become peers; empty if unknown.
+
+    Args:
+        reason: This side's.
+        said: The other side's; empty when it was this side that refused.
+    """
+    return _REMEDIES.get(said) or _OWN_REMEDIES.get(reason, "")
+
+
 # Each (address, reason) is logged once while it is among the last so many: 1,000 x ~100 bytes.
 _LOGGED_MAX: Final = 1000
 
@@ -112,7 +123,7 @@ class Tally:
                     "peer": peer,
                     "reason": said or reason.value,
                     "detail": detail,
-                    "remedy": _REMEDIES.get(said) or _OWN_REMEDIES.get(reason, ""),
+                    "remedy": remedy(reason, said),
                 },
             )
 

@@ -179,6 +179,7 @@ class Mesh:
         self._inbound: dict[str, Inbound] = {}
         self._latest: dict[tuple[str, int], tuple[int, int]] = {}
         self._denied: dict[str, str] = {}
+        self._remedies: dict[str, str] = {}
         self._up: set[str] = set()  # Said to be there, and not said to be lost.
         self._wake = {peer: asyncio.Event() for peer in self._peers}
         self._idle = asyncio.Event()
@@ -330,6 +331,10 @@ class Mesh:
         """Return the peers that refused this node for a reason when it last dialled."""
         return sorted(peer for peer, said in self._denied.items() if said == reason)
 
+    def remedy(self, peer: str) -> str:
+        """Return what an operator can do so that the last dial would not have been refused."""
+        return self._remedies.get(peer, "")
+
     # Accepting.
 
     def _accept(self) -> Inbound:
@@ -441,6 +446,7 @@ class Mesh:
         self._said.pop(peer, None)
         self._recorded.pop(peer, None)
         self._denied.pop(peer, None)
+        self._remedies.pop(peer, None)
         dialler = self._diallers.pop(peer, None)
         if dialler is not None:
             dialler.cancel()
@@ -532,6 +538,7 @@ class Mesh:
             dialled.abort()
             raise
         self._denied[peer] = dialled.denied
+        self._remedies[peer] = dialled.remedy
         known = dialled.session
         if is_peer and known is not None and self._is_past(known.incarnation):
             dialled.abort()

@@ -171,6 +171,20 @@ async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Node
     assert "n3 is not connected" in lost[0]
 
 
+async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> None:
+    """On its data, and without: before it knows its cluster."""
+    told = "n1 is not connected: compare the cluster secret of both nodes"
+    await nodes.stop("n3")
+    await nodes.start("n3", cluster_secret="w" * 32)
+    member = await nodes.says("n3", lambda missing: told in str(missing))
+    await nodes.stop("n3")
+    shutil.rmtree(nodes.settings["n3"].data_dir)
+    await nodes.start("n3", cluster_secret="w" * 32)
+    newcomer = await nodes.says("n3", lambda missing: "n2: compare the" in str(missing))
+
+    assert len(member) == len(newcomer) == 1
+
+
 async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> None:
     """A node was away for longer than the log; then one of the two others is lost."""
     slow = replace(nodes.settings["n1"].raft, log_bytes_max=2**17, snapshot_bytes_per_s=2**16)
