@@ -1,7 +1,7 @@
 """Next release: this package as the one after it might be, for nodes of both in one cluster.
 
-It knows formats of one level more: entries of version 2, which carry a text besides. It speaks one
-version of the link more.
+It knows formats of one level more: entries of version 2, which carry a text besides. Its tasks have
+a field more, in records and in what nodes ask each other. It speaks one version of the link more.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ _FORMS = {{
     {ENTRY_VERSION}: _Form({LEVEL}, _next_fields, _next_entry),
 }}
 """,
+    ),
+    (
+        "core/task.py",
+        '    dead_queue: str = ""\n',
+        '    dead_queue: str = ""\n    one_more: str = "one more"\n',
     ),
     ("wire/handshake.py", "VERSIONS: Final = (1, 1)\n", "VERSIONS: Final = (1, 2)\n"),
     ("__init__.py", "__version__ = ", '__version__ = "next of " + '),
