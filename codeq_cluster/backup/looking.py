@@ -13,10 +13,11 @@ from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Counters, Task
-from codeq_cluster.errors import StorageFailed
-from codeq_cluster.raft.journal import stored_entries, stored_term, stored_vote
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.raft.journal import stored_end, stored_entries, stored_term, stored_vote
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.storage.directory import Identity, stopped_directory
+from codeq_cluster.storage.exchange import settled
 from codeq_cluster.storage.rocks import StoredShard
 
 _LIBRARY_FILE = "rocksdict-config.json"
@@ -45,6 +46,22 @@ class Summary:
     vote_term: int
     voted_for: str | None
     rows: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """What a node has of one shard.
+
+    Attributes:
+        applied: Everything up to here was agreed on.
+        last: What is beyond `applied` up to here is kept, and was perhaps never acknowledged.
+        voters: Of the group, as this node's log says.
+    """
+
+    shard: int
+    applied: int
+    last: int
+    voters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +110,15 @@ class StoppedNode:
                 rows=dict(sorted(rows.items())),
             )
 
+    def stands(self) -> Iterator[Stand]:
+        """Yield what there is of each shard; reads the logs, and raises StorageFailed on damage."""
+        for number, shard in enumerate(self._shards):
+            with _damage_of_log(number):
+                last, membership = stored_end(
+                    shard.log_get, shard.log_rows, founding=self.identity.founding
+                )
+            yield Stand(shard=number, applied=shard.index, last=last, voters=membership.voters)
+
     def tasks(self) -> Iterator[tuple[int, Task]]:
         """Yield (shard, task), by shard and id."""
         for number, shard in enumerate(self._shards):
@@ -116,11 +142,9 @@ class StoppedNode:
     def log(self) -> Iterator[tuple[int, Logged]]:
         """Yield (shard, entry), by shard and index; raises StorageFailed on damage."""
         for number, shard in enumerate(self._shards):
-            try:
+            with _damage_of_log(number):
                 for command, index, term in stored_entries(shard.log_rows):
                     yield number, _logged(command, index, term)
-            except ValueError as error:
-                raise StorageFailed(f"the log of shard {number} is damaged: {error}") from error
 
     def row(self, key: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield (shard, value) of a row, from each shard that has it."""
@@ -147,12 +171,23 @@ def stopped_node(path: Path) -> Iterator[StoppedNode]:
         yield StoppedNode(identity, shards)
 
 
+@contextmanager
+def _damage_of_log(shard: int) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, DataDirectoryRefused) as error:
+        raise StorageFailed(f"the log of shard {shard} is damaged: {error}") from error
+
+
 def mirrored(path: Path, shard: int, aside: Path) -> Path:
-    """Return a directory of links to a shard's files: opening one writes the library's own file."""
+    """Return a directory of links to a shard's files: opening one writes the library's own file.
+
+    Where a crash has interrupted the exchange for a snapshot, those that a start would go on with.
+    """
     mirror = aside / f"shard-{shard}"
     try:
         mirror.mkdir()
-        for file in (path / mirror.name).iterdir():
+        for file in settled(path / mirror.name).iterdir():
             if file.name != _LIBRARY_FILE:
                 (mirror / file.name).symlink_to(file)
     except OSError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from codeq_cluster.codec.membership import PAST_MAX, Member, Membership
@@ -22,40 +21,12 @@ from codeq_cluster.storage.rocks import RocksShard, new_cache
 _LOG_CACHE_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
-    """What a node has of one shard.
-
-    Attributes:
-        applied: Everything up to here was agreed on.
-        last: What is beyond `applied` up to here is kept, and was perhaps never acknowledged.
-        voters: Of the group, as this node's log says.
-    """
-
-    shard: int
-    applied: int
-    last: int
-    voters: tuple[str, ...]
-
-
 class Survivor:
     """The directory of the node that is to go on alone; it does not run."""
 
     def __init__(self, identity: Identity, shards: list[tuple[RocksShard, Journal]]) -> None:
         self.identity = identity
         self._shards = shards
-
-    def stands(self) -> list[Stand]:
-        """Say what the node has, by shard."""
-        return [
-            Stand(
-                shard=number,
-                applied=store.state.applied_index,
-                last=journal.last,
-                voters=journal.memberships.newest[1].voters,
-            )
-            for number, (store, journal) in enumerate(self._shards)
-        ]
 
     def recover(self) -> None:
         """Make this node the only member of every shard's group, durably.

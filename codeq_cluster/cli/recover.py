@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from codeq_cluster.backup.recovering import Stand, survivor
+from codeq_cluster.backup.looking import Stand, stopped_node
+from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.cli.asking import Verbs
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.output import document, note, table
@@ -28,13 +29,13 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
-    with survivor(options.data) as node:
-        stands = node.stands()
-        _show(node.identity.node_id, stands, options)
-        if not options.yes:
-            note("nothing is changed; --yes makes this node the only member of its cluster")
-            return Exit.ERROR
-        node.recover()
+    with stopped_node(options.data) as node:
+        _show(node.identity.node_id, list(node.stands()), options)
+    if not options.yes:
+        note("nothing is changed; --yes makes this node the only member of its cluster")
+        return Exit.ERROR
+    with survivor(options.data) as last:
+        last.recover()
     note(
         "done: start it, let new nodes come in with cluster join, and never start one of the old "
         "ones with its old data"

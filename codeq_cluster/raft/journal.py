@@ -561,6 +561,37 @@ def stored_place(
     return term, _encode_members(*found.newest)
 
 
+def stored_end(
+    get: Callable[[bytes], bytes | None],
+    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
+    *,
+    founding: Membership | None,
+) -> tuple[int, Membership]:
+    """Return the index of the last stored entry, and who forms the group there; reads every row.
+
+    Args:
+        get: Of the store.
+        rows: Likewise.
+        founding: Who forms the group when the log does not say; None for nobody yet.
+
+    Raises:
+        ValueError: A row is damaged.
+        DataDirectoryRefused: Likewise.
+    """
+    base = get(_MEMBERS)
+    found = Memberships()
+    if base is None:
+        found.begin(FIRST_INDEX, founding or Membership())
+    else:
+        found.begin(*_decode_members(base))
+    last = FIRST_INDEX
+    for command, index, _ in stored_entries(rows):
+        last = index
+        if command[:1] == MEMBERS:
+            found.append(index, command[1:])
+    return last, found.newest[1]
+
+
 def stored_entries(
     rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]], *, start: int = 0
 ) -> Iterator[Entry]:

@@ -48,6 +48,17 @@ def settle(path: Path) -> None:
     shutil.rmtree(_old(path), ignore_errors=True)
 
 
+def settled(path: Path) -> Path:
+    """Return which directory `settle` would leave in the place of `path`; changes nothing."""
+    incoming, old = incoming_path(path), _old(path)
+    if _marker(path).exists():
+        if incoming.exists():
+            return incoming
+        if not path.exists() and old.exists():
+            return old
+    return path
+
+
 def finish(path: Path) -> bool:
     """Finish an exchange that stopped halfway; leave alone what is only being prepared.
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.backup.looking import Stand, stopped_node
 from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.codec.membership import Member, Membership
-from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import DataDirectory, open_directory
@@ -60,6 +61,43 @@ def test_what_is_left_is_one_member(path: Path) -> None:
             assert found.past == (2, 3)
 
 
+def stands(path: Path) -> list[Stand]:
+    with stopped_node(path) as node:
+        return list(node.stands())
+
+
+def contents(path: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return when each file below a directory was written, and what."""
+    files = (each for each in path.rglob("*") if each.is_file())
+    return {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in files}
+
+
+def test_looking_changes_nothing(path: Path) -> None:
+    """Not a byte: neither whose votes count nor the library's own files."""
+    before = contents(path)
+
+    found = stands(path)
+
+    assert found == [Stand(shard=0, applied=1, last=1, voters=("n1", "n2", "n3"))]
+    assert contents(path) == before
+    recover(path)
+    assert stands(path) == [Stand(shard=0, applied=1, last=2, voters=("n1",))]
+
+
+def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
+    """Also where a crash has interrupted the exchange for a snapshot, on either side of it."""
+    shard = path / "shard-0"
+    shard.rename(path / "shard-0.incoming")
+    (path / "shard-0.ready").touch()
+    coming = stands(path)
+    (path / "shard-0.incoming").rename(path / "shard-0.old")
+    lost = stands(path)
+
+    assert len(coming) == 1
+    assert coming == lost
+    assert not shard.exists()
+
+
 def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
     """A crash has interrupted its exchange; the next start would have gone on with that."""
     shutil.copytree(path / "shard-0", path / "shard-0.incoming")
@@ -79,6 +117,8 @@ def test_looking_at_a_damaged_shard_makes_nothing_in_its_place(path: Path, lost:
     left = {each.name for each in (path / "shard-0").iterdir()}
 
     for _ in range(2):
+        with pytest.raises(StorageFailed, match="reading shard-0"):
+            stands(path)
         with pytest.raises(DataDirectoryRefused, match="shard-0 cannot be opened"):
             recover(path)
 
