@@ -127,7 +127,7 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     if not {options.old, options.new} & (await _nodes(operator)).keys():
         raise Usage(f"{options.old} is no member of this cluster: nothing to replace")
     await operator.remove(options.old, dry_run=True)
-    if not await _begin(operator, options, options.new):
+    if not await _begin(operator, options, options.new, instead_of=options.old):
         return Exit.OK
     waited = await _wait(operator, options.new, options.wait or _WAIT_S_DEFAULT)
     if waited is not Exit.OK:
@@ -177,10 +177,17 @@ async def _hand_back(
     return refusals
 
 
-async def _begin(operator: Operator, options: argparse.Namespace, node_id: str) -> bool:
-    """Show what a node's coming in does to each shard, and let it; False when it was only shown."""
+async def _begin(
+    operator: Operator, options: argparse.Namespace, node_id: str, *, instead_of: str = ""
+) -> bool:
+    """Show what a node's coming in does to each shard, and let it; False when it was only shown.
+
+    With what the going of the one it comes for does after that.
+    """
     _check_wait(options.wait)
     ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
+    if instead_of:
+        ahead = {**ahead, "then": [_without(row, instead_of) for row in rows_of(ahead["shards"])]}
     _show_ahead(ahead, options)
     if options.dry_run:
         return False
@@ -255,6 +262,38 @@ def _show_ahead(effect: Mapping[str, object], options: argparse.Namespace) -> No
         ),
     )
 
+    if rows := rows_of(effect.get("then")):
+        print("\nthen, once all of them vote:\n")
+        table(
+            ("SHARD", "VOTERS", "VOTERS AFTER", "QUORUM"),
+            (
+                [
+                    row["shard"],
+                    _names(row["voters"]),
+                    _names(row["votersAfter"]),
+                    f"{row['quorum']} -> {row['quorumAfter']}",
+                ]
+                for row in rows
+            ),
+        )
+
+
+def _without(row: Mapping[str, object], node_id: str) -> dict[str, object]:
+    """Return what a node's going does to a shard once all who are to come in vote."""
+    voters = sorted({*_listed(row.get("votersAfter")), *_listed(row.get("learnersAfter"))})
+    after = [each for each in voters if each != node_id]
+    return {
+        "shard": row.get("shard"),
+        "voters": voters,
+        "votersAfter": after,
+        "quorum": len(voters) // 2 + 1,
+        "quorumAfter": len(after) // 2 + 1,
+    }
+
 
 def _names(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else ""
+    return " ".join(_listed(value))
+
+
+def _listed(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []

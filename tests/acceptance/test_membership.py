@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -156,6 +157,8 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
         replace = ["cluster", "replace", "n3", "n4", "--url", cluster.nodes["n2"].url]
         replace += ["--addr", f"127.0.0.1:{node.link_port}", "--http", node.url]
         replace += ["--token", ADMIN_TOKEN]
+        ahead = await asyncio.to_thread(main, [*replace, "--dry-run", "--json"])
+        then = json.loads(capsys.readouterr().out)["then"]
         begun = await asyncio.to_thread(main, [*replace, "--wait", "1"])
         told = capsys.readouterr().err
         load.avoid("n1")
@@ -174,7 +177,9 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
         assert await load.drain(within_s=SETTLES_S)
         verdict = audit(load.calls, await load.final_tasks())
 
-    assert begun == 1
+    assert (ahead, begun) == (0, 1)
+    assert [each["votersAfter"] for each in then] == [["n1", "n2", "n4"]] * 2
+    assert [(each["quorum"], each["quorumAfter"]) for each in then] == [(3, 2)] * 2
     assert "n3 stays until then: run this again" in told
     assert all({"n1", "n2", "n3"} <= each for each in still)
     assert done == 0, capsys.readouterr().err
