@@ -55,7 +55,7 @@ def read(text: str, *, allow_private: bool) -> Target | Refused:
     try:
         url = URL(text)
         host, port = url.raw_host or "", url.port
-    except ValueError:
+    except (ValueError, IndexError):  # The second is the library's for a host of `[]@`.
         return Refused("the URL is malformed")
     if url.scheme not in ("http", "https"):
         return Refused("the URL is neither http nor https")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeq_cluster.outbound.addresses import is_public
@@ -132,6 +132,8 @@ def test_what_the_c_library_takes_for_an_address_is_never_taken_for_a_name(host:
     | st.builds("http://{}".format, st.text(string.printable, max_size=30))
     | st.builds("https://{}/".format, st.text("a.-_:@[]%0x\\#?/", max_size=20))
 )
+@example("http://[]@")
+@example("//[]@")
 def test_no_text_makes_reading_fail(text: str) -> None:
     """It is a target or it is refused, and a target has a host, a port and no user."""
     found = read(text, allow_private=True)
