@@ -267,7 +267,12 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a request's head must be complete in time."""
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except IndexError:
+            # The library's for a target of `http://[]@`, which leaves its parser as it is.
+            self.force_close()
+            return
         # Still waiting for a request after bytes came: they were a part of a head.
         waiter = self._waiter
         if waiter is None or waiter.done():

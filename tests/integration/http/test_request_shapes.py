@@ -147,6 +147,18 @@ async def test_a_packed_body_is_not_unpacked(
     assert caplog.records == []
 
 
+async def test_a_target_that_the_library_stumbles_over_ends_its_connection_alone(
+    node: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is nothing to say in the log of what anybody can send at no cost."""
+    with caplog.at_level(logging.WARNING):
+        answers = await said(node, b"GET http://[]@/ HTTP/1.1\r\nHost: node\r\n\r\n")
+
+    assert answers == b""
+    assert caplog.records == []
+    assert (await node.get("/healthz")).status == 200
+
+
 async def test_an_expectation_is_met_or_refused(node: Client) -> None:
     """`100-continue` is answered before the body comes; another is nothing this server knows."""
     reader, writer = await node.connect()
