@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test simulate jepsen bench docs docker clean
+.PHONY: help up dev-tools check format test explore simulate jepsen bench docs docker clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: $(VENV)/installed-dev  ## rewrite the code as the formatter likes it
 
 test: check  ## check, then the whole suite (ARGS=tests/unit to narrow)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+explore: $(VENV)/installed-dev  ## the properties, by other examples every time
+	$(BIN)/pytest --hypothesis-profile=explore -n $(WORKERS) tests/properties tests/unit tests/contracts jepsen-lite/tests $(ARGS)
 
 simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seeded faults (SEED=7, SEEDS=100)
 	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)
