@@ -18,11 +18,12 @@ from codeq_cluster.settings import (
     LifecycleSettings,
     LimitSettings,
 )
-from tests.integration.http.client import DEADLINE_S, Answer, Client, single
+from tests.integration.http.client import PATIENCE_S, Answer, Client, single
 
-# Unneeded artifacts are swept once both have passed; no test needs either to pass.
-LIMITS = LimitSettings(request_timeout_ms=1500)
-TIMEOUT_MS = 1500
+# Unneeded artifacts are swept once both have passed, which tests wait for; no request and no call
+# of the store takes as long, on a busy machine or a slow disk.
+LIMITS = LimitSettings(request_timeout_ms=4000)
+TIMEOUT_MS = 4000
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Keeping:
 
     async def until_kept(self, expected: Callable[[list[str]], bool]) -> list[str]:
         """Wait until what is stored is as expected; a request each time keeps the wait busy."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not expected(found := self.kept()):
                 await self.client.get("/readyz")
         return found
@@ -107,7 +108,7 @@ async def keeping(
     await node.start()
     client = Client(node.port)
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
                 pass  # Asking takes its time, and the deadline bounds it.
         yield Keeping(client, kept)

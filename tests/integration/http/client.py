@@ -24,7 +24,8 @@ from codeq_cluster.settings import (
     WebhookSettings,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 20.0  # Of one answer: less than the longest waits that a test asks for.
+PATIENCE_S = 60.0  # Of what takes more than one answer, such as the start of a node.
 BASE = "/v1/codeq"
 
 # Tenants of one file of tests each, which counts on finding there what it made alone.
@@ -218,7 +219,7 @@ async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
     await node.start()
     client = Client(node.port)
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
                 pass  # Asking takes its time, and the deadline bounds it.
         yield client

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from codeq_cluster.settings import LifecycleSettings
 from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
-from tests.integration.http.client import DEADLINE_S, read_answer
+from tests.integration.http.client import DEADLINE_S, PATIENCE_S, read_answer
 
 
 @pytest_asyncio.fixture
@@ -62,7 +62,7 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
     assert sorted(Path(each).name for each in left) == ["inline", "named"][2 - stays :]
     for artifact in (await node.client.get(f"{path}/result")).json["result"].get("artifacts", ()):  # type: ignore[attr-defined]
         assert (await node.client.get(artifact["url"])).status == 200
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while await swept(node) < 1:
             pass  # It is counted just after the deletion that was seen.
 
@@ -142,8 +142,8 @@ async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
-    """After the time that any answer has to be taken in."""
-    limits = replace(LIMITS, body_timeout_ms=200)
+    """After the time that any answer has to be taken in, in which it is uploaded as well."""
+    limits = replace(LIMITS, body_timeout_ms=3000)
     root = tmp_path / "artifacts"
     async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
         task = await node.leased()
@@ -230,7 +230,7 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
         task = await node.leased()
         sent = (await node.put(task, "s", b"1")).json
         done = await node.finish(task, sent, inline("a", b"2"))
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while list(root.iterdir()):
                 await node.client.get("/readyz")
         gone = await node.client.get(str(sent["url"]))
@@ -255,7 +255,7 @@ async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_wit
     async with keeping(data, nowhere, files_below(root), limits=limits) as node:
         for each in (task, other):
             await node.client.post(f"tasks/{each['id']}/cancel")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await swept(node, "failure") < 1:
                 pass  # Asking takes its time, and the deadline bounds it.
 

@@ -19,7 +19,7 @@ from tests.contracts.artifacts.s3_server import (
     S3Server,
     running,
 )
-from tests.integration.http.artifacts import TIMEOUT_MS, Keeping, inline, keeping
+from tests.integration.http.artifacts import Keeping, inline, keeping
 
 LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB: two parts.
 
@@ -50,7 +50,7 @@ async def keeping_in(server: S3Server, directory: Path) -> AsyncIterator[Keeping
         s3_access_key_id=ACCESS_KEY_ID,
         s3_secret_access_key=SECRET_ACCESS_KEY,
         s3_allow_http=True,
-        timeout_ms=10 * TIMEOUT_MS,
+        timeout_ms=15_000,  # It is slow in its first seconds.
     )
 
     def kept() -> list[str]:

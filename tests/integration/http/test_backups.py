@@ -20,7 +20,7 @@ from codeq_cluster.cli.main import main
 from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.settings import BackupSettings, LimitSettings
-from tests.integration.http.client import DEADLINE_S, Client, serving, single
+from tests.integration.http.client import PATIENCE_S, Client, serving, single
 from tests.integration.http.operating import walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,7 +41,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 async def ended(client: Client, backup: str) -> dict[str, Any]:
     """Ask until a backup has ended."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await client.get(f"admin/backup/{backup}")
             if answer.json["status"] in ("DONE", "FAILED"):

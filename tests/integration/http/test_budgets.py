@@ -12,7 +12,7 @@ import pytest
 
 from codeq_cluster.node import Node
 from codeq_cluster.settings import BudgetSettings, LimitSettings, TenantBudget
-from tests.integration.http.client import DEADLINE_S, Client, single
+from tests.integration.http.client import PATIENCE_S, Client, single
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,7 +27,7 @@ async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
     await node.start()
     client = Client(node.port)
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
                 pass  # Asking takes its time, and the deadline bounds it.
         yield client

@@ -199,7 +199,9 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
     broken = True
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        return web.Response(status=500) if broken else await fine(request)
+        # Its last attempt is so far off that the task has ended again by then.
+        patience = {"Retry-After": "5"}
+        return web.Response(status=503, headers=patience) if broken else await fine(request)
 
     async with listening(serve) as target:
         task_id = await node.create("revived", webhook=target.url, maxAttempts=1)
@@ -221,18 +223,18 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
 
 async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -> None:
     """What was allowed when the task was made is asked again before each call."""
-    broken = WebhookSettings(allow_private=True, base_backoff_seconds=1, max_attempts=2)
+    lenient = WebhookSettings(allow_private=True, timeout_seconds=60)
 
-    async def refuse(request: web.Request) -> web.StreamResponse:
-        return web.Response(status=503)
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return await fine(request)
 
-    async with listening(refuse) as target:
-        async with running(tmp_path, LimitSettings(), broken) as node:
+    async with listening(hang) as target:
+        # The node stops within its first attempt, so the next one is made as soon as it is back.
+        async with running(tmp_path, LimitSettings(), lenient) as node:
             task_id = await node.create("private", webhook=target.url)
             await node.post(f"tasks/{task_id}/cancel")
             await target.arrived(1)
-            while not [each for each in await deliveries(node) if each["attempts"] == 1]:
-                pass  # Asking takes its time, and the test's time-out bounds it.
         strict = WebhookSettings(base_backoff_seconds=1, max_attempts=2)
         async with running(tmp_path, LimitSettings(), strict) as node:
             [dead] = await until_dead(node, f"{task_id}.1")
@@ -251,21 +253,25 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
         url = f"http://127.0.0.1:{free_ports(1)[0]}/gone"
         ids = [await node.create("homeless", webhook=url) for _ in range(30)]
         begun_s = time.monotonic()
-        for task_id in ids:
-            await node.post(f"tasks/{task_id}/cancel")
+        await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
         while len(dead := await deliveries(node, "dead")) < len(ids):
             pass  # Asking takes its time, and the test's time-out bounds it.
         passed_s = time.monotonic() - begun_s
-        task_id = await node.create("housed", webhook=target.url)
-        await node.post(f"tasks/{task_id}/cancel")
-        await target.arrived(1)
+        while not target.heard:
+            # One that a busy machine does not try within its age is given up like the others.
+            task_id = await node.create("housed", webhook=target.url)
+            await node.post(f"tasks/{task_id}/cancel")
+            while f"{task_id}.1" in {each["id"] for each in await deliveries(node, "pending")}:
+                pass  # Asking takes its time, and the test's time-out bounds it.
+        given_up = len(await deliveries(node, "dead"))
         answer = await node.post("admin/deliveries/replay", {"all": True})
 
     assert {each["id"] for each in dead} == {f"{task_id}.1" for task_id in ids}
     assert all(str(each["error"]).startswith("not accepted within 2 s, ") for each in dead)
     assert any(str(each["error"]).endswith("and not tried") for each in dead)
     assert passed_s >= patient.max_age_seconds
-    assert (answer.status, answer.json) == (200, {"replayed": len(ids)})
+    assert given_up >= len(ids)
+    assert (answer.status, answer.json) == (200, {"replayed": given_up})
 
 
 async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
@@ -277,10 +283,14 @@ async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
         return await fine(request)
 
     async with listening(hang) as silent, listening() as swift:
-        for number in range(20):
-            for target in (silent, swift):
-                task_id = await node.create("held", webhook=f"{target.url}/{number}")
-                await node.post(f"tasks/{task_id}/cancel")
+        # At once, so that no call of the silent one's is given up meanwhile.
+        made = [
+            node.create("held", webhook=f"{target.url}/{number}")
+            for number in range(20)
+            for target in (silent, swift)
+        ]
+        ids = await asyncio.gather(*made)
+        await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
         await swift.arrived(20)
         await silent.arrived(1)
         open_calls = len(silent.heard)

@@ -86,7 +86,7 @@ async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) ->
     await node.claim("tried")
     await node.post(f"tasks/{task_id}/nack", {"delaySeconds": 1, "reason": "disk full"})
     waiting = (await node.get(f"tasks/{task_id}")).json["history"]
-    await mate.claim("tried", waitSeconds=10)
+    await mate.claim("tried", waitSeconds=18)
     await mate.post(f"tasks/{task_id}/abandon")
     await node.claim("tried")
     await node.post(f"tasks/{task_id}/nack", {"reason": "too hot"})

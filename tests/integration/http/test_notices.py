@@ -202,25 +202,43 @@ async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> No
 
 async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> None:
     """Once, for all that happened meanwhile, and only if the queue is non-empty then."""
+    # A busy machine may be slower than an interval; what is said is true within one.
+    for interval_s in (1, 4, 16):
+        heard, took_s = await within_an_interval(node, interval_s)
+        if took_s < interval_s:
+            break
+
+    assert took_s < interval_s
+    assert heard == ["/due", "/due"]
+
+
+async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], float]:
+    """Fill queues again and again; return what is heard after the first time, and how long it took.
+
+    It took so long from before the first notices until nothing more happens within their interval.
+    """
+    owed, vain = f"owed-{interval_s}", f"owed-and-empty-{interval_s}"
+    loop = asyncio.get_running_loop()
     async with listening() as target:
-        await subscribe(node, f"{target.url}/due", "owed", minIntervalSeconds=1)
-        await subscribe(node, f"{target.url}/none", "owed-and-empty", minIntervalSeconds=1)
-        for command in ("owed", "owed-and-empty"):
+        await subscribe(node, f"{target.url}/due", owed, minIntervalSeconds=interval_s)
+        await subscribe(node, f"{target.url}/none", vain, minIntervalSeconds=interval_s)
+        begun_s = loop.time()
+        for command in (owed, vain):
             await fill(node, command)
         await target.arrived(2)
         for _ in range(3):
-            await empty(node, "owed")
-            await fill(node, "owed")
-        await empty(node, "owed-and-empty")
-        await fill(node, "owed-and-empty")
-        await empty(node, "owed-and-empty")
+            await empty(node, owed)
+            await fill(node, owed)
+        await empty(node, vain)
+        await fill(node, vain)
+        await empty(node, vain)
+        took_s = loop.time() - begun_s
         await target.arrived(3)
         # The next one tells that nothing of the last interval is still to come.
-        await empty(node, "owed")
-        await fill(node, "owed")
+        await empty(node, owed)
+        await fill(node, owed)
         await target.arrived(4)
-
-    assert [each.path for each in target.heard[2:]] == ["/due", "/due"]
+    return [each.path for each in target.heard[2:]], took_s
 
 
 async def test_a_subscription_that_ended_hears_nothing(node: Client) -> None:
@@ -248,8 +266,8 @@ async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(
     async with listening(hang) as silent, listening() as swift:
         for target in (silent, swift):
             await subscribe(node, target.url, *(f"hangs-{number}" for number in range(20)))
-        for number in range(20):
-            await fill(node, f"hangs-{number}")
+        # At once, so that none of them waits for so long that it is no news any more.
+        await asyncio.gather(*(fill(node, f"hangs-{number}") for number in range(20)))
         await swift.arrived(20)
         await silent.arrived(1)
         open_calls = len(silent.heard)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings
-from tests.integration.http.client import DEADLINE_S, Client, read_answer, single
+from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Client, read_answer, single
 from tests.integration.http.conftest import Running
 
 
@@ -37,7 +37,7 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
 
     assert claimed.status == 204
     assert (awaited.status, awaited.error) == (404, "result not found")
-    assert loop.time() - started_s < 10
+    assert loop.time() - started_s < 20  # Far from the end of the waits.
 
 
 async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
     node = Node(replace(settings, limits=replace(settings.limits, drain_ms=300_000)))
     await node.start()
     client = Client(node.port)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while (await client.get("/readyz")).status != 200:
             pass  # Asking takes its time, and the deadline bounds it.
         stopping = asyncio.create_task(node.stop())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.settings import LifecycleSettings, LimitSettings, RateLimitSettings
-from tests.integration.http.client import DEADLINE_S, Client, serving, single
+from tests.integration.http.client import PATIENCE_S, Client, serving, single
 from tests.integration.http.operating import died, finished, pages, walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -216,7 +216,7 @@ async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path:
     async with serving(settings) as client:
         await client.send("PUT", "admin/topics/long", b'{"retentionSeconds":3600}')
         kept = await finished(client, "long")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await client.post("admin/tasks/cleanup")
             ended = str((await client.get(f"tasks/{kept}")).json["updatedAt"])
             while str(answer.json["before"]) <= ended:

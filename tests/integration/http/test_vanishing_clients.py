@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from tests.integration.http.client import DEADLINE_S, Answer, Client, read_answer
+from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Answer, Client, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client
             await asyncio.sleep(0)
         reset(gone) if round_ % 4 < 2 else gone[1].close()
         task_id = await create
-        next_ = await node.post("tasks/claim", {"commands": [command], "waitSeconds": 10})
+        next_ = await node.post("tasks/claim", {"commands": [command], "waitSeconds": 18})
 
         assert (next_.status, next_.json["id"]) == (200, task_id)
         assert next_.json["attempts"] in (1, 2)
@@ -93,15 +93,16 @@ async def test_all_but_one_of_many_waiters_vanish(node: Client) -> None:
 async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
     """A client that gives the wait as its timeout gets its 204."""
     loop = asyncio.get_running_loop()
-    took_s = []
-    for _ in range(3):
-        started_s = loop.time()
-        answer = await node.post("tasks/claim", {"commands": ["nothing"], "waitSeconds": 1})
-        took_s.append(loop.time() - started_s)
-        assert (answer.status, answer.body) == (204, b"")
+    took_s: list[float] = []
+    # A busy machine may be late, but not each time.
+    async with asyncio.timeout(PATIENCE_S):
+        while not took_s or min(took_s) >= 1.0:
+            started_s = loop.time()
+            answer = await node.post("tasks/claim", {"commands": ["nothing"], "waitSeconds": 1})
+            took_s.append(loop.time() - started_s)
+            assert (answer.status, answer.body) == (204, b"")
 
-    # The best of three, for a busy machine may be late.
-    assert 0.7 < min(took_s) < 1.0
+    assert min(took_s) > 0.7
 
 
 async def test_a_client_that_vanishes_while_waiting_for_a_result_disturbs_nobody(
