@@ -291,7 +291,9 @@ async def test_a_connection_begun_before_the_latest_comes_too_late(
 
 async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
     """A wire that swallows everything breaks no connection; the missing pings do."""
-    one, two = nodes.make("n1", "n2")
+    # Several greetings are swallowed before the peer is said to be lost, each for so long.
+    hasty = replace(SETTINGS, handshake_timeout_ms=300)
+    one, two = nodes.make("n1", "n2", settings=hasty)
     async with Wire(two.port) as wire:
         one.peers = {"n2": f"127.0.0.1:{wire.port}"}
         await one.start()

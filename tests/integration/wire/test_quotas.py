@@ -319,7 +319,7 @@ async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
 async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
     """All who wait go on together, and for a second nobody waits for it again."""
     clock = Clock()
-    made = await limited(nodes, clock, LOW, owner_timeout_s=1.0)
+    made = await limited(nodes, clock, LOW, owner_timeout_s=3.0)
     made[0].silent = True
 
     assert sum(await asyncio.gather(*(made[1].take() for _ in range(30)))) == 10

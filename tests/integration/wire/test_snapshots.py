@@ -113,7 +113,7 @@ class Shelf:
     def take(self) -> Manifest:
         """Make one."""
         self.taking.set()
-        self.may_take.wait(10.0)
+        self.may_take.wait(DEADLINE_S)
         if self.full:
             raise StorageFailed("no space left")
         self.taken += 1
@@ -132,7 +132,7 @@ class Shelf:
         if file == 2 and offset == self.stop_at:
             self.stop_at = None
             self.stopped.set()
-            self.may_go_on.wait(10.0)
+            self.may_go_on.wait(DEADLINE_S)
         chunk = FILES[snapshot.files[file].name][offset : offset + CHUNK]
         crc = zlib.crc32(chunk)
         if self.lies:
@@ -143,7 +143,7 @@ class Shelf:
     def drop(self, snapshot: Manifest) -> None:
         """Delete one."""
         self.dropping.set()
-        self.may_drop.wait(10.0)
+        self.may_drop.wait(DEADLINE_S)
         self.dropped.append(snapshot.id)
 
     def begin(self, manifest: Manifest) -> Received:
