@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

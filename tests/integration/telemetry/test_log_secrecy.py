@@ -110,7 +110,7 @@ class Sender:
         claimed = await self.send(
             "POST",
             "/v1/codeq/tasks/claim",
-            {"commands": ["hush"], "waitSeconds": 10},
+            {"commands": ["hush"], "waitSeconds": 30},
             **_WORKER,
         )
         return str(claimed["id"])
@@ -241,7 +241,7 @@ async def test_a_node_at_its_default_says_nothing_of_requests(tmp_path: Path) ->
         async def answered() -> bool:
             return (await cluster.status(node.id)) is not None
 
-        await until(answered, within_s=20, what="an answer")
+        await until(answered, within_s=60, what="an answer")
         await cluster.stop(node.id)
 
     events = [line["event"] for line in _lines(node.log_path)]
