@@ -95,7 +95,7 @@ def test_what_is_held_comes_at_once_when_it_is_let_go(cable: Cable) -> None:
 
 def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
     """Not before the delay is over."""
-    cable.shape(Shape(delay_ms=20))
+    cable.shape(Shape(delay_ms=500))
     begun = time.monotonic()
     cable.send(1, 2, b"a")
     early = cable.received(2)
@@ -104,7 +104,7 @@ def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
 
     assert [] == early
     assert [b"a"] == late
-    assert time.monotonic() - begun >= 0.02
+    assert time.monotonic() - begun >= 0.5
 
 
 def test_everything_is_lost_or_doubled_by_the_share_asked_for(cable: Cable) -> None:

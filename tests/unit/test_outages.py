@@ -243,9 +243,9 @@ async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None
 async def test_pauses_grow_and_are_bounded() -> None:
     """A second at first, four at most; replicas that fail together wait once."""
     stage = Stage(min_free_bytes=0)
-    now = asyncio.get_running_loop().time()
     pauses = []
     for _ in range(5):
+        now = asyncio.get_running_loop().time()
         stage.outages._retry_at = float("-inf")
         stage.outages.failed(0, NO_ROOM)
         stage.outages.failed(1, NO_ROOM)

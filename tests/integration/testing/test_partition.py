@@ -72,7 +72,7 @@ async def test_a_blocked_direction_holds_what_is_said_until_it_is_healed(
 
         assert before == b"before\n"
         assert not done
-        assert await asyncio.wait_for(held, 5) == b"during\n"
+        assert await asyncio.wait_for(held, 60) == b"during\n"
 
 
 async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
@@ -82,7 +82,7 @@ async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
         async with dialled(proxies, "c", "b") as (reader, writer):
             writer.write(b"hello\n")
 
-            assert await asyncio.wait_for(reader.readline(), 5) == b"hello\n"
+            assert await asyncio.wait_for(reader.readline(), 60) == b"hello\n"
 
 
 async def test_a_node_that_is_not_there_ends_the_diallers_connection() -> None:
@@ -92,6 +92,6 @@ async def test_a_node_that_is_not_there_ends_the_diallers_connection() -> None:
     try:
         async with dialled(proxies, "a", "b") as (reader, _):
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await asyncio.wait_for(reader.readexactly(1), 5)
+                await asyncio.wait_for(reader.readexactly(1), 60)
     finally:
         await proxies.stop()

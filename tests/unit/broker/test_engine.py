@@ -35,7 +35,7 @@ async def _until_timer(shard: Shard) -> None:
     """Let a timer of at most a few milliseconds of real time ring, and its work be applied."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await applied.wait()
 
 

@@ -25,7 +25,7 @@ async def _until(shard: Shard, happened: Callable[[], bool]) -> None:
     """Let timers ring and entries be applied until it has happened."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not happened():
             await applied.wait()
             applied.clear()

@@ -15,6 +15,7 @@ from .conftest import START_MS, Shard, claim, create, shards_of
 pytestmark = pytest.mark.asyncio
 
 _TASKS = PAGE + 1
+_TIMEOUT_S = 2.0  # It passes without a leader, and is not to pass before the first page is done.
 _Act = Callable[[Operators], Awaitable[object]]
 
 
@@ -53,19 +54,19 @@ def _depose_after_the_next_entry(shard: Shard) -> None:
 
 async def _requeue(operators: Operators) -> object:
     return await operators.requeue(
-        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=0.2
+        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
     )
 
 
 async def _delete(operators: Operators) -> object:
     return await operators.delete(
-        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=0.2
+        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
     )
 
 
 async def _cleanup(operators: Operators) -> object:
     return await operators.cleanup(
-        "acme", before_ms=START_MS + 500, limit=_TASKS, by="op", timeout_s=0.2
+        "acme", before_ms=START_MS + 500, limit=_TASKS, by="op", timeout_s=_TIMEOUT_S
     )
 
 

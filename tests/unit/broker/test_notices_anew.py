@@ -14,7 +14,7 @@ from codeq_cluster.testing.memory_store import MemoryShard
 from .conftest import Shard, TestClock, claim, create, make_shard
 from .test_postbox import World, opened
 
-_GUARD_S = 10.0
+_GUARD_S = 60.0
 
 
 class _Node:

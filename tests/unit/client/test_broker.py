@@ -136,7 +136,8 @@ async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> Non
         return web.json_response({"id": "x"})
 
     async with _server(silent) as still, _server(answers) as next_one:
-        async with Broker([still, next_one], token="t", timeout_s=0.05) as broker:
+        # Each has so long to answer, and the next one is not to be too slow for it.
+        async with Broker([still, next_one], token="t", timeout_s=2.0) as broker:
             assert await broker.task("x") == {"id": "x"}
         async with Broker([still], token="t", timeout_s=0.05) as broker:
             with pytest.raises(Refused, match="did not come") as caught:

@@ -231,10 +231,10 @@ async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
         finally:
             cancelled.set()
 
-    ended = await _one(peer, handler, lease_s=3)
+    ended = await _one(peer, handler, lease_s=6)
 
     assert cancelled.is_set()
-    assert peer.heard == [("heartbeat", {"extendSeconds": 3, "leaseToken": 77})] * 2
+    assert peer.heard == [("heartbeat", {"extendSeconds": 6, "leaseToken": 77})] * 2
     assert ended.ending is Ending.LOST
 
 

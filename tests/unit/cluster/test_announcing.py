@@ -97,7 +97,7 @@ async def announced(cluster: Cluster, until: Callable[[Announcing], bool]) -> An
     announcing = Announcing(
         me=ME, groups=cluster.groups, members=cluster, peers=lambda: cluster.peers
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(announcing.run())
             while not until(announcing):  # noqa: ASYNC110, nothing tells of it

@@ -240,7 +240,7 @@ async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
     node = Node(standing("n1"), {"n2": standing("n2")})
     founding = node.founding()
     running = asyncio.create_task(founding.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not founding.waits_for:  # noqa: ASYNC110, nothing tells of it
             await asyncio.sleep(0)
         waited_for = founding.waits_for
