@@ -233,16 +233,24 @@ def known_rows_of(
             yield row
 
 
-def prunable(place: Place, *, keep: int, now_ms: int) -> list[Found]:
+def prunable(place: Place, *, keep: int, now_ms: int, taken: str = "") -> list[Found]:
     """Return what retention deletes, the oldest first; blocks, raises BackupFailed.
 
     The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. What is
     incomplete is deleted once nobody can still be writing it, what is damaged never: somebody has
     to look at it.
+
+    Args:
+        place: Where they are.
+        keep: How many stay.
+        now_ms: Unix milliseconds.
+        taken: One that was taken just now: it is the newest, whatever the clocks of the nodes that
+            took the others made of their ids.
     """
     assert keep >= 1
     there = found(place)
     whole = [each for each in there if each.manifest is not None and each.manifest.tenant is None]
+    whole.sort(key=lambda each: (each.id == taken, each.id))
     return sorted(
         (
             *whole[:-keep],

@@ -357,7 +357,8 @@ class Backups:
 
     def _prune(self, run: _Run) -> None:
         deleted = []
-        for each in prunable(self._place, keep=self._keep, now_ms=self._now_ms()):
+        now_ms, taken = self._now_ms(), run.progress.id
+        for each in prunable(self._place, keep=self._keep, now_ms=now_ms, taken=taken):
             self._place.delete(each.id)
             deleted.append(each.id)
         run.note(deleted=tuple(deleted))

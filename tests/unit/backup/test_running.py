@@ -72,6 +72,13 @@ class Shard:
 
 
 @dataclass
+class Clock:
+    """Tells what the test wants."""
+
+    now_ms: int = NOW_MS
+
+
+@dataclass
 class Rig:
     """Backups of two shards, and what they were recorded as."""
 
@@ -80,6 +87,7 @@ class Rig:
     tasks: list[asyncio.Task[Any]]
     backups: Backups
     recorded: list[Progress]
+    clock: Clock
 
     async def record(self, progress: Progress) -> None:
         """Note it."""
@@ -105,7 +113,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
         shards.append(Shard(opened, 1))
     tasks: list[asyncio.Task[Any]] = []
-    place = BackupDirectory(tmp_path / "backups")
+    place, clock = BackupDirectory(tmp_path / "backups"), Clock()
     backups = Backups(
         node_id="n1",
         cluster_id="c",
@@ -115,9 +123,9 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         keep=1,
         bytes_per_s=0,
         background=Spawned(tasks),
-        now_ms=lambda: NOW_MS,
+        now_ms=lambda: clock.now_ms,
     )
-    yield Rig(place, shards, tasks, backups, [])
+    yield Rig(place, shards, tasks, backups, [], clock)
     for shard in shards:
         shard._store.close()
 
@@ -194,4 +202,17 @@ async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
     assert left == [older.id]
     assert did == steps
     assert after.stage is Stage.DONE
-    assert len(after.deleted) == 1
+    assert after.deleted == (older.id,)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 5000])
+async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int) -> None:
+    """Also where whoever took the one before has a clock that is ahead, or the same millisecond."""
+    rig.clock.now_ms = NOW_MS + ahead_ms
+    before = [await rig.taken(rig.record) for _ in range(5)]
+    rig.clock.now_ms = NOW_MS
+    done = await rig.taken(rig.record)
+
+    assert [each.deleted for each in before[1:]] == [(each.id,) for each in before[:-1]]
+    assert done.deleted == (before[-1].id,)
+    assert list(rig.place.backups()) == [done.id]
