@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from codeq_cluster.testing.accounting import Outcome
 from codeq_cluster.testing.client import Client
@@ -17,14 +18,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORKER = WORKER_TOKENS["worker-0"]
 PAYLOAD = "x" * 200_000
 TASKS = 40  # 8 MB: the log keeps 1 MiB, and is trimmed by 4 MiB at least.
+PACE = 8 * 2**20
+# A minute for a snapshot of so many: whoever looks late is still in time to kill one.
+SLOW_PACE = 2**17
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     """Run three nodes of one shard that keep a short log."""
-    settings = {
-        "raft": {"logBytesMax": 2**20, "keepEntries": 1, "snapshotBytesPerSecond": 8 * 2**20}
-    }
+    settings = {"raft": {"logBytesMax": 2**20, "keepEntries": 1, "snapshotBytesPerSecond": PACE}}
     async with LocalCluster(tmp_path, shards=1, settings=settings) as running:
         yield running
 
@@ -34,6 +36,14 @@ async def _create(client: Client, node: str, n: int) -> str:
     assert answer.outcome is Outcome.OK, answer
     task_id: str = answer.body["id"]
     return task_id
+
+
+def _fetches(cluster: LocalCluster, node: str, *, pace: int) -> None:
+    """Have a node fetch at a pace from its next start on."""
+    path = cluster.nodes[node].config_path
+    config = yaml.safe_load(path.read_text())
+    config["raft"]["snapshotBytesPerSecond"] = pace
+    path.write_text(yaml.safe_dump(config))
 
 
 async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
@@ -77,14 +87,17 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
     created = [await _create(client, leader, n) for n in range(TASKS)]
 
     log_path = cluster.nodes[away].log_path
+    _fetches(cluster, away, pace=SLOW_PACE)
     for kills in range(3):
         cluster.start(away)
 
         async def fetching(wanted: int = kills + 1) -> bool:
             return log_path.read_text().count("fetching a snapshot") >= wanted
 
-        await until(fetching, within_s=30.0, what="a fetch has begun")
+        await until(fetching, within_s=60.0, what="a fetch has begun")
         await cluster.kill(away)
+    assert "snapshot installed" not in log_path.read_text(), "it was killed too late"
+    _fetches(cluster, away, pace=PACE)
     cluster.start(away)
     await cluster.wait_ready()
     await cluster.wait_converged()
@@ -103,12 +116,13 @@ async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
     await cluster.kill(away)
     created = [await _create(client, leader, n) for n in range(TASKS)]
     log_path = cluster.nodes[away].log_path
+    _fetches(cluster, away, pace=SLOW_PACE)
     cluster.start(away)
 
     async def fetching() -> bool:
         return "fetching a snapshot" in log_path.read_text()
 
-    await until(fetching, within_s=30.0, what="a fetch has begun")
+    await until(fetching, within_s=60.0, what="a fetch has begun")
     await cluster.kill(leader)
     assert "snapshot installed" not in log_path.read_text(), "it was killed too late"
     await cluster.leader_of(0, among=[other], within_s=30.0)
