@@ -23,8 +23,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIRST, SECOND = WORKER_TOKENS["worker-0"], WORKER_TOKENS["worker-1"]
 NODES = ("n1", "n2", "n3")
+WAIT_S = 14  # Of a call that waits.
 # "At once" with room for a busy machine; the benchmark measures how fast it really is.
-AT_ONCE_S = 2.0
+AT_ONCE_S = WAIT_S / 2
+# A lease, and a delay, that are not over before the next step on a busy machine either.
+WHILE_S = 8
 
 
 def fresh(name: str) -> str:
@@ -60,7 +63,7 @@ async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
     """A worker that waits on one node has the task at once, whichever shard it falls on."""
     command = fresh("wake")
     for _ in range(2 * cluster.shards):
-        waiting = asyncio.create_task(claimed(client, at, command, waitSeconds=20))
+        waiting = asyncio.create_task(claimed(client, at, command, waitSeconds=WAIT_S))
         # The answer to a request sent later says that the claim has reached its node.
         await client.depth(at, ADMIN_TOKEN, command)
         task = await created(client, made_on, command)
@@ -78,7 +81,7 @@ async def test_a_waiting_result_read_is_woken_from_another_node(
     command = fresh("answer")
     task = await created(client, "n1", command)
     waiting = asyncio.create_task(
-        client.call("GET", "n2", f"/tasks/{task['id']}/result?waitSeconds=20", PRODUCER_TOKEN)
+        client.call("GET", "n2", f"/tasks/{task['id']}/result?waitSeconds={WAIT_S}", PRODUCER_TOKEN)
     )
     held = await claimed(client, "n3", command, waitSeconds=5)
     done = await client.finish("n3", FIRST, held, {"sum": 3})
@@ -172,7 +175,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
     """The extended lease is kept by the new leader past the end of the original one."""
     command = fresh("heartbeat")
     await created(client, "n1", command)
-    task = await claimed(client, "n1", command, leaseSeconds=2)
+    task = await claimed(client, "n1", command, leaseSeconds=WHILE_S)
     beat = await client.call(
         "POST", "n2", f"/tasks/{task['id']}/heartbeat", FIRST, {"extendSeconds": 120}
     )
@@ -186,7 +189,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
         # With the grace a new leader gives every lease it finds.
         return time.time() > original_end_s + 3.0
 
-    await until(original_lease_is_over, within_s=15, what="the end of the original lease")
+    await until(original_lease_is_over, within_s=30, what="the end of the original lease")
     read = await client.task(survivor, PRODUCER_TOKEN, task["id"])
     other = await client.claim(survivor, SECOND, [command])
     done = await client.finish(survivor, FIRST, task, {"kept": True})
@@ -222,17 +225,17 @@ async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
     """A waiting worker has a delayed task not before its time, and at once after it."""
     command = fresh("delayed")
     begun_s = time.time()
-    tasks = [await created(client, node, command, delaySeconds=3) for node in NODES]
+    tasks = [await created(client, node, command, delaySeconds=WHILE_S) for node in NODES]
     victim = await cluster.leader_of(tasks[0]["shard"])
     survivors = [node for node in NODES if node != victim]
     early = await client.claim(survivors[0], FIRST, [command])
     await cluster.kill(victim)
-    got = [await claimed(client, survivors[0], command, waitSeconds=14) for _ in tasks]
+    got = [await claimed(client, survivors[0], command, waitSeconds=WAIT_S) for _ in tasks]
     taken_s = time.time() - begun_s
 
     assert early.status == 204, early
     assert {task["id"] for task in tasks} == {task["id"] for task in got}
-    assert 3.0 <= taken_s < 3.0 + 2 * AT_ONCE_S
+    assert WHILE_S <= taken_s < WHILE_S + 2 * AT_ONCE_S
 
 
 async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_result(
