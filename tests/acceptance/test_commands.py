@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.testing.cluster import ClusterError, until
+from codeq_cluster.testing.cluster import ClusterError, claim_port, until
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 25.0
@@ -28,16 +28,14 @@ BASES = range(20_000, 22_700)
 
 
 def port_base() -> int:
-    """Return a port that is free with the next two, as are the links' ports that go with them."""
-    for base in random.sample(BASES, len(BASES)):
-        try:
-            for port in (*range(base, base + 3), *range(base + 10_000, base + 10_003)):
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
+    """Return a port that is free with the next two, as are the links' ports that go with them.
+
+    They are this process's, though nobody may listen there for a while.
+    """
+    for base in random.SystemRandom().sample(BASES, len(BASES)):
+        ports = (*range(base, base + 3), *range(base + 10_000, base + 10_003))
+        if all(map(claim_port, ports)):
+            return base
     raise ClusterError("no three free ports in a row")
 
 
