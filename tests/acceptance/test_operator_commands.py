@@ -307,19 +307,25 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     """`cluster status` then names the new leader."""
     before = await _ran(cluster, "cluster", "status", "--json")
     (shard, *_) = before.document["shards"]
-    to = next(node for node in cluster.nodes if node != shard["leader"])
+    # Nor one that it would go to by itself.
+    to = next(node for node in cluster.nodes if node not in {shard["leader"], shard["preferred"]})
+    refused = 0
 
     async def transferred() -> Ran | None:
+        nonlocal refused
         # A peer that is a moment behind is refused, which says to try again.
         asked = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
         ran = await _ran(cluster, *asked)
+        refused += ran.code != 0
         return ran if ran.code == 0 else None
 
     sent = await until(transferred, within_s=ENDS_WITHIN_S, what="a transfer")
     nobody = await _ran(cluster, "cluster", "transfer", "--shard", "0", "--to", "n9")
     table = await _ran(cluster, "cluster", "status")
 
-    assert (sent.document["leader"], sent.document["changed"]) == (to, True)
+    assert sent.document["leader"] == to
+    # What took longer than the command waits was done when it was asked again.
+    assert sent.document["changed"] or refused
     assert nobody.code == 4
     assert "LEADER" in table.out
 
@@ -327,12 +333,17 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
 async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -> None:
     """Every check of running nodes and of a configuration is a line; a bad token is found."""
     config = str(cluster.nodes["n1"].config_path)
-    well = await _ran(cluster, "doctor", "--config", config, "--json")
+
+    async def finds_nothing() -> Ran | None:
+        # While a shard changes its leader no node is ready.
+        ran = await _ran(cluster, "doctor", "--config", config, "--json")
+        return ran if ran.code == 0 else None
+
+    well = await until(finds_nothing, within_s=ENDS_WITHIN_S, what="nothing wrong")
     ill = await _ran(cluster, "doctor", "--token", "nobody's")
     spoilt = await _ran(cluster, "doctor", "--config", config, "--set", "raft.selfId=n2")
 
     checks = {row["check"] for row in well.document["findings"]}
-    assert well.code == 0, well.out
     assert checks == {"reachable", "ready", "version", "token", "clock", "config", "data", "disk"}
     assert ill.code == 3
     assert "FAIL" in ill.out
