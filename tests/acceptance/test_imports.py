@@ -26,6 +26,7 @@ from codeq_cluster.testing.cluster import (
     until,
 )
 from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.partition import LinkProxies
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -159,10 +160,22 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
 
         would = await told(*move, "--dry-run")
         assert await listed(client, "n1") == {}
-        async with command(*move) as process:
+        # By way of this process: while that is busy elsewhere, the import does not run away.
+        relay = LinkProxies(
+            {"import": 0} | {each.id: each.http_port for each in new.nodes.values()}
+        )
+        await relay.start()
+        relayed = [
+            flag
+            for node in new.nodes
+            for flag in ("--url", f"http://127.0.0.1:{relay.port('import', node)}")
+        ]
+        by_relay = ("import", exports, "--tenant", "_", *relayed, "--token", ADMIN_TOKEN)
+        async with command(*by_relay) as process:
             await until(lambda: arrived(TASKS // 10), within_s=WITHIN_S, what="a part of it")
             process.kill()
             assert await process.wait() == -9
+        await relay.stop()
         some = len(await listed(client, "n1"))
         async with command(*move, "--json") as process:
             await until(lambda: arrived(some + TASKS // 10), within_s=WITHIN_S, what="some more")
