@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -143,7 +144,10 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
         drained = await load.drain(within_s=WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
 
-    assert "15 MiB" in text or "14 MiB" in text, text
+    told = re.search(r"(\d+) MiB are free", text)
+    assert told is not None, text
+    # Of what was left, the node may have used some before it looked.
+    assert RESERVE // 2 < int(told[1]) * 2**20 < RESERVE, text
     assert 503 == still_out
     assert verdict.clean, str(verdict)
     assert drained
