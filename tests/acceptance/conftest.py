@@ -27,14 +27,8 @@ async def cluster(direct_cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def proxied_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes whose links can be cut; a node gives up a request after 6 s."""
-    cluster = LocalCluster(
-        tmp_path_factory.mktemp("proxied"),
-        shards=2,
-        cuttable=True,
-        settings={"limits": {"requestTimeoutMs": 6000}},
-    )
-    async with cluster as running:
+    """Run three nodes whose links can be cut."""
+    async with LocalCluster(tmp_path_factory.mktemp("proxied"), shards=2, cuttable=True) as running:
         yield running
 
 
