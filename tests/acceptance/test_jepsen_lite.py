@@ -17,9 +17,12 @@ FAULTS = ("kill", "power", "pause", "partition")
 SECONDS = 45.0
 # This machine runs other tests beside it; what is judged has bounds in seconds.
 CALM_P99_MS = 3000
+# One that says nothing, since the machine was too busy or a leader changed before the first fault,
+# is played again.
+RUNS_MAX = 3
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 async def test_a_short_run_keeps_every_promise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -39,10 +42,15 @@ async def test_a_short_run_keeps_every_promise(
         loopback=bool(why_loopback()),
     )
 
-    judgement = await run(options, tmp_path)
-    write(tmp_path)
+    for attempt in range(RUNS_MAX):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        judgement = await run(options, directory)
+        write(directory)
+        if judgement.exit is not Exit.UNKNOWN:
+            break
 
     told = [f"{each.guarantee}: {each}" for each in judgement.verdicts if each.valid is not True]
     assert judgement.exit is Exit.VALID, "\n".join([*judgement.shortcomings, *told])
     assert "kill" in options.nemeses, lacking
-    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert (directory / "report.html").stat().st_size > 10_000
