@@ -33,6 +33,17 @@ OLD_LEVEL = LEVEL - 1
 REFUSED = "ClientConnectorError("
 
 
+def under_load(cluster: LocalCluster) -> Load:
+    """Return what asks all nodes while they are changed."""
+    return Load(
+        cluster.urls,
+        producer_token=PRODUCER_TOKEN,
+        worker_tokens=workers(WORKER_TOKENS, 4),
+        command="upgrade",
+        cycles_per_s=CYCLES_PER_S,
+    )
+
+
 async def command(*arguments: str, release: Path | None = None) -> tuple[int, str, str]:
     """Run the command of a release; return how it ended, and what it said on both its outputs."""
     path = {} if release is None else {"PYTHONPATH": str(release)}
@@ -106,13 +117,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
     newer = next_release(tmp_path / "next")
     async with (
         LocalCluster(tmp_path, shards=2, settings={"limits": {"drainMs": 0}}) as cluster,
-        Load(
-            cluster.urls,
-            producer_token=PRODUCER_TOKEN,
-            worker_tokens=workers(WORKER_TOKENS, 4),
-            command="upgrade",
-            cycles_per_s=CYCLES_PER_S,
-        ) as load,
+        under_load(cluster) as load,
     ):
         url = ("--url", cluster.urls["n1"])
         for node in ("n1", "n2"):
@@ -188,13 +193,7 @@ async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
         node.release = newer
     async with (
         cluster,
-        Load(
-            cluster.urls,
-            producer_token=PRODUCER_TOKEN,
-            worker_tokens=workers(WORKER_TOKENS, 4),
-            command="upgrade",
-            cycles_per_s=CYCLES_PER_S,
-        ) as load,
+        under_load(cluster) as load,
     ):
         await all_know(cluster, LEVEL, LEVEL, LEVEL)
         victim = await cluster.leader_of(1)
