@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeq_cluster.cli.outcome import Usage
 from codeq_cluster.errors import ConfigInvalid
 
 TOKEN = "dev-token"  # noqa: S105 - printed for everyone to use, on a loopback address only
@@ -69,12 +70,12 @@ def plan(directory: Path, *, nodes: int, port_base: int) -> tuple[PlannedNode, .
         port_base: HTTP port of the first node.
 
     Raises:
-        ConfigInvalid: The ports leave the range.
+        Usage: The ports leave the range.
     """
     last = port_base + nodes - 1
     if port_base < 1 or last > _PORT_MAX:
-        raise ConfigInvalid(
-            f"CODEQ_PORT_BASE={port_base}: "
+        raise Usage(
+            f"first port {port_base} (--port-base, CODEQ_PORT_BASE): "
             f"allowed is 1 to {_PORT_MAX - nodes + 1} for {nodes} nodes"
         )
     offset = _LINK_OFFSET if last + _LINK_OFFSET <= _PORT_MAX else -_LINK_OFFSET
