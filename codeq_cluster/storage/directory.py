@@ -11,7 +11,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -186,8 +185,7 @@ def new_directory(
 ) -> Iterator[Callable[[int], Path]]:
     """Make a data directory from shards that the block fills; yields where each shard is.
 
-    It is a node's from the end of the block on. What a block that fails has filled is deleted; a
-    crash leaves it, in a directory that no node takes.
+    It is a node's from the end of the block on: a crash before leaves one that no node takes.
 
     Raises:
         DataDirectoryRefused: The directory is in use, not empty or not writable.
@@ -202,12 +200,7 @@ def new_directory(
         if (path / _IDENTITY).exists():
             raise DataDirectoryRefused(f"the data directory {path} is a node's already")
         _prepare(path, shards)
-        try:
-            yield partial(_shard_path, path)
-        except BaseException:
-            for shard in range(shards):
-                shutil.rmtree(_shard_path(path, shard), ignore_errors=True)
-            raise
+        yield partial(_shard_path, path)
         identity = Identity(
             format_version=FORMAT_VERSION,
             cluster_id=cluster_id,

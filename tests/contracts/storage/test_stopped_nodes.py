@@ -57,50 +57,31 @@ def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
     shard.close()
 
 
-def made(path: Path) -> None:
-    """Make a directory of two shards from the outside, as a restore does."""
-    with new_directory(path, cluster_id="c", node_id="n1", shards=2) as path_of:
-        for shard in range(2):
-            open_rocks(path_of(shard)).close()
-
-
 def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
     """What a crash interrupts is refused by nodes, and by another attempt."""
     path = tmp_path / "data"
-    (path / "shard-0").mkdir(parents=True)
-    open_rocks(path / "shard-0").close()
 
+    def make(*, crash: bool) -> None:
+        with new_directory(path, cluster_id="c", node_id="n1", shards=2) as path_of:
+            for shard in range(2):
+                open_rocks(path_of(shard)).close()
+            if crash:
+                raise Crashed
+
+    with pytest.raises(Crashed):
+        make(crash=True)
     for attempt in (
         lambda: open_directory(path, cluster_id="c", node_id="n1", shards=2),
-        lambda: made(path),
+        lambda: make(crash=False),
     ):
         with pytest.raises(DataDirectoryRefused, match=r"not empty: .* for a restore empty it"):
             attempt()
     path.rename(tmp_path / "aside")
-    made(path)
+    make(crash=False)
     with open_directory(path, cluster_id="c", node_id="n1", shards=2) as directory:
         assert directory.founding is None
         with pytest.raises(DataDirectoryRefused, match="in use by another process"):
-            made(path)
-
-
-def test_what_fails_leaves_room_for_another_attempt(tmp_path: Path) -> None:
-    """Nothing of it is there, and nothing that was there before is gone."""
-    (tmp_path / "lost+found").mkdir()
-
-    def fail() -> None:
-        with new_directory(tmp_path, cluster_id="c", node_id="n1", shards=2) as path_of:
-            open_rocks(path_of(0)).close()
-            raise Crashed
-
-    with pytest.raises(Crashed):
-        fail()
-    left = {each.name for each in tmp_path.iterdir()}
-    made(tmp_path)
-
-    assert left == {"LOCK", "lost+found"}
-    with open_directory(tmp_path, cluster_id="c", node_id="n1", shards=2):
-        pass
+            make(crash=False)
 
 
 def test_a_running_nodes_directory_is_not_looked_into(tmp_path: Path) -> None:
