@@ -185,7 +185,8 @@ def new_directory(
 ) -> Iterator[Callable[[int], Path]]:
     """Make a data directory from shards that the block fills; yields where each shard is.
 
-    It is a node's from the end of the block on: a crash before leaves one that no node takes.
+    It is a node's from the end of the block on. A failure or a crash before leaves one that no node
+    takes: on an empty one it would begin a cluster of its own, without what the block was to fill.
 
     Raises:
         DataDirectoryRefused: The directory is in use, not empty or not writable.
