@@ -130,11 +130,8 @@ class Journal:
         if vote is not None:
             self.term, self.voted_for = _decode_vote(vote)
         base = self._store.get(_MEMBERS)
-        if base is None:
-            self.memberships.begin(FIRST_INDEX, founding or Membership())
-            self._base_dirty = founding is not None
-        else:
-            self.memberships.begin(*_decode_members(base))
+        self.memberships.begin(*_named_at(base, founding))
+        self._base_dirty = base is None and founding is not None
         start = _LOG
         while rows := self._store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
             for key, value in rows:
@@ -578,12 +575,8 @@ def stored_end(
         ValueError: A row is damaged.
         DataDirectoryRefused: Likewise.
     """
-    base = get(_MEMBERS)
     found = Memberships()
-    if base is None:
-        found.begin(FIRST_INDEX, founding or Membership())
-    else:
-        found.begin(*_decode_members(base))
+    found.begin(*_named_at(get(_MEMBERS), founding))
     last = FIRST_INDEX
     for command, index, _ in stored_entries(rows):
         last = index
@@ -641,6 +634,11 @@ def _decode_vote(value: bytes) -> tuple[int, str | None]:
 
 def _encode_members(index: int, membership: Membership) -> bytes:
     return _encode_numbered(index, codec.encode(membership))
+
+
+def _named_at(base: bytes | None, founding: Membership | None) -> Named:
+    """Return who forms the group before the log's entries say, and from which index on."""
+    return (FIRST_INDEX, founding or Membership()) if base is None else _decode_members(base)
 
 
 def _decode_members(value: bytes) -> Named:
