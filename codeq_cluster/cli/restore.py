@@ -13,8 +13,7 @@ from codeq_cluster.cli.output import document, note
 from codeq_cluster.cli.place import add_place, bar, place_of
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.config.kinds import ID
-
-_SHARDS_MAX = 256  # As a node's configuration has it.
+from codeq_cluster.core.sharding import SHARDS_MAX
 
 
 def add(commands: Verbs) -> None:
@@ -64,8 +63,8 @@ def _run(options: argparse.Namespace) -> Exit:
         added = place_of(name, options)
         sources.append(Source(place=added, manifest=newest_export(added)))
     shards = first.manifest.shards if options.shards is None else options.shards
-    if not 1 <= shards <= _SHARDS_MAX:
-        raise Usage(f"--shards {shards}: allowed is 1 to {_SHARDS_MAX}")
+    if not 1 <= shards <= SHARDS_MAX:
+        raise Usage(f"--shards {shards}: allowed is 1 to {SHARDS_MAX}")
     for flag, name in (("--node-id", options.node_id), ("--cluster-id", options.cluster_id)):
         if name and not NODE_ID.fullmatch(name):
             raise Usage(f"{flag} {name}: allowed is {ID.allowed}")

@@ -25,6 +25,7 @@ from codeq_cluster.config.kinds import (
     whole,
 )
 from codeq_cluster.config.rates import BURST_MAX, PER_MINUTE_MAX, TENANT_RATES
+from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings import ArtifactProvider, BackoffPolicy, Durability
 
 _MIB = 2**20
@@ -94,7 +95,7 @@ _NODE = (
     Key(
         "persistenceConfig.numShards",
         "PERSISTENCE_NUM_SHARDS",
-        whole(1, 256),
+        whole(1, SHARDS_MAX),
         "Raft groups; fixed when the data is created",
         "shards",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+SHARDS_MAX = 256  # Of one cluster.
+
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
 _MASK = 0xFFFFFFFFFFFFFFFF

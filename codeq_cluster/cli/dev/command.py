@@ -21,6 +21,7 @@ from codeq_cluster.cli.dev.supervisor import Supervisor
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.serve import until_signal
 from codeq_cluster.config import load
+from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings import environment
 
 DIRECTORY = Path(".data/dev")
@@ -42,7 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--shards",
         type=int,
-        choices=range(1, 257),
+        choices=range(1, SHARDS_MAX + 1),
         metavar="N",
         help="Raft groups, 4 by default; fixed when the data is created",
     )
