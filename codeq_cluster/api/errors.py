@@ -179,6 +179,7 @@ _STATUS_OF_REJECTION = {
     Rejection.ALREADY_TERMINAL: 409,
     Rejection.BUDGET_EXCEEDED: 429,
     Rejection.TOO_MANY: 409,
+    Rejection.INVALID_PRIORITY: 400,
 }
 
 
@@ -190,4 +191,8 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         text = not_found
     elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
         text = "idempotency conflict"
+    elif rejection is Rejection.INVALID_PRIORITY:
+        # A priority that is not named is 0: said here, or its sender would look for it in vain.
+        allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
+        text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

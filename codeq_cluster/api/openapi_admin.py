@@ -40,6 +40,7 @@ from codeq_cluster.api.rendering import ExplanationView, TaskPage
 from codeq_cluster.backup.manifest import ID
 from codeq_cluster.broker.operators import BULK_MAX
 from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.errors import LimitExceeded, TooMany
 from codeq_cluster.settings import NodeSettings
@@ -379,10 +380,10 @@ def _on_queues() -> dict[Handler, Operation]:
         for name, message in (
             ("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-"),
             ("owner", "unknown field"),
-            ("priorityTiers", f"must contain between 1 and {topics.TIERS_MAX} priorities"),
+            ("priorityTiers", f"must contain between 1 and {TIERS_MAX} priorities"),
             (
                 "priorityTiers",
-                f"priorities must be integers from 0 through {topics.PRIORITY_MAX}",
+                f"priorities must be integers from 0 through {TIER_MAX}",
             ),
             ("priorityTiers", "priorities must be unique"),
             *(

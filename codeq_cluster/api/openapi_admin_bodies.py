@@ -9,7 +9,7 @@ from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Fields
 from codeq_cluster.broker.operators import BULK_MAX
 from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.membership import NODE_ID
-from codeq_cluster.core.items import Mode
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Mode
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.wire.addresses import ADDRESS
 
@@ -139,11 +139,12 @@ def _policy_fields() -> dict[str, dict[str, object]]:
     }
     return {
         "priorityTiers": _said(
-            "Priorities that tasks of the command may have.",
+            "Priorities that a new task of the command may have, any when absent; 10 means 9. "
+            "Tasks that are there keep theirs.",
             minItems=1,
-            maxItems=topics.TIERS_MAX,
+            maxItems=TIERS_MAX,
             uniqueItems=True,
-            items={"type": "integer", "minimum": 0, "maximum": topics.PRIORITY_MAX},
+            items={"type": "integer", "minimum": 0, "maximum": TIER_MAX},
         ),
         "maxAttempts": _said(
             "Default and ceiling of a new task's deliveries.", **bounds["maxAttempts"]

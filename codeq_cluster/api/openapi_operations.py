@@ -171,7 +171,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                     **{"not": {"type": "null"}},
                 ),
                 "priority": _said(
-                    f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}."
+                    f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}, 0 when "
+                    "absent; one of the topic's `priorityTiers`, where it has them."
                 ),
                 "webhook": _said("URL of http or https, on a public address.", format="uri"),
                 "maxAttempts": _said(
@@ -323,6 +324,7 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                     f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
                     "invalid-idempotency-key",
                 ),
+                from_rejection(Rejected(Rejection.INVALID_PRIORITY, "0, 5, 9")),
                 _CONFLICT,
                 _TOO_LARGE,
                 _limited(Scope.PRODUCER, "create_task"),

@@ -11,10 +11,8 @@ from codeq_cluster.api.call import COMMAND, Call, reply
 from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.item_views import TopicPage, topic_view
 from codeq_cluster.api.rendering import encode
-from codeq_cluster.core.items import Kind, Topic
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Kind, Topic
 
-TIERS_MAX = 10
-PRIORITY_MAX = 10
 WEIGHT_MAX = 100
 BOUNDS = {
     "maxAttempts": (1, 100),
@@ -114,8 +112,8 @@ def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
     field = "priorityTiers"
     if not 1 <= len(tiers) <= TIERS_MAX:
         raise _invalid(field, f"must contain between 1 and {TIERS_MAX} priorities")
-    if not all(0 <= each <= PRIORITY_MAX for each in tiers):
-        raise _invalid(field, f"priorities must be integers from 0 through {PRIORITY_MAX}")
+    if not all(0 <= each <= TIER_MAX for each in tiers):
+        raise _invalid(field, f"priorities must be integers from 0 through {TIER_MAX}")
     if len(set(tiers)) < len(tiers):
         raise _invalid(field, "priorities must be unique")
     return tuple(sorted(tiers))

@@ -45,7 +45,7 @@ def add(commands: Verbs) -> None:
     )
     put.add_argument("name", help="the command it governs")
     put.add_argument("--policy", metavar="FILE", help="JSON file, or - for stdin, for the flags")
-    put.add_argument("--priorities", metavar="N,N", help="that tasks may have, 0 to 10")
+    put.add_argument("--priorities", metavar="N,N", help="that new tasks may have, 0 to 10")
     put.add_argument("--max-attempts", type=int, help="1 to 100")
     put.add_argument("--dead-letters-to", metavar="NAME", help="queue its dead letters are kept in")
     put.add_argument("--retention-seconds", type=int, help="from a task's end to its deletion")

@@ -30,7 +30,7 @@ from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.expiry import advance
-from codeq_cluster.core.items import Kind
+from codeq_cluster.core.items import Kind, Topic
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -197,12 +197,13 @@ def _create(view: View, operation: Create, rules: Rules) -> Decision:
             keyed = view.task(row.task_id)
             assert keyed is not None  # A key's row is deleted with its task.
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
-    refusal = _over_budget(view, operation, rules)
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    refusal = _outside_tiers(topic, operation) or _over_budget(view, operation, rules)
     if refusal is not None:
         return Decision(refusal)
     change = TaskChange(
         before=None,
-        after=_new_task(view, operation, rules),
+        after=_new_task(view, operation, topic, rules),
         payload=operation.payload,
         fingerprint=operation.fingerprint if operation.idempotency_key else "",
     )
@@ -220,6 +221,20 @@ def _created_before(existing: Task, operation: Create) -> Created | Rejected:
     return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
 
 
+def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
+    """Return the refusal that names the topic's tiers when a new task's priority is none of them.
+
+    Tiers hold where a task is made: one that is there, revived or taken over from another cluster
+    keeps the priority that it was accepted with.
+    """
+    if topic is None or not topic.priority_tiers:
+        return None
+    # A tier of 10 is met by 9: that is what a request's 10 has become.
+    if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
+        return None
+    return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
+
+
 def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None:
     """Return the refusal that names the tenant's budget a new task would exceed, or None."""
     budget = rules.budget_of(operation.tenant)
@@ -234,16 +249,15 @@ def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None
     return None
 
 
-def _max_attempts(view: View, operation: Create, rules: Rules) -> int:
+def _max_attempts(topic: Topic | None, operation: Create, rules: Rules) -> int:
     """Return the deliveries a new task has: what it asks for, within what its topic allows."""
-    topic = view.policy(operation.tenant, operation.command.lower()).topic
     most = topic.max_attempts if topic is not None else 0
     if not most:
         return operation.max_attempts or rules.max_attempts_default
     return min(operation.max_attempts, most) or most
 
 
-def _new_task(view: View, operation: Create, rules: Rules) -> Task:
+def _new_task(view: View, operation: Create, topic: Topic | None, rules: Rules) -> Task:
     now_ms = view.now_ms
     start_ms = operation.run_at_ms or now_ms + operation.delay_ms
     waits = start_ms > now_ms
@@ -252,7 +266,7 @@ def _new_task(view: View, operation: Create, rules: Rules) -> Task:
         tenant=operation.tenant,
         command=operation.command,
         priority=operation.priority,
-        max_attempts=_max_attempts(view, operation, rules),
+        max_attempts=_max_attempts(topic, operation, rules),
         created_ms=now_ms,
         updated_ms=now_ms,
         state=State.DELAYED if waits else State.READY,

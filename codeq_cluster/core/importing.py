@@ -13,7 +13,16 @@ from msgspec.structs import asdict, replace
 from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.fairness import WEIGHT_MAX
-from codeq_cluster.core.items import KIND_OF, Item, Kind, Pause, Subscription, Topic
+from codeq_cluster.core.items import (
+    KIND_OF,
+    TIER_MAX,
+    TIERS_MAX,
+    Item,
+    Kind,
+    Pause,
+    Subscription,
+    Topic,
+)
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import Rules
@@ -75,7 +84,13 @@ def item_fault(item: Topic | Pause | Subscription) -> str:
         return "a number is out of range"
     if isinstance(item, Topic) and not 1 <= item.weight <= WEIGHT_MAX:
         return "its weight is out of range"
+    if isinstance(item, Topic) and not _are_tiers(item.priority_tiers):
+        return "its priorities are out of range"
     return ""
+
+
+def _are_tiers(tiers: tuple[int, ...]) -> bool:
+    return len(tiers) <= TIERS_MAX and all(0 <= tier <= TIER_MAX for tier in tiers)
 
 
 def _fits(record: Struct) -> bool:

@@ -12,6 +12,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+# Of a topic's priorities, as codeQ bounds them; a task's own goes to 9, so 10 is met by 9.
+TIERS_MAX = 10
+TIER_MAX = 10
+
 
 class Kind(StrEnum):
     """What an item is; the words are part of the stored keys."""
@@ -31,6 +35,8 @@ class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
         id: The queue: the topic's name in lower case.
         name: As it was given.
         version: From 1, one more with every real change.
+        priority_tiers: Priorities that a new task may have, ascending; a task that is there keeps
+            its own.
         max_attempts: Default and ceiling of a new task's deliveries.
         dead_letter: Queue in which the command's dead letters are kept; empty for its own.
         retention_s: From a task's end to its deletion, dead letters excepted.

@@ -21,13 +21,15 @@ class Rejection(StrEnum):
     ALREADY_TERMINAL = "already-terminal"
     BUDGET_EXCEEDED = "budget-exceeded"
     TOO_MANY = "too-many"
+    INVALID_PRIORITY = "invalid-priority"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
     """Nothing changed, and why.
 
     Attributes:
-        limit: Which budget is used up, or which bound is met; empty for any other reason.
+        limit: Which budget is used up, which bound is met, or which priorities are allowed; empty
+            for any other reason.
     """
 
     rejection: Rejection

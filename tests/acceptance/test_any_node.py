@@ -115,6 +115,27 @@ async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
             assert [200] * len(said) == [status for status, _ in said], said
 
 
+async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
+    cluster: LocalCluster, client: Client
+) -> None:
+    """Put through one node, they are obeyed through each, on every shard, and no longer than so."""
+    command = f"tiered-{time.time_ns()}"
+    topic = f"/admin/topics/{command}"
+    made: list[int] = []
+    for number in range(ROUNDS // 2):
+        at, then, last = (NODES[(number + step) % 3] for step in range(3))
+        await client.call("PUT", at, topic, ADMIN_TOKEN, {"priorityTiers": [number % 9 + 1]})
+        wanted = {"command": command, "payload": 1, "priority": number % 9 + 1}
+        for node in (at, then, last):
+            refused = await client.call(
+                "POST", node, "/tasks", PRODUCER_TOKEN, wanted | {"priority": 0}
+            )
+            taken = await client.call("POST", node, "/tasks", PRODUCER_TOKEN, wanted)
+            made += [refused.status, taken.status]
+
+    assert made == [400, 202] * 3 * (ROUNDS // 2)
+
+
 async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
     cluster: LocalCluster, client: Client
 ) -> None:

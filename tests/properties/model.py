@@ -137,6 +137,10 @@ class Model:
                 if item.payload == asked.payload:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
+        tiers = self.beside.tiers(asked.tenant, asked.command.lower())
+        # Ten is nine, as in a request.
+        if tiers and asked.priority not in tiers and not (asked.priority == 9 and 10 in tiers):
+            return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
         if asked.tenant == TIGHT:
             if sum(item.place in ("ready", "delayed") for item in own) >= WAITING_MAX:
                 return "rejected", "budget-exceeded", "readyTasks"

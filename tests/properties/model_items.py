@@ -81,6 +81,11 @@ class Items:
         """Return a number of the queue's topic; 0 without one."""
         return int(self.topics.get((tenant, queue), {}).get(field, 0))
 
+    def tiers(self, tenant: str, queue: str) -> tuple[int, ...]:
+        """Return the priorities that a queue's new tasks may have; none for any."""
+        found: tuple[int, ...] = self.topics.get((tenant, queue), {}).get("priority_tiers", ())
+        return found
+
     def ask(self, asked: Asked) -> Answer:  # noqa: C901 - a line an operation
         """Do what the operation asks and return what it is answered."""
         match asked:

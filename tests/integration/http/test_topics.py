@@ -74,6 +74,35 @@ async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> Non
     assert (await node.claim("tp-governs"))["status"] == "IN_PROGRESS"
 
 
+async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
+    """Alone and in a batch, after they are moved into 0 to 9; a refusal names them."""
+    await put(node, "tp-tiers", {"priorityTiers": [5, 1, 10]})
+
+    async def made(**fields: object) -> Answer:
+        return await node.post("tasks", {"command": "TP-tiers", "payload": 1} | fields)
+
+    absent, between = await made(), await made(priority=2)
+    taken = [await made(priority=priority) for priority in (1, 5, 9, 10, 99)]
+    items = [
+        {"command": "tp-tiers", "payload": 1, "priority": priority} for priority in (1, 0, 5, -3)
+    ]
+    batch = await node.post("tasks/batch", {"tasks": items})
+    results = batch.json["results"]
+    await put(node, "tp-tiers", {})
+    free = await made()
+
+    text = (
+        "invalid 'priority' (must be one of 1, 5, 10, the priorityTiers of its topic; "
+        "0 when absent)"
+    )
+    assert [(each.status, each.error) for each in (absent, between)] == [(400, text)] * 2
+    assert {absent.json["code"], between.json["code"]} == {"invalid-priority"}
+    assert [each.status for each in (*taken, free)] == [202] * 6
+    assert batch.status == 200
+    assert isinstance(results, list)
+    assert [each.get("error") for each in results] == [None, text, None, text]
+
+
 async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
     """And as often as one likes."""
     await put(node, "tp-delete", {})

@@ -96,6 +96,16 @@ def test_every_refusal_of_the_broker_has_its_answer(
     assert not error.retryable
 
 
+def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
+    """And which one a request has that names none."""
+    error = from_rejection(Rejected(Rejection.INVALID_PRIORITY, "1, 3, 5"))
+
+    assert (error.status, error.code, error.retryable) == (400, "invalid-priority", False)
+    assert error.text == (
+        "invalid 'priority' (must be one of 1, 3, 5, the priorityTiers of its topic; 0 when absent)"
+    )
+
+
 def test_no_refusal_lacks_an_answer() -> None:
     """A new one fails here before it fails a client."""
     assert all(from_rejection(Rejected(each)).status >= 400 for each in Rejection)

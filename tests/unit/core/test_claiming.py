@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from codeq_cluster.core.budget import Budget
-from codeq_cluster.core.operations import DeleteTopic, PauseQueue, PutTopic, ResumeQueue
-from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
+from codeq_cluster.core.operations import DeleteTopic, PauseQueue, PutTopic, Requeue, ResumeQueue
+from codeq_cluster.core.outcomes import Changed, Created, Rejected, Rejection, Submitted
 from codeq_cluster.core.rules import Rules
 
 from .shard import NOW_MS, Shard, claim, create, submit
@@ -134,6 +134,60 @@ def test_a_topic_is_default_and_ceiling_of_a_tasks_attempts(
     shard.create(max_attempts=asked)
 
     assert shard.task().max_attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("tiers", "priority", "taken"),
+    [
+        ((), 7, True),
+        ((1, 3, 5), 3, True),
+        ((1, 3, 5), 2, False),
+        ((1, 3, 5), 0, False),
+        ((0, 5), 0, True),
+        ((0, 10), 9, True),
+        ((0, 10), 8, False),
+    ],
+)
+def test_a_new_task_has_one_of_its_topics_priorities(
+    tiers: tuple[int, ...], priority: int, taken: bool
+) -> None:
+    """In any spelling of the command; other queues and other tenants are free."""
+    shard = Shard()
+    shard.ask(PutTopic(request="p", tenant="acme", name="Render", by="op", priority_tiers=tiers))
+    outcome = shard.ask(create(command="RENDER", priority=priority))
+    shard.create("free", command="other", priority=priority)
+    shard.create("theirs", tenant="umbrella", priority=priority)
+
+    refused = Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, tiers)))
+    assert outcome == (Created(shard.task()) if taken else refused)
+    assert (shard.view.task("t") is not None) == taken
+
+
+def test_tiers_judge_no_task_that_is_there() -> None:
+    """A create sent again is answered, also by its key; a revived task keeps its priority."""
+    shard = Shard()
+    shard.create("first", priority=7, idempotency_key="k", fingerprint="f", ttl_ms=5)
+    shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
+    made = shard.task("first")
+    again = shard.ask(create("first", priority=7, idempotency_key="k", fingerprint="f"))
+    keyed = shard.ask(create("second", priority=7, idempotency_key="k", fingerprint="f"))
+    shard.wait(5)
+    revived = shard.ask(Requeue(request="r", tenant="acme", ids=("first",), by="op"))
+
+    assert again == Created(made)
+    assert keyed == Created(made, replay=True, payload="{}")
+    assert revived == Changed(1)
+    assert shard.task("first").priority == 7
+    assert shard.claim() == ["first"]
+
+
+def test_a_priority_is_judged_before_a_budget() -> None:
+    """What can never be taken is not told to come again."""
+    shard = Shard(Rules(budget=Budget(waiting_max=1)))
+    shard.create("one")
+    shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
+
+    assert shard.ask(create("two")) == Rejected(Rejection.INVALID_PRIORITY, "1")
 
 
 def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> None:

@@ -9,7 +9,7 @@ from codeq_cluster.core.administering import PAUSES_MAX
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.importing import fault, item_fault
 from codeq_cluster.core.items import Audit, Delivery, Kind, Pause, Topic
-from codeq_cluster.core.operations import Arrival, Import, Undelivered
+from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.sharding import shard_of
@@ -94,6 +94,16 @@ def test_a_callback_that_was_made_is_not_made_again() -> None:
     took(shard, came, request="import-2")
 
     assert shard.items(Kind.DELIVERY) == []
+
+
+def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
+    """It was accepted where it was made, and an import loses no task to a policy."""
+    shard = Shard()
+    shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
+    outcome = took(shard, made(priority=7))
+
+    assert outcome == Imported(imported=1)
+    assert shard.task().priority == 7
 
 
 def test_whose_it_was_does_not_matter() -> None:
@@ -291,6 +301,9 @@ def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
     assert "" not in [fault(each) for each in faults]
     assert item_fault(Topic(tenant="", id="x", name="x", weight=101)) != ""
     assert item_fault(Topic(tenant="", id="x", name="x", retention_s=-1)) != ""
+    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(11,))) != ""
+    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=tuple(range(11)))) != ""
+    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(0, 10))) == ""
     assert item_fault(Topic(tenant="", id="x", name="x")) == ""
 
 
