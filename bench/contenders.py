@@ -143,9 +143,13 @@ class Checkout:
 
 
 class Original:
-    """The original, codeQ in Go: three processes with its own Raft; it does not sync its log."""
+    """The original, codeQ in Go: three processes with its own Raft; it does not sync its log.
 
-    # Its configuration allows no more.
+    A node that does not lead answers 307, so the load goes to the one that leads every shard, as
+    from clients that remember where they were sent.
+    """
+
+    # Its batch routes take no more.
     batch_max = 10
     producer_token = _TOKEN
     worker_token = _TOKEN
@@ -159,7 +163,7 @@ class Original:
 
     @property
     def urls(self) -> list[str]:
-        """Base URLs of the nodes."""
+        """Base URL of the node that leads."""
         return self._urls
 
     @property
@@ -168,12 +172,12 @@ class Original:
         return [process.pid for process in self._processes]
 
     def start(self) -> None:
-        """Start three nodes, and wait until every one creates a task."""
+        """Start three nodes, and wait until one leads every shard."""
         ports = free_ports(4 * _NODES)
         http, raft = ports[:_NODES], ports[_NODES : 2 * _NODES]
         streams = ports[2 * _NODES :]
         ids = [f"node-{n}" for n in range(_NODES)]
-        self._urls = [f"http://127.0.0.1:{port}" for port in http]
+        urls = [f"http://127.0.0.1:{port}" for port in http]
         logs = []
         for n, node in enumerate(ids):
             place = self._directory / node
@@ -189,7 +193,7 @@ class Original:
                 "RAFT_BIND_ADDR": f"127.0.0.1:{raft[n]}",
                 "RAFT_BOOTSTRAP": "true" if n == 0 else "false",
                 "RAFT_PEERS": _pairs(ids, [f"127.0.0.1:{port}" for port in raft]),
-                "RAFT_PEER_HTTP_ADDRS": _pairs(ids, self._urls),
+                "RAFT_PEER_HTTP_ADDRS": _pairs(ids, urls),
                 "WORKER_STREAM_ADDR": f"127.0.0.1:{streams[2 * n]}",
                 "PRODUCER_STREAM_ADDR": f"127.0.0.1:{streams[2 * n + 1]}",
             }
@@ -199,10 +203,16 @@ class Original:
                 )
         prefer(self.pids, nice=self._nice)
         _until(
-            lambda: all(map(_creates, self._urls)),
+            lambda: bool(self._led_by(urls)),
             running=lambda: all(map(_runs, self._processes)),
             logs=lambda: logs,
         )
+        self._urls = self._led_by(urls)
+
+    def _led_by(self, urls: Sequence[str]) -> list[str]:
+        # Ids are drawn, and a shard from each id: so many creates come to all of a few shards.
+        tries = 10 * self._shards
+        return [url for url in urls if all(_creates(url) for _ in range(tries))]
 
     def stop(self) -> None:
         """End every node."""
