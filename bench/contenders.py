@@ -131,6 +131,10 @@ class Checkout:
         _stop([self._process] if self._process else [])
         self._process, self._rows = None, []
 
+    def metrics(self) -> list[str]:
+        """Return the metrics of every node, in the Prometheus text format."""
+        return [_get(f"{url}/metrics").decode() for url in self.urls]
+
     def leaders(self) -> dict[int, str]:
         """Return the URL of the node that leads each shard."""
         found: dict[int, tuple[int, str]] = {}
@@ -253,6 +257,23 @@ def commit_of(checkout: Path) -> str:
     asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--exclude=*"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip() or checkout.name
+
+
+def until_serving(url: str) -> None:
+    """Wait until somebody answers there at all.
+
+    Raises:
+        RuntimeError: Nobody does.
+    """
+
+    def answers() -> bool:
+        try:
+            _get(url)
+        except OSError:
+            return False
+        return True
+
+    _until(answers, running=lambda: True, logs=list)
 
 
 def _pairs(ids: Sequence[str], values: Sequence[str]) -> str:
