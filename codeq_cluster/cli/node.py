@@ -11,7 +11,7 @@ import uvloop
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.serve import until_signal
 from codeq_cluster.config import Loaded, load
-from codeq_cluster.config.keys import IGNORED
+from codeq_cluster.config.reference import IGNORED
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from codeq_cluster.config.keys import IGNORED, KEYS, Key
+from codeq_cluster.config.keys import KEYS, Key
+from codeq_cluster.config.reference import IGNORED
 from codeq_cluster.errors import ConfigInvalid
 
 _BY_NAME = {key.name: key for key in KEYS}

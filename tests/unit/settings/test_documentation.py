@@ -6,8 +6,9 @@ import re
 import tomllib
 from pathlib import Path
 
-from codeq_cluster.config.keys import IGNORED, KEYS, Key
-from codeq_cluster.config.load import default_of
+from codeq_cluster.config.keys import KEYS, Key
+from codeq_cluster.config.reference import IGNORED
+from codeq_cluster.config.shown import default_of
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CONFIGURATION = (_ROOT / "docs" / "configuration.md").read_text()

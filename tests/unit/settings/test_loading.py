@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.config import Loaded, load, without_settings
-from codeq_cluster.config.keys import IGNORED, KEYS
+from codeq_cluster.config.keys import KEYS
+from codeq_cluster.config.reference import IGNORED
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
     ArtifactSettings,

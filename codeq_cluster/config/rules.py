@@ -1,0 +1,222 @@
+"""Rules: what two settings together can get wrong, and what the key to blame then allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from codeq_cluster.config.rates import SCOPES
+from codeq_cluster.settings import (
+    ArtifactProvider,
+    ArtifactSettings,
+    BackupSettings,
+    LinkSettings,
+    NodeSettings,
+    WebhookSettings,
+)
+
+# Of a request's body, what a task's keys and framing add to it in an entry: generous.
+_ENTRY_OVERHEAD_BYTES = 64 * 1024
+
+
+class Rule(NamedTuple):
+    """One check of a whole configuration.
+
+    Attributes:
+        key: Whose value is wrong when it does not hold.
+        holds: Whether the configuration keeps it.
+        allowed: What the key allows, given the others.
+    """
+
+    key: str
+    holds: bool
+    allowed: str
+
+
+def rules(settings: NodeSettings) -> Iterator[Rule]:
+    """Yield every rule that a node's settings must keep."""
+    yield Rule("port", settings.port != settings.link_port, "another port than raft.bindAddr has")
+    yield from _raft(settings)
+    yield from _entries(settings)
+    yield from _link(settings.link)
+    yield from _tasks(settings)
+    yield from _webhooks(settings.webhooks)
+    yield from _keys_of_issuers(settings)
+    yield from _artifacts(settings.artifacts)
+    yield from _backup(settings.backup, settings.data_dir.absolute())
+    yield from _rates(settings)
+    yield from _certificates(settings)
+
+
+def _raft(settings: NodeSettings) -> Iterator[Rule]:
+    raft = settings.raft
+    heartbeats = 3 * raft.heartbeat_ms
+    allowed = f"3 heartbeats, {heartbeats}, or more"
+    yield Rule("raft.electionMS", raft.election_ms >= heartbeats, allowed)
+    yield Rule("raft.fallbackMS", raft.fallback_ms >= heartbeats, allowed)
+
+
+def _entries(settings: NodeSettings) -> Iterator[Rule]:
+    """Check that what is in something fits: body, entry, append message, frame."""
+    raft, limits = settings.raft, settings.limits
+    yield Rule(
+        "raft.entryBytesMax",
+        raft.entry_bytes_max < raft.append_bytes_max,
+        f"less than raft.appendBytesMax, {raft.append_bytes_max}",
+    )
+    yield Rule(
+        "raft.appendBytesMax",
+        raft.append_bytes_max < settings.link.frame_bytes_max,
+        f"less than link.frameBytesMax, {settings.link.frame_bytes_max}",
+    )
+    for key, size in (
+        ("limits.maxBodyBytes", limits.max_body_bytes),
+        ("limits.maxResultBytes", limits.max_result_bytes),
+    ):
+        yield Rule(
+            key,
+            size + _ENTRY_OVERHEAD_BYTES <= raft.entry_bytes_max,
+            f"at most raft.entryBytesMax less {_ENTRY_OVERHEAD_BYTES}",
+        )
+
+
+def _link(link: LinkSettings) -> Iterator[Rule]:
+    yield Rule(
+        "link.redialMsMax",
+        link.redial_ms <= link.redial_ms_max,
+        f"link.redialMs, {link.redial_ms}, or more",
+    )
+    yield Rule(
+        "link.silenceMsMax",
+        link.ping_ms < link.silence_ms_max,
+        f"more than link.pingMs, {link.ping_ms}",
+    )
+    yield Rule(
+        "link.queueBytesMax",
+        link.frame_bytes_max <= link.queue_bytes_max,
+        f"link.frameBytesMax, {link.frame_bytes_max}, or more",
+    )
+
+
+def _tasks(settings: NodeSettings) -> Iterator[Rule]:
+    lifecycle, limits = settings.lifecycle, settings.limits
+    yield Rule(
+        "backoffMaxSeconds",
+        lifecycle.backoff_base_seconds <= lifecycle.backoff_max_seconds,
+        f"backoffBaseSeconds, {lifecycle.backoff_base_seconds}, or more",
+    )
+    yield Rule(
+        "defaultLeaseSeconds",
+        lifecycle.default_lease_seconds <= limits.lease_seconds_max,
+        f"at most limits.leaseSecondsMax, {limits.lease_seconds_max}",
+    )
+    yield Rule(
+        "maxAttemptsDefault",
+        lifecycle.max_attempts_default <= limits.max_attempts_max,
+        f"at most limits.maxAttemptsMax, {limits.max_attempts_max}",
+    )
+
+
+def _webhooks(webhooks: WebhookSettings) -> Iterator[Rule]:
+    yield Rule(
+        "resultWebhookMaxBackoffSeconds",
+        webhooks.base_backoff_seconds <= webhooks.max_backoff_seconds,
+        f"resultWebhookBaseBackoffSeconds, {webhooks.base_backoff_seconds}, or more",
+    )
+    yield Rule(
+        "webhooks.perHostConcurrency",
+        webhooks.per_host_concurrency <= webhooks.concurrency,
+        f"at most webhooks.concurrency, {webhooks.concurrency}",
+    )
+    yield Rule(
+        "webhookHmacPreviousSecret",
+        bool(webhooks.hmac_secret) or not webhooks.hmac_previous_secret,
+        "nothing, unless webhookHmacSecret is set",
+    )
+
+
+def _keys_of_issuers(settings: NodeSettings) -> Iterator[Rule]:
+    auth = settings.auth
+    exposed = any(provider.keys_exposed for provider in (*auth.producer, *auth.worker))
+    yield Rule(
+        "auth.allowHttpJwks",
+        auth.allow_http_jwks or not exposed,
+        "true when a JWKS URL is neither https nor on this host",
+    )
+
+
+def _artifacts(artifacts: ArtifactSettings) -> Iterator[Rule]:
+    local = artifacts.provider is ArtifactProvider.LOCAL
+    s3 = artifacts.provider is ArtifactProvider.S3
+    yield Rule(
+        "artifacts.directory",
+        artifacts.directory is not None or not local,
+        "a path, since artifacts.provider is local",
+    )
+    yield Rule(
+        "artifacts.s3.bucket",
+        bool(artifacts.s3_bucket) or not s3,
+        "the name of a bucket, since artifacts.provider is s3",
+    )
+    yield from _bucket("artifacts", artifacts)
+
+
+def _backup(backup: BackupSettings, data: Path) -> Iterator[Rule]:
+    directory = backup.directory.absolute() if backup.directory is not None else None
+    yield Rule(
+        "backup.directory",
+        directory is None or not backup.s3_bucket,
+        "nothing, since backup.s3.bucket is set",
+    )
+    yield Rule(
+        "backup.directory",
+        directory is None or data not in (directory, *directory.parents),
+        "a path outside persistenceConfig.path",
+    )
+    yield from _bucket("backup", backup)
+
+
+def _bucket(section: str, place: ArtifactSettings | BackupSettings) -> Iterator[Rule]:
+    yield Rule(
+        f"{section}.s3.endpoint",
+        place.s3_allow_http or not place.s3_endpoint.startswith("http:"),
+        f"an https URL, unless {section}.s3.allowHttp is true",
+    )
+    yield Rule(
+        f"{section}.s3.secretAccessKey",
+        bool(place.s3_access_key_id) == bool(place.s3_secret_access_key),
+        f"one together with {section}.s3.accessKeyId",
+    )
+
+
+def _rates(settings: NodeSettings) -> Iterator[Rule]:
+    # A rate without a burst, or a burst without a rate, would silently switch the limit off.
+    for scope in SCOPES:
+        rate = getattr(settings.rate_limit, f"{scope}_requests_per_minute")
+        burst = getattr(settings.rate_limit, f"{scope}_burst_size")
+        key = f"rateLimit.{scope}"
+        yield Rule(
+            f"{key}.burstSize", bool(burst) or not rate, f"above 0 with {key}.requestsPerMinute"
+        )
+        yield Rule(
+            f"{key}.requestsPerMinute", bool(rate) or not burst, f"above 0 with {key}.burstSize"
+        )
+
+
+def _certificates(settings: NodeSettings) -> Iterator[Rule]:
+    """Check that the files of a certificate are given together or not at all."""
+    tls, link = settings.tls, settings.link_tls
+    groups = (
+        {"tls.certFile": tls.cert_file, "tls.keyFile": tls.key_file},
+        {
+            "raft.tls.certFile": link.cert_file,
+            "raft.tls.keyFile": link.key_file,
+            "raft.tls.caFile": link.ca_file,
+        },
+    )
+    for group in groups:
+        given = [name for name, file in group.items() if file is not None]
+        for name, file in group.items():
+            allowed = f"a file, since {' and '.join(given)} has one"
+            yield Rule(name, file is not None or not given, allowed)

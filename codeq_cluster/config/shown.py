@@ -1,0 +1,66 @@
+"""Shown: a configuration as people read it: each key's value, its source, its default."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from codeq_cluster.config.key import Key
+from codeq_cluster.config.values import Values
+from codeq_cluster.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# A node must know them, its configuration need not name them.
+NAMED_DEFAULTS = {"cluster_id": "codeq", "node_id": "n1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of the effective configuration; a secret's value is hidden."""
+
+    name: str
+    value: str
+    source: str
+
+
+def shown(key: Key, settings: NodeSettings, values: Values) -> Shown:
+    """Return the value that a key has in effect."""
+    source = values.source(key.name)
+    if key.secret:
+        return Shown(key.name, "********" if key.name in values else "", source)
+    value = _field(settings, key.path) if key.path else values.get(key.name)
+    match key.name:
+        case "raft.bindAddr":
+            value = f"{settings.link_host}:{settings.link_port}"
+        case "raft.peers":
+            value = ",".join(f"{peer.id}={peer.link}" for peer in settings.peers)
+        case "raft.peerHTTPAddrs":
+            value = ",".join(f"{peer.id}={peer.http}" for peer in settings.peers)
+    return Shown(key.name, "" if value is None else str(value), source)
+
+
+def default_of(key: Key) -> str:
+    """Return the value the key has when nobody gives one, or empty when there is none."""
+    if not key.path or key.secret:
+        return ""
+    section, _, name = key.path.rpartition(".")
+    described = _default(NodeSettings, section) if section else NodeSettings
+    assert dataclasses.is_dataclass(described)
+    default = _default(described, name)
+    if default is dataclasses.MISSING:
+        return NAMED_DEFAULTS.get(name, "")
+    return "" if default is None else str(default)
+
+
+def _default(described: type[DataclassInstance] | DataclassInstance, name: str) -> object:
+    return next(field.default for field in dataclasses.fields(described) if field.name == name)
+
+
+def _field(settings: NodeSettings, path: str) -> object:
+    value: object = settings
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value

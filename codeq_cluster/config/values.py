@@ -1,0 +1,51 @@
+"""Values: everything that was given, checked key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codeq_cluster.config.keys import KEYS
+from codeq_cluster.config.sources import Given, checked, refuse
+from codeq_cluster.errors import ConfigInvalid
+
+
+class Values:
+    """What was given and checked, by key name.
+
+    Args:
+        given: As the sources have it, by key name.
+
+    Raises:
+        ConfigInvalid: A value is not what its key allows.
+    """
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self.given = given
+        self._values = {
+            key.name: checked(key, given[key.name]) for key in KEYS if key.name in given
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def get(self, name: str) -> object:
+        """Return the value, or None when nobody gave one."""
+        return self._values.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the value as a text."""
+        return str(self._values.get(name, default))
+
+    def table(self, name: str) -> dict[str, str]:
+        """Return the value of a key whose kind is a table; empty when nobody gave one."""
+        table = self._values.get(name, {})
+        assert isinstance(table, dict)
+        return table
+
+    def source(self, name: str) -> str:
+        """Return where the value comes from, `default` when nobody gave one."""
+        return self.given[name].source if name in self.given else "default"
+
+    def refuse(self, name: str, allowed: str) -> ConfigInvalid:
+        """Make the one line that names the key, its value and what is allowed."""
+        return refuse(name, self.given.get(name, Given("not set", "default")), allowed)
