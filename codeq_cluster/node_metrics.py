@@ -9,6 +9,7 @@ from codeq_cluster.api.server import HttpServer
 from codeq_cluster.broker.engine import Engine
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node_outages import Outages
+from codeq_cluster.node_store_metrics import register_stores
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
@@ -27,9 +28,11 @@ def register_gauges(
     mesh: Mesh,
 ) -> None:
     """Register every gauge of the node; each reads its source at scrape time."""
+    for engine in engines:
+        metrics.shard_opened(engine.shard)
     _register_depths(metrics, engines)
     _register_raft(metrics, groups)
-    _register_store(metrics, stores)
+    register_stores(metrics, stores)
     _register_link(metrics, mesh)
     metrics.read_at_scrape(
         "codeq_entries_fenced_total",
@@ -47,6 +50,12 @@ def register_outages(metrics: Metrics, outages: Outages) -> None:
         "Free on the data directory's disk.",
         (),
         lambda: [((), float(outages.free_bytes))],
+    )
+    metrics.read_at_scrape(
+        "codeq_disk_size_bytes",
+        "Size of the data directory's disk.",
+        (),
+        lambda: [((), float(outages.size_bytes))],
     )
     metrics.read_at_scrape(
         "codeq_replica_out",
@@ -186,17 +195,3 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
         refused,
         counter=True,
     )
-
-
-def _register_store(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
-    names = sorted(stores[0].properties())
-
-    def of_each(name: str) -> Callable[[], Iterable[Sample]]:
-        return lambda: [
-            ((str(shard),), store.properties().get(name, 0.0)) for shard, store in enumerate(stores)
-        ]
-
-    for name in names:
-        metrics.read_at_scrape(
-            f"codeq_store_{name}", "From RocksDB's own properties.", ("shard",), of_each(name)
-        )

@@ -74,6 +74,7 @@ class Outages:
 
     Attributes:
         free_bytes: On the data directory's disk, as of the last look.
+        size_bytes: Of that disk, as of the last look.
         reseeded: States that differed and have been made anew, by shard.
 
     Args:
@@ -83,6 +84,7 @@ class Outages:
         hand_over: Gives the leaderships away while the disk still works; bounded.
         fatal: Called with (shard, error) for what is no failure of the disk; does not return.
         free_bytes: Asked in a thread; raises OSError.
+        size_bytes: Likewise.
         probe: Called in a thread before stores are opened anew; raises OSError when the disk takes
             no writes.
         told: Called when a replica has gone out: whoever waits for what it applies has to look
@@ -99,6 +101,7 @@ class Outages:
         hand_over: Callable[[], Awaitable[None]],
         fatal: Callable[[int, BaseException], None],
         free_bytes: Callable[[Path], int] | None = None,
+        size_bytes: Callable[[Path], int] | None = None,
         probe: Callable[[Path], None] | None = None,
         told: Callable[[], None] = lambda: None,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -109,6 +112,7 @@ class Outages:
         self._hand_over = hand_over
         self._fatal = fatal
         self._ask_free = free_bytes or free_bytes_of
+        self._ask_size = size_bytes or size_bytes_of
         self._probe = probe or take_a_write
         self._told = told
         self._rest = rest
@@ -124,6 +128,7 @@ class Outages:
         self._retry_at = float("-inf")
         self._pause_s = _PAUSE_S
         self.free_bytes = 0
+        self.size_bytes = 0
 
     @property
     def out(self) -> dict[int, Outage]:
@@ -224,6 +229,7 @@ class Outages:
     async def _measure(self) -> None:
         try:
             self.free_bytes = await asyncio.to_thread(self._ask_free, self._path)
+            self.size_bytes = await asyncio.to_thread(self._ask_size, self._path)
         except OSError as error:
             # A disk that cannot be asked is found out by the next write.
             log.warning("free space unknown", extra={"error": str(error)})
@@ -330,6 +336,12 @@ def free_bytes_of(path: Path) -> int:
     """Return what this process may still write to the file system, in bytes; raises OSError."""
     there = os.statvfs(path)
     return there.f_bavail * there.f_frsize
+
+
+def size_bytes_of(path: Path) -> int:
+    """Return the size of the file system, in bytes; raises OSError."""
+    there = os.statvfs(path)
+    return there.f_blocks * there.f_frsize
 
 
 def take_a_write(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,6 +21,29 @@ _COUNT_BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 _OTHER = "other"
 
 Samples = Callable[[], Iterable[tuple[Sequence[str], float]]]
+SamplesByName = Callable[[], Iterable[tuple[str, Sequence[str], float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A metric that is read at scrape time.
+
+    Attributes:
+        name: Complete; a counter's ends in `_total`.
+        text: Its help.
+        labels: Their names; a label called `command` is capped.
+        counter: It only grows.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    counter: bool = False
+
+    def family(self) -> CounterMetricFamily | GaugeMetricFamily:
+        """Return the metric without samples."""
+        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
+        return kind(self.name, self.text, labels=self.labels)
 
 
 class Metrics:
@@ -169,7 +193,26 @@ class Metrics:
             samples: Called on every scrape; yields label values and the level. Must not block.
             counter: The level only grows.
         """
-        self.registry.register(_Source(self, name, text, tuple(labels), samples, counter=counter))
+        level = Level(name=name, text=text, labels=tuple(labels), counter=counter)
+        self.read_together_at_scrape(
+            [level], lambda: ((name, values, value) for values, value in samples())
+        )
+
+    def read_together_at_scrape(self, levels: Sequence[Level], samples: SamplesByName) -> None:
+        """Register metrics that one look yields all of.
+
+        Args:
+            levels: The metrics.
+            samples: Called once on every scrape; yields a name, label values and the level. Must
+                not block.
+        """
+        self.registry.register(_Source(self, levels, samples))
+
+    def shard_opened(self, shard: int) -> None:
+        """Begin what is counted of a shard at 0, so that its first event is seen as a change."""
+        self._child(self._leader_changes, shard)
+        for histogram in (self._entry_mutations, *self._raft_seconds.values()):
+            self._observer(histogram, shard)
 
     def scrape(self) -> bytes:
         """Render everything as Prometheus text."""
@@ -215,37 +258,27 @@ class Metrics:
 
 
 class _Source(Collector):
-    def __init__(
-        self,
-        metrics: Metrics,
-        name: str,
-        text: str,
-        labels: tuple[str, ...],
-        samples: Samples,
-        *,
-        counter: bool,
-    ) -> None:
+    def __init__(self, metrics: Metrics, levels: Sequence[Level], samples: SamplesByName) -> None:
         self._metrics = metrics
-        self._name = name
-        self._text = text
-        self._labels = labels
+        self._levels = {level.name: level for level in levels}
         self._samples = samples
-        self._family = CounterMetricFamily if counter else GaugeMetricFamily
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metric without reading its source: registration happens before the start."""
-        yield self._family(self._name, self._text, labels=self._labels)
+        """Name the metrics without reading their source: registration happens before the start."""
+        for level in self._levels.values():
+            yield level.family()
 
     def collect(self) -> Iterator[Metric]:
         """Read the source; samples that share a capped label are added up."""
-        totals: dict[tuple[str, ...], float] = {}
-        for values, level in self._samples():
+        totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._levels}
+        for name, values, value in self._samples():
             key = tuple(
-                self._metrics.command_label(value) if label == "command" else value
-                for label, value in zip(self._labels, values, strict=True)
+                self._metrics.command_label(each) if label == "command" else each
+                for label, each in zip(self._levels[name].labels, values, strict=True)
             )
-            totals[key] = totals.get(key, 0.0) + level
-        family = self._family(self._name, self._text, labels=self._labels)
-        for key, level in totals.items():
-            family.add_metric(key, level)
-        yield family
+            totals[name][key] = totals[name].get(key, 0.0) + value
+        for name, level in self._levels.items():
+            family = level.family()
+            for key, value in totals[name].items():
+                family.add_metric(key, value)
+            yield family

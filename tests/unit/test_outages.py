@@ -59,6 +59,7 @@ class Stage:
             hand_over=self._hand_over,
             fatal=lambda _shard, error: self.fatal.append(error),
             free_bytes=lambda _path: self._ask(),
+            size_bytes=lambda _path: 4000 * MIB,
             probe=lambda _path: self._probe(),
             told=self._tell,
         )
@@ -97,6 +98,7 @@ async def test_with_enough_room_nothing_happens() -> None:
 
     assert [] == await stage.later()
     assert 1000 * MIB == stage.outages.free_bytes
+    assert 4000 * MIB == stage.outages.size_bytes
 
 
 async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry import Level, Metrics
 
 
 def lines(metrics: Metrics, prefix: str) -> list[str]:
@@ -87,4 +87,43 @@ def test_requests_are_timed_by_route_method_and_status() -> None:
 
     assert lines(metrics, "codeq_http_request_seconds_count") == [
         'codeq_http_request_seconds_count{method="GET",route="/tasks/{id}",status="200"} 1.0'
+    ]
+
+
+def test_what_one_look_yields_is_looked_at_once() -> None:
+    """Several metrics of one source share its answer, each under its own labels."""
+    metrics = Metrics()
+    looks = 0
+
+    def look() -> list[tuple[str, tuple[str, ...], float]]:
+        nonlocal looks
+        looks += 1
+        return [("codeq_files", ("0", "6"), 3.0), ("codeq_flushes_total", ("0",), 2.0)]
+
+    metrics.read_together_at_scrape(
+        [
+            Level(name="codeq_files", text="Files.", labels=("shard", "level")),
+            Level(name="codeq_flushes_total", text="Flushes.", labels=("shard",), counter=True),
+            Level(name="codeq_silent", text="Nothing.", labels=()),
+        ],
+        look,
+    )
+    text = metrics.scrape().decode()
+
+    assert looks == 1
+    assert 'codeq_files{level="6",shard="0"} 3.0' in text
+    assert 'codeq_flushes_total{shard="0"} 2.0' in text
+    assert "# TYPE codeq_silent gauge" in text
+
+
+def test_what_is_counted_of_a_shard_begins_at_nothing() -> None:
+    """A rate needs a value from before the first event."""
+    metrics = Metrics()
+    metrics.shard_opened(3)
+
+    for histogram in ("entry_mutations", "commit_seconds", "fsync_seconds", "snapshot_seconds"):
+        name = f"codeq_raft_{histogram}_count"
+        assert lines(metrics, name) == [f'{name}{{shard="3"}} 0.0']
+    assert lines(metrics, "codeq_raft_leader_changes_total") == [
+        'codeq_raft_leader_changes_total{shard="3"} 0.0'
     ]

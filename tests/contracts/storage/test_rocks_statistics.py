@@ -1,0 +1,148 @@
+"""RocksDB's statistics: what is read from its texts agrees with what it says by number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_statistics import (
+    FamilyStatistics,
+    LevelStatistics,
+    family_statistics,
+)
+
+from .conftest import open_rocks
+
+ROWS = 2000  # Of 300 bytes: several of the small memtables.
+# RocksDB keeps a level beyond those it fills, so the highest it may use is the sixth.
+BOTTOM = 6
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[RocksShard]:
+    """Lend a shard that has written its state to files, compacted it, and written some again."""
+    made = open_rocks(tmp_path / "shard-0")
+    _write(made, range(2, ROWS))
+    made.state.family.flush(wait=True)
+    made.state.family.compact_range(None, None)
+    _write(made, range(ROWS, ROWS + 100))
+    made.state.family.flush(wait=True)
+    yield made
+    made.close()
+
+
+def _write(shard: RocksShard, indexes: range) -> None:
+    for index in indexes:
+        row = {b"%08d" % (index % 500): os.urandom(300)}
+        shard.state.commit(row, index=index, digest=bytes(16))
+
+
+def _state(shard: RocksShard) -> FamilyStatistics:
+    state, _ = shard.family_statistics()
+    return state
+
+
+def _level(shard: RocksShard, number: int) -> LevelStatistics:
+    (found,) = [level for level in _state(shard).levels if level.level == number]
+    return found
+
+
+def test_each_level_has_the_files_and_bytes_that_it_has(shard: RocksShard) -> None:
+    """By number and size, against the list of live files."""
+    levels = _state(shard).levels
+    live = shard.state.family.live_files()  # Nothing was written to the other family.
+
+    assert {(level.family, level.level) for level in levels} == {("state", 0), ("state", BOTTOM)}
+    for level in levels:
+        sizes = [file["size"] for file in live if file["level"] == level.level]
+        assert level.files == len(sizes)
+        assert level.size_bytes == pytest.approx(sum(sizes), rel=0.01)
+
+
+def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -> None:
+    """Every file of level 0, one of the level below."""
+    files = shard.state.family.property_int_value("rocksdb.num-files-at-level0")
+
+    assert files
+    assert _level(shard, 0).read_amplification == files
+    assert _level(shard, BOTTOM).read_amplification == 1
+
+
+def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
+    """A flush writes what it is given; a compaction drops what was written over."""
+    first, last = _level(shard, 0), _level(shard, BOTTOM)
+
+    assert first.write_amplification == 1.0
+    assert 0 < last.write_amplification <= 1.0
+
+
+def test_reads_of_files_are_counted_where_they_happen(shard: RocksShard) -> None:
+    """A lookup below level 0 reads a block there, once: then it is in the cache."""
+    key = b"%08d" % (ROWS % 500 + 200)
+    before = _level(shard, BOTTOM).file_reads
+    shard.state.get(key)
+    once = _level(shard, BOTTOM).file_reads
+    shard.state.get(key)
+
+    assert once > before
+    assert once == _level(shard, BOTTOM).file_reads
+
+
+def test_flushes_and_compactions_are_counted_with_their_bytes(shard: RocksShard) -> None:
+    """And the bytes written, of which the files' are a part."""
+    before = shard.counters()
+    _write(shard, range(ROWS + 100, ROWS + 200))
+    shard.state.family.flush(wait=True)
+    flushed = shard.counters()
+    shard.state.family.compact_range(None, None)
+    compacted = shard.counters()
+
+    assert flushed["flushes"] == before["flushes"] + 1
+    assert flushed["flush_written_bytes"] > before["flush_written_bytes"]
+    assert flushed["flush_seconds"] > before["flush_seconds"]
+    assert flushed["written_bytes"] - before["written_bytes"] > 100 * 300
+    assert flushed["wal_written_bytes"] > before["wal_written_bytes"]
+    assert compacted["compactions"] == flushed["compactions"] + 1
+    assert compacted["compaction_read_bytes"] > flushed["compaction_read_bytes"]
+    assert compacted["compaction_written_bytes"] > flushed["compaction_written_bytes"]
+    assert compacted["flushes"] == flushed["flushes"]
+
+
+def test_lookups_and_the_cache_are_counted(shard: RocksShard) -> None:
+    """A block that is read again comes from the cache."""
+    key = b"%08d" % (ROWS % 500 + 200)
+    shard.state.get(key)
+    before = shard.counters()
+    shard.state.get(key)
+    after = shard.counters()
+
+    assert after["keys_read"] == before["keys_read"] + 1
+    assert after["block_cache_hits"] > before["block_cache_hits"]
+    assert after["block_cache_misses"] == before["block_cache_misses"]
+
+
+def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
+    """A closed directory has no levels to show, and one opened anew has counted nothing."""
+    flushes = shard.counters()["flushes"]
+    shard.close()
+    closed = shard.family_statistics()
+    shard.reopen()
+
+    assert flushes
+    assert closed == []
+    assert shard.counters()["flushes"] == 0
+    assert _level(shard, BOTTOM).files
+
+
+def test_stalls_are_told_by_kind() -> None:
+    """As RocksDB counts them, whether a write was let wait or refused."""
+    text = (
+        "Write Stall (count): l0-file-count-limit-delays: 2, l0-file-count-limit-stops: 1, "
+        "memtable-limit-delays: 1, memtable-limit-stops: 0, total-delays: 3, total-stops: 1\n"
+    )
+
+    assert family_statistics(text, family="state").stalls == {"delay": 3, "stop": 1}
