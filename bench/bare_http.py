@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
-Answer = tuple[int, bytes]
+# The status of a request whose connection ended before its answer.
+UNANSWERED = 0
 
 
 class Connection(asyncio.Protocol):
@@ -14,16 +16,20 @@ class Connection(asyncio.Protocol):
 
     It knows enough HTTP/1.1 for servers that are being measured: bodies with a length or in
     chunks, and answers without a body.
+
+    Args:
+        answered: Called with status and body of each answer, in the same pass of the loop that
+            received its end; with UNANSWERED and the reason when there will be none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Callable[[int, bytes], None]) -> None:
+        self._answered = answered
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Answer] | None = None
         self._received = b""
-        self._asked_s = 0.0
+        self._asked_s: float | None = None
 
     @classmethod
-    async def open(cls, url: str) -> Connection:
+    async def open(cls, url: str, answered: Callable[[int, bytes], None]) -> Connection:
         """Connect to the host and port of a base URL.
 
         Raises:
@@ -31,7 +37,9 @@ class Connection(asyncio.Protocol):
         """
         where = urlsplit(url)
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, where.hostname, where.port)
+        _, connection = await loop.create_connection(
+            lambda: cls(answered), where.hostname, where.port
+        )
         return connection
 
     @property
@@ -39,22 +47,16 @@ class Connection(asyncio.Protocol):
         """Whether either side has ended the connection."""
         return self._transport is None or self._transport.is_closing()
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send a whole request; the future is its status and body.
-
-        The future fails with ConnectionError when the connection ends first.
-        """
-        assert self._waiting is None, "one request in flight"
-        assert self._transport is not None
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.create_future()
-        self._asked_s = loop.time()
+    def ask(self, request: bytes, now_s: float) -> None:
+        """Send a whole request, of which `answered` tells the end."""
+        assert self._asked_s is None, "one request in flight"
+        assert self._transport is not None, "not closed"
+        self._asked_s = now_s
         self._transport.write(request)
-        return self._waiting
 
     def give_up(self, asked_before_s: float) -> None:
         """End the connection if its request has been waiting since before an instant."""
-        if self._waiting is not None and self._asked_s < asked_before_s:
+        if self._asked_s is not None and self._asked_s < asked_before_s:
             self.close()
 
     def close(self) -> None:
@@ -69,24 +71,26 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the request in flight."""
+        """Tell that the request in flight gets no answer."""
         self._transport = None
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(ConnectionError(str(exc or "closed by the server")))
+        if self._asked_s is not None:
+            self._asked_s = None
+            self._answered(UNANSWERED, str(exc or "closed by the server").encode())
 
     def data_received(self, data: bytes) -> None:
-        """Answer the request in flight once its answer is whole."""
-        self._received = received = self._received + data if self._received else data
-        answer = parse(received)
+        """Tell the answer of the request in flight once it is whole."""
+        if self._received:
+            data = self._received + data
+        answer = parse(data)
         if answer is None:
+            self._received = data
             return
         self._received = b""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            self.close()
-        elif not waiting.done():
-            waiting.set_result(answer)
+        if self._asked_s is None:
+            self.close()  # An answer to nothing: what follows would be taken for another's.
+            return
+        self._asked_s = None
+        self._answered(*answer)
 
 
 def request_head(url: str, path: str, token: str) -> bytes:
@@ -102,7 +106,7 @@ def with_body(head: bytes, body: bytes) -> bytes:
     return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
-def parse(received: bytes) -> Answer | None:
+def parse(received: bytes) -> tuple[int, bytes] | None:
     """Return status and body of one answer, or None while a part of it is missing.
 
     Args:
