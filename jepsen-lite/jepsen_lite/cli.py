@@ -23,21 +23,11 @@ from codeq_cluster.raft.rules import ALL_RULES, Rules
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.db import DbFailed
-from jepsen_lite.doctor import findings
+from jepsen_lite.doctor import KindsMissing, available, findings, shim_works
 from jepsen_lite.mutants import hunt, hunt_simulated, mutants, not_simulated, table
-from jepsen_lite.network import NetworkFailed
+from jepsen_lite.network import NetworkFailed, namespaces_work
 from jepsen_lite.report import write
-from jepsen_lite.running import (
-    HOME,
-    Options,
-    about_run,
-    check,
-    enter_in_ledger,
-    fit,
-    new_directory,
-    run,
-    why_loopback,
-)
+from jepsen_lite.running import HOME, Options, about_run, check, enter_in_ledger, new_directory, run
 from jepsen_lite.shims import ShimFailed
 from jepsen_lite.simulation import PLAYED, Report, simulate
 from jepsen_lite.striking import KINDS, can_strike
@@ -70,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except (DbFailed, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
+    except (DbFailed, KindsMissing, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
         print(f"jepsen-lite: {failed}", file=sys.stderr)
     except Exception:
         # Python's own status for a crash would say that a promise was broken.
@@ -112,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
             help="allowed while calibrating; more where the machine is shared",
         )
         each.add_argument("--loopback", action="store_true", help="do not use namespaces")
+        each.add_argument(
+            "--require",
+            action="store_true",
+            help="refuse to begin where a kind of fault is missing, instead of leaving it out",
+        )
         each.add_argument("--keep", action="store_true", help="keep the data directories")
 
     sim = commands.add_parser("sim", help="the broker on virtual time, one seed after another")
@@ -168,6 +163,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _soak(given: argparse.Namespace) -> int:
     first = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    kinds = _there(given.nemeses or SOAK_MIX, given)
     deadline = time.monotonic() + given.hours * 3600
     worst = Exit.VALID
     for seed in itertools.count(first):
@@ -175,8 +171,8 @@ def _soak(given: argparse.Namespace) -> int:
             break
         rng = random.Random(f"{seed}/soak")
         workload = given.workload or rng.choice(list(WORKLOADS))
-        fit = [kind for kind in SOAK_MIX if can_strike(kind, WORKLOADS[workload])]
-        nemeses = given.nemeses or tuple(rng.sample(fit, rng.randint(1, 4)))
+        fit = [kind for kind in kinds if can_strike(kind, WORKLOADS[workload])]
+        nemeses = kinds if given.nemeses else tuple(rng.sample(fit, rng.randint(1, 4)))
         how = _once(_options(given, workload, nemeses, seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
@@ -184,13 +180,25 @@ def _soak(given: argparse.Namespace) -> int:
 
 def _matrix(given: argparse.Namespace) -> int:
     worst = Exit.VALID
-    kinds = given.nemeses or tuple(name for name in KINDS if name != "idle")
+    kinds = _there(given.nemeses or [name for name in KINDS if name != "idle"], given)
     for workload, kind in itertools.product(WORKLOADS, kinds):
         if not can_strike(kind, WORKLOADS[workload]):
             continue
         how = _once(_options(given, workload, (kind,), given.seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
+
+
+def _there(kinds: Sequence[str], given: argparse.Namespace) -> tuple[str, ...]:
+    """Return the kinds of faults that this machine can inject, and print why others are left out.
+
+    Raises:
+        KindsMissing: They were required, or none is left.
+    """
+    there, lacking = available(kinds, require=given.require, loopback=given.loopback)
+    for kind, reason in lacking.items():
+        print(f"left out: {kind} ({reason})", flush=True)
+    return there
 
 
 def _sim(given: argparse.Namespace) -> int:
@@ -234,14 +242,13 @@ def _options(
     given: argparse.Namespace, workload: str, nemeses: Sequence[str], seed: int
 ) -> Options:
     own = [name for name in WORKLOADS[workload].nemeses if name not in nemeses]
-    nemeses = [*nemeses, *own]
-    reason = "asked for" if given.loopback else why_loopback()
-    nemeses, left_out = fit(nemeses, loopback=bool(reason))
+    nemeses = _there([*nemeses, *own], given)
+    reason = "asked for" if given.loopback else namespaces_work()
     if reason:
-        print(f"loopback addresses ({reason}); left out: {', '.join(left_out) or 'nothing'}")
+        print(f"loopback addresses ({reason})", flush=True)
     return Options(
         workload=workload,
-        nemeses=tuple(nemeses),
+        nemeses=nemeses,
         nodes=given.nodes,
         shards=given.shards or WORKLOADS[workload].shards,
         seconds=given.time,
@@ -250,6 +257,7 @@ def _options(
         source=str(given.source.resolve()),
         calm_p99_ms=given.calm_p99,
         loopback=bool(reason),
+        shimmed=not shim_works("disk"),
         keep=given.keep,
     )
 
@@ -281,13 +289,13 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _mutants(given: argparse.Namespace) -> int:
-    reason = "" if given.sim else why_loopback()
-    if reason:
-        raise ValueError(f"mutants need links that can be cut: {reason}")
-    hunts = []
     chosen = mutants(given.name)
     if given.sim and not given.name:
         chosen = [mutant for mutant in chosen if not not_simulated(mutant)]
+    if not given.sim:
+        # A mutant that meets other faults than it needs would be missed for no fault of a checker.
+        available([kind for mutant in chosen for kind in mutant.nemeses], require=True)
+    hunts = []
     for mutant in chosen:
         by = hunt_simulated if given.sim else hunt
         found = by(mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget)

@@ -136,6 +136,7 @@ class Db:
         spares: Those that may come in later; they do not run before.
         shards: Raft groups.
         source: Tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
+        shimmed: Whether the disk shim stands before the data; without it no disk can fail.
         clocks: Whether clocks are to be moved.
         sink: Receiver of webhooks.
         settings: Added to every node's configuration.
@@ -150,6 +151,7 @@ class Db:
         shards: int,
         source: Path,
         spares: Sequence[str] = (),
+        shimmed: bool = True,
         clocks: bool = False,
         sink: Sink | None = None,
         settings: Mapping[str, object] | None = None,
@@ -157,6 +159,7 @@ class Db:
         self.shards = shards
         self.network = network
         self._source = source
+        self._shimmed = shimmed
         self._clocks = clocks
         self.sink = sink
         self._settings = dict(settings or {})
@@ -546,6 +549,8 @@ class Db:
             return ""
 
     def _check_disks(self) -> None:
+        if not self._shimmed:
+            return
         silent = [name for name in self.members if not self.nodes[name].disk.syncs]
         if silent:
             raise DbFailed(f"the disk shim sees nothing of {', '.join(silent)}")
@@ -563,15 +568,14 @@ class Db:
 
     def _environment(self, node: Node) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        libraries = [str(shim("disk"))]
+        libraries = []
+        if self._shimmed:
+            libraries.append(str(shim("disk")))
+            kept |= node.disk.environment
         if self._clocks:
             libraries.append(str(shim("clock")))
             kept |= node.pace.environment
-        return kept | {
-            **node.disk.environment,
-            "LD_PRELOAD": ":".join(libraries),
-            "PYTHONPATH": str(self._source),
-        }
+        return kept | {"LD_PRELOAD": ":".join(libraries), "PYTHONPATH": str(self._source)}
 
     def _configure(self, node: Node) -> None:
         peers = [n for n in self.nodes.values() if n.member or n is node]

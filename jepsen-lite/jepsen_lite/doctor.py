@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from jepsen_lite.nemesis import RESETS
 from jepsen_lite.network import namespaces_work
 from jepsen_lite.shims import ShimFailed, shim
 from jepsen_lite.striking import KINDS
+
+_COMPILER = "apt install gcc libc6-dev"
+
+
+class KindsMissing(RuntimeError):
+    """Kinds of faults that were required cannot be injected here; the text says what helps."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -19,7 +26,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kinds: Faults that need it.
-        lacks: Why it does not work, and what to do; empty when it does.
+        lacks: Why it does not work and what to do, with the Debian package; empty when it does.
     """
 
     what: str
@@ -30,44 +37,71 @@ class Finding(Struct, frozen=True, kw_only=True):
 def findings() -> list[Finding]:
     """Try everything."""
     cutting = tuple(name for name, kind in KINDS.items() if kind.cuts)
+    disks = ("power", "install", "disk-slow", "disk-full", "disk-error")
+    clocks = ("clock", "drift")
+    others = tuple(name for name in KINDS if name not in {*cutting, *disks, *clocks})
     return [
-        Finding(what="signals", kinds=("kill", "pause", "restart", "membership", "wipe"), lacks=""),
-        Finding(
-            what="namespaces and TUN devices",
-            kinds=cutting,
-            lacks=_with_advice(namespaces_work(), "run as root; loopback addresses otherwise"),
-        ),
-        Finding(
-            what="nft reject",
-            kinds=("reset",),
-            lacks="" if shutil.which("nft") else "apt install nftables",
-        ),
-        Finding(
-            what="disk shim",
-            kinds=("power", "disk-slow", "disk-full", "disk-error", "install"),
-            lacks=_with_advice(_shim("disk"), "apt install gcc libc6-dev"),
-        ),
-        Finding(
-            what="clock shim",
-            kinds=("clock", "drift"),
-            lacks=_with_advice(_shim("clock"), "apt install gcc libc6-dev"),
-        ),
+        Finding(what="signals and files", kinds=others, lacks=""),
+        Finding(what="namespaces and TUN devices", kinds=cutting, lacks=namespaces_work()),
+        Finding(what="nft reject", kinds=("reset",), lacks=_nft()),
+        Finding(what="disk shim", kinds=disks, lacks=shim_works("disk")),
+        Finding(what="clock shim", kinds=clocks, lacks=shim_works("clock")),
     ]
 
 
-def _with_advice(reason: str, advice: str) -> str:
-    return f"{reason}; {advice}" if reason else ""
+def missing(kinds: Collection[str], *, loopback: bool = False) -> dict[str, str]:
+    """Return why some of these kinds of faults cannot be injected here, and what to do, by kind.
+
+    Args:
+        kinds: Those that are wanted.
+        loopback: Nodes get loopback addresses, whose links cannot be cut.
+    """
+    lacking: dict[str, str] = {}
+    for found in findings():
+        for kind in found.kinds:
+            lacks = "no link of loopback can be cut" if loopback and KINDS[kind].cuts else ""
+            if kind in kinds and (lacks or found.lacks):
+                lacking.setdefault(kind, lacks or found.lacks)
+    return lacking
 
 
-def _shim(name: str) -> str:
+def available(
+    kinds: Sequence[str], *, require: bool, loopback: bool = False
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the kinds of faults that can be injected here, and why the others cannot, by kind.
+
+    Args:
+        kinds: Those that are wanted.
+        require: None may be missing.
+        loopback: Nodes get loopback addresses, whose links cannot be cut.
+
+    Raises:
+        KindsMissing: One is missing and all are required, or faults are wanted and none is left.
+    """
+    lacking = missing(kinds, loopback=loopback)
+    there = tuple(kind for kind in kinds if kind not in lacking)
+    if lacking and (require or not there):
+        told = "".join(f"\n  {kind}: {reason}" for kind, reason in lacking.items())
+        raise KindsMissing(f"this machine cannot inject all that is asked for:{told}")
+    return there, lacking
+
+
+def shim_works(name: str) -> str:
+    """Return an empty text if a shim can be built and loaded, else why not and what to do."""
     try:
         library = shim(name)
     except ShimFailed as failed:
-        return str(failed)
-    return _loads(library)
-
-
-def _loads(library: Path) -> str:
+        return f"{failed}: {_COMPILER}"
     environment = {**os.environ, "LD_PRELOAD": str(library)}
     done = subprocess.run(["true"], env=environment, capture_output=True, text=True, check=False)
     return done.stderr.strip()
+
+
+def _nft() -> str:
+    if shutil.which("nft") is None:
+        return "no nft: apt install nftables"
+    # Checked by the kernel as well, and put in force nowhere.
+    checked = subprocess.run(
+        ["nft", "--check", RESETS], capture_output=True, text=True, check=False
+    )
+    return f"nft: {checked.stderr.strip()}" if checked.returncode else ""

@@ -28,6 +28,19 @@ AWAY_S = 22.0
 # Times the entries that a log keeps at most.
 FORGOTTEN = 1.2
 SLOW_SYNC_MS = 250
+# For nft: whatever comes in or goes out is answered with a reset, and counted.
+RESETS = """
+table inet jl {
+  chain input {
+    type filter hook input priority 0;
+    ip saddr != 127.0.0.0/8 meta l4proto tcp counter reject with tcp reset
+  }
+  chain output {
+    type filter hook output priority 0;
+    ip saddr != 127.0.0.0/8 meta l4proto tcp counter reject with tcp reset
+  }
+}
+"""
 FETCHING = '"fetching a snapshot"'
 INSTALLED = '"snapshot installed"'
 
@@ -482,12 +495,7 @@ class Reset(Nemesis):
 
     async def begin(self, strike: Strike) -> int:
         """Answer all that comes in or goes out with a reset."""
-        rule = "ip saddr != 127.0.0.0/8 meta l4proto tcp counter reject with tcp reset"
-        chains = [
-            f"chain {hook} {{\n type filter hook {hook} priority 0;\n {rule}\n}}"
-            for hook in ("input", "output")
-        ]
-        await self._nft(strike.nodes[0], "table inet jl {\n" + "\n".join(chains) + "\n}")
+        await self._nft(strike.nodes[0], RESETS)
         return 0
 
     async def end(self, strike: Strike) -> int:

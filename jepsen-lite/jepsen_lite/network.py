@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -203,17 +204,22 @@ class NamespaceNetwork:
 
 
 def namespaces_work() -> str:
-    """Return an empty text where namespaces and TUN devices can be had, else why not."""
+    """Return an empty text if namespaces and TUN devices work, else why not and what to do."""
     if os.geteuid() != 0:
-        return "not root"
-    if not Path("/dev/net/tun").exists():
-        return "no /dev/net/tun"
+        return "not root: run as root"
+    if shutil.which("ip") is None:
+        return "no ip: apt install iproute2"
     name = f"jlprobe{os.getpid()}"
     try:
         _ip("netns", "add", name)
+    except NetworkFailed as error:
+        return f"{error}: a container needs CAP_SYS_ADMIN and CAP_NET_ADMIN"
+    try:
+        _ip("-n", name, "tuntap", "add", "dev", "jl0", "mode", "tun")
+    except NetworkFailed as error:
+        return f"{error}: modprobe tun; a container needs the device /dev/net/tun"
+    finally:
         _ip("netns", "del", name)
-    except (OSError, NetworkFailed) as error:
-        return str(error)
     return ""
 
 

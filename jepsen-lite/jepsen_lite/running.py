@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_
 from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, DbFailed, discard, until
 from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
-from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network, namespaces_work
+from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
 from jepsen_lite.striking import KINDS, Nemeses
@@ -59,6 +59,8 @@ class Options(Struct, frozen=True, kw_only=True):
         source: Tree whose `codeq_cluster` is run.
         calm_p99_ms: What the calibration allows; 100 on a machine of one's own.
         mutant: Name of the patch that was applied to it, or empty.
+        loopback: Nodes have loopback addresses, and no link can be cut.
+        shimmed: The disk shim stands before every node's data.
     """
 
     workload: str
@@ -72,6 +74,7 @@ class Options(Struct, frozen=True, kw_only=True):
     calm_p99_ms: int = CALM_P99_MS
     mutant: str = ""
     loopback: bool = False
+    shimmed: bool = True
     keep: bool = False
 
 
@@ -163,6 +166,7 @@ async def run(options: Options, directory: Path) -> Judgement:
             shards=options.shards,
             source=Path(options.source),
             spares=spares,
+            shimmed=options.shimmed,
             clocks=not {"clock", "drift"}.isdisjoint(options.nemeses),
             sink=sink,
             settings=settings_of(options),
@@ -386,17 +390,6 @@ def command_of(options: Options) -> str:
     if options.loopback:
         words.append("--loopback")
     return " ".join(words)
-
-
-def fit(nemeses: Sequence[str], *, loopback: bool) -> tuple[tuple[str, ...], list[str]]:
-    """Return the kinds of faults that work on this network, and those that do not."""
-    left_out = [name for name in nemeses if loopback and KINDS[name].cuts]
-    return tuple(name for name in nemeses if name not in left_out), left_out
-
-
-def why_loopback() -> str:
-    """Return why nodes cannot have namespaces of their own; empty when they can."""
-    return namespaces_work()
 
 
 def _commit(source: Path) -> str:

@@ -1,0 +1,115 @@
+"""Doctor: a missing tool costs its kinds of faults, or the start where they are required."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jepsen_lite.checker.judging import Exit
+from jepsen_lite.cli import _options, _parser
+from jepsen_lite.doctor import KindsMissing, available, findings
+from jepsen_lite.network import namespaces_work
+from jepsen_lite.running import HOME, RUNS
+from jepsen_lite.striking import KINDS
+
+# Of a run that is never begun: nothing else has it.
+SEED = 410_220_117
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Make this machine one without any tool of a fault, and without the shims built before."""
+    tool = shutil.which("true")
+    assert tool is not None
+    (tmp_path / "true").symlink_to(tool)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_every_kind_of_fault_is_looked_at() -> None:
+    """One that no finding names would count as available wherever it is."""
+    assert set(KINDS) == {kind for finding in findings() for kind in finding.kinds}
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [("disk-slow", "gcc"), ("power", "gcc"), ("clock", "gcc"), ("partition", "iproute2")],
+)
+def test_a_kind_without_its_tool_is_left_out(kind: str, package: str) -> None:
+    """The reason names the Debian package; the other kinds stay."""
+    there, lacking = available(["kill", kind], require=False)
+    unprivileged = kind == "partition" and os.geteuid() != 0
+
+    assert there == ("kill",)
+    assert [kind] == list(lacking)
+    assert ("run as root" if unprivileged else f"apt install {package}") in lacking[kind]
+
+
+def test_resets_without_nft_are_left_out_and_partitions_stay(bare: Path) -> None:
+    """As on a Debian that has iproute2 and no nftables; without root both are left out."""
+    ip = shutil.which("ip", path=os.defpath + ":/usr/sbin:/sbin")
+    if ip is not None:
+        (bare / "ip").symlink_to(ip)
+    there, lacking = available(["kill", "partition", "reset"], require=False)
+    cuttable = not namespaces_work()
+
+    assert there == (("kill", "partition") if cuttable else ("kill",))
+    assert ("no nft: apt install nftables" == lacking["reset"]) == cuttable
+
+
+@pytest.mark.usefixtures("bare")
+def test_nothing_is_played_in_place_of_the_only_fault_asked_for() -> None:
+    """A run without any fault would pass for one with it."""
+    with pytest.raises(KindsMissing, match="disk-full: no gcc: apt install gcc libc6-dev"):
+        available(["disk-full"], require=False)
+
+
+def test_links_of_loopback_cannot_be_cut_whatever_the_machine_has() -> None:
+    """A run that is asked to use loopback leaves partitions out, and says why."""
+    there, lacking = available(["kill", "partition"], require=False, loopback=True)
+
+    assert there == ("kill",)
+    assert lacking == {"partition": "no link of loopback can be cut"}
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_machine_without_a_compiler_runs_what_needs_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nodes run without the shim, and what is left out is printed."""
+    given = _parser().parse_args(["run", "--loopback", "-n", "kill,power,pause"])
+    options = _options(given, "lease", given.nemeses, seed=1)
+
+    assert options.nemeses == ("kill", "pause")
+    assert not options.shimmed
+    assert "left out: power (no gcc: apt install gcc libc6-dev)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("command", ["run", "soak", "matrix"])
+def test_what_is_required_and_missing_is_an_error_before_anything_starts(command: str) -> None:
+    """The text names every kind with its package, and there is no directory of a run."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "jepsen_lite", command, "--seed", str(SEED)),
+            *("--loopback", "--require", "-n", "kill,power,disk-full,drift"),
+        ],
+        cwd=HOME,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOME.parent), str(HOME)])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == Exit.BROKEN
+    for kind in ("power", "disk-full", "drift"):
+        assert f"  {kind}: no gcc: apt install gcc libc6-dev" in done.stderr.splitlines()
+    assert not list(RUNS.glob(f"*-{SEED}"))
