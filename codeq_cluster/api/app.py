@@ -68,14 +68,18 @@ def _submit(path: str, handler: Handler, unreadable: str) -> Route:
 
 
 def _read(path: str, handler: Handler, method: str = "GET") -> Route:
-    return Route(method, BASE + path, handler, Access.ANY)
+    return Route(method, BASE + path, handler, Access.TENANT)
 
 
 def _administer(path: str, handler: Handler, method: str = "GET", unreadable: str = "") -> Route:
     return Route(method, BASE + path, handler, Access.ADMIN, unreadable=unreadable)
 
 
-def _operate(path: str, handler: Handler) -> Route:
+def _operate(path: str, handler: Handler, method: str = "GET", unreadable: str = "") -> Route:
+    return Route(method, BASE + path, handler, Access.OPERATOR, unreadable=unreadable)
+
+
+def _open(path: str, handler: Handler) -> Route:
     return Route("GET", path, handler, Access.OPEN)
 
 
@@ -96,7 +100,7 @@ ROUTES = (
     _read("/tasks/{id}/explain", reads.explain),
     _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.download),
     _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.describe, "HEAD"),
-    _read("/raft/status", raft.status),
+    Route("GET", BASE + "/raft/status", raft.status, Access.ANY),
     _work("/workers/subscriptions", subscriptions.subscribe, _SUBSCRIBE),
     _work("/workers/subscriptions", subscriptions.subscriptions, _SUBSCRIBE, "", "GET"),
     _work("/workers/subscriptions/{id}/heartbeat", subscriptions.renew, _SUBSCRIBE),
@@ -121,20 +125,20 @@ ROUTES = (
     _administer("/admin/deliveries/replay", deliveries.replay, "POST", _BODY),
     _administer("/admin/deliveries/{id}/replay", deliveries.replay_one, "POST"),
     _administer("/admin/audit", audit.audit),
-    _administer("/admin/cluster", cluster_routes.cluster),
-    _administer("/admin/cluster/transfer", cluster_routes.transfer, "POST", _BODY),
-    _administer("/admin/cluster/join", membership.join, "POST", _BODY),
-    _administer("/admin/cluster/remove", membership.remove, "POST", _BODY),
-    _administer("/admin/cluster/upgrade", upgrading.upgrade, "POST", _BODY),
-    _administer("/admin/backup", backup_routes.create, "POST"),
-    _administer("/admin/backup", backup_routes.backups),
-    _administer("/admin/backup/{id}", backup_routes.backup),
+    _operate("/admin/cluster", cluster_routes.cluster),
+    _operate("/admin/cluster/transfer", cluster_routes.transfer, "POST", _BODY),
+    _operate("/admin/cluster/join", membership.join, "POST", _BODY),
+    _operate("/admin/cluster/remove", membership.remove, "POST", _BODY),
+    _operate("/admin/cluster/upgrade", upgrading.upgrade, "POST", _BODY),
+    _operate("/admin/backup", backup_routes.create, "POST"),
+    _operate("/admin/backup", backup_routes.backups),
+    _operate("/admin/backup/{id}", backup_routes.backup),
     _administer("/admin/import", imports.take, "POST"),
-    _operate("/healthz", ops.healthz),
-    _operate("/readyz", ops.readyz),
-    _operate("/metrics", ops.metrics),
-    _operate("/openapi.json", openapi.spec),
-    _operate("/docs", openapi.page),
+    _open("/healthz", ops.healthz),
+    _open("/readyz", ops.readyz),
+    _open("/metrics", ops.metrics),
+    _open("/openapi.json", openapi.spec),
+    _open("/docs", openapi.page),
 )
 
 

@@ -17,6 +17,7 @@ from codeq_cluster.api.rendering import encode
 from codeq_cluster.backup.manifest import is_id
 from codeq_cluster.backup.tenants import tenant_name
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals
+from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.importing import fault, item_fault
 from codeq_cluster.core.items import Topic
@@ -29,6 +30,13 @@ TASKS_MAX = 256  # Of one request, and as many items: on one shard, 25 ms of dec
 INVALID_BACKUP = bad_request("invalid 'backup' (use the id of the backup)", "invalid-query")
 OTHER_TENANT = ApiError(403, "the token is not of the tenant that 'tenant' names", "other-tenant")
 MALFORMED = invalid_body("the body is none that this release imports")
+INVALID_LEVEL = bad_request(f"invalid 'level' (use 1 to {LEVEL_MAX})", "out-of-range")
+NEWER_FORMATS = ApiError(
+    409,
+    "the backup has formats of level 2, and the cluster uses those up to level 1: "
+    "have an operator let it use them first, by cluster upgrade",
+    "level-not-used",
+)
 TOO_MANY = bad_request(f"at most {TASKS_MAX} tasks and as many items", "out-of-range")
 
 # As the broker draws them: what follows a dot in the id of a callback is no part of its task's.
@@ -72,6 +80,7 @@ async def take(call: Call) -> web.Response:
     tenant = call.query_text("tenant")
     if not tenant or tenant_name(tenant) != call.identity.tenant:
         raise OTHER_TENANT
+    _refuse_newer(call)
     forget_keys, dry_run = flag(call, "forgetKeys"), flag(call, "dryRun")
     with call.services.import_room.one():
         arrivals = await asyncio.to_thread(_arrivals, await _body(call))
@@ -85,6 +94,23 @@ async def take(call: Call) -> web.Response:
             timeout_s=call.timeout_s,
         )
     return reply(encode(_view(outcome, dry_run=dry_run)))
+
+
+def _refuse_newer(call: Call) -> None:
+    """Refuse rows of formats that the cluster does not use yet.
+
+    An older node could not read them once they are here.
+    """
+    # Backups of the first formats do not say so.
+    level = call.query_integer("level") if call.query_text("level") else 1
+    if not 1 <= level <= LEVEL_MAX:
+        raise INVALID_LEVEL
+    used = min(shard.level for shard in call.services.broker.shard_status())
+    if level > used:
+        raise NEWER_FORMATS.saying(
+            f"the backup has formats of level {level}, and the cluster uses those up to level "
+            f"{used}: have an operator let it use them first, by cluster upgrade"
+        )
 
 
 def bytes_max(entry_bytes_max: int) -> int:

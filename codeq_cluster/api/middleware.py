@@ -35,7 +35,7 @@ from codeq_cluster.telemetry.tracing import Tracing
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), admin=False)
+_NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
 _NONE: tuple[str, ...] = ()
 _CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
 

@@ -39,6 +39,7 @@ from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Answer, Operation, P
 from codeq_cluster.api.rendering import ExplanationView, TaskPage
 from codeq_cluster.backup.manifest import ID
 from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX
 from codeq_cluster.core.rate import Scope
@@ -615,6 +616,13 @@ def _on_imports(settings: NodeSettings) -> dict[Handler, Operation]:
                     type="boolean",
                 ),
                 _query("dryRun", "Only say what would become of it.", type="boolean"),
+                _query(
+                    "level",
+                    "Of the formats of the backup; default: 1.",
+                    type="integer",
+                    minimum=1,
+                    maximum=LEVEL_MAX,
+                ),
             ),
             answers=(
                 Answer(text="What became of it.", body=imports.ImportView, example=_IMPORTED),
@@ -622,6 +630,8 @@ def _on_imports(settings: NodeSettings) -> dict[Handler, Operation]:
             errors=(
                 imports.INVALID_BACKUP,
                 imports.OTHER_TENANT,
+                imports.INVALID_LEVEL,
+                imports.NEWER_FORMATS,
                 imports.MALFORMED,
                 imports.TOO_MANY,
                 ApiError(413, f"request body exceeds {most} bytes", "body-too-large"),

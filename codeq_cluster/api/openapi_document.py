@@ -33,7 +33,8 @@ from codeq_cluster.api.openapi_types import (
     Operation,
     Parameter,
 )
-from codeq_cluster.auth import Access, AccessRefused
+from codeq_cluster.auth import Access, AccessRefused, Role
+from codeq_cluster.auth.identity import NO_TENANT_DATA, lacks
 from codeq_cluster.errors import MethodUnknown, NoLeader, OutcomeUnknown, Overloaded
 from codeq_cluster.settings import NodeSettings
 
@@ -56,8 +57,10 @@ _CALLER = {
     Access.OPEN: "Needs no token.",
     Access.PRODUCER: "Needs a producer's token.",
     Access.WORKER: "Needs a worker's token",
-    Access.ANY: "Needs a token, a producer's or a worker's.",
+    Access.TENANT: "Needs a token of the tenant: a producer's, a worker's or an admin's.",
+    Access.ANY: "Needs a token, anybody's.",
     Access.ADMIN: "Needs an admin's token: scope `codeq:admin`, or role `ADMIN`.",
+    Access.OPERATOR: "Needs an operator's token: scope `codeq:operator`.",
 }
 _REFUSED = (
     AccessRefused(401, "missing Authorization header"),
@@ -70,7 +73,6 @@ _WORKER_REFUSED = (
     AccessRefused(401, "missing scope"),
     AccessRefused(403, "missing scope"),
 )
-_ADMIN_REFUSED = (AccessRefused(401, "unauthorized. Admin only"),)
 _FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
 
 _COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
@@ -213,10 +215,17 @@ class _Described:
         if route.access is not Access.OPEN:
             yield from map(from_access, _REFUSED)
             yield auth_unavailable()
-        if route.access is Access.WORKER:
-            yield from map(from_access, _WORKER_REFUSED)
-        if route.access is Access.ADMIN:
-            yield from map(from_access, _ADMIN_REFUSED)
+        match route.access:
+            case Access.PRODUCER | Access.TENANT:
+                yield from_access(AccessRefused(403, NO_TENANT_DATA))
+            case Access.WORKER:
+                yield from map(from_access, _WORKER_REFUSED)
+            case Access.ADMIN:
+                yield from_access(lacks(Role.ADMIN))
+            case Access.OPERATOR:
+                yield from_access(lacks(Role.OPERATOR))
+            case Access.OPEN | Access.ANY:
+                pass
         if route.unreadable:
             body_bytes_max = (
                 result_bytes_max(self._settings)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from codeq_cluster.auth.identity import (
+    NO_TENANT_DATA,
     WORKER_SCOPES,
     Access,
     AccessRefused,
     Claims,
     Identity,
+    Role,
     identify,
+    lacks,
 )
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.auth.tokens import Provider, TokenRejected, make_provider
@@ -98,13 +101,17 @@ class Authenticator:
     async def _admit(self, token: str, access: Access) -> tuple[Identity, Claims]:
         match access:
             case Access.PRODUCER:
-                return self._identified(await self._verify(token, self._producer))
+                return await self._admit_to_tenant(token, self._producer)
             case Access.WORKER:
                 return await self._admit_worker(token)
+            case Access.TENANT:
+                return await self._admit_to_tenant(token, self._providers)
             case Access.ANY:
-                return self._identified(await self._verify_any(token))
+                return self._identified(await self._verify(token, self._providers))
             case Access.ADMIN:
-                return await self._admit_admin(token)
+                return await self._admit_role(token, Role.ADMIN)
+            case Access.OPERATOR:
+                return await self._admit_role(token, Role.OPERATOR)
             case Access.OPEN:
                 raise AssertionError("an open route asks for no identity")
 
@@ -114,7 +121,7 @@ class Authenticator:
             identity, claims = self._identified(await self._verify(token, self._worker))
             # Only what is no worker token at all may pass as a producer's: one that lacks a part
             # is bound to what it names.
-            may_be_producer &= not (identity.event_types or identity.scopes & WORKER_SCOPES)
+            may_be_producer &= not identity.names_a_worker
             if not identity.event_types:
                 raise AccessRefused(401, "missing eventTypes")  # noqa: TRY301
             if not identity.scopes:
@@ -123,7 +130,7 @@ class Authenticator:
             if not may_be_producer or refused.status != 401:
                 raise
             try:
-                identity, claims = self._identified(await self._verify(token, self._producer))
+                identity, claims = await self._admit_to_tenant(token, self._producer)
             except AccessRefused:
                 raise refused from None
             identity = structs.replace(
@@ -131,14 +138,19 @@ class Authenticator:
             )
         return identity, claims
 
-    async def _admit_admin(self, token: str) -> tuple[Identity, Claims]:
-        identity, claims = self._identified(await self._verify_any(token))
-        if not identity.admin:
-            raise AccessRefused(401, "unauthorized. Admin only")
+    async def _admit_to_tenant(
+        self, token: str, providers: Sequence[Provider]
+    ) -> tuple[Identity, Claims]:
+        identity, claims = self._identified(await self._verify(token, providers))
+        if not identity.acts_for_its_tenant:
+            raise AccessRefused(403, NO_TENANT_DATA)
         return identity, claims
 
-    async def _verify_any(self, token: str) -> Claims:
-        return await self._verify(token, self._providers)
+    async def _admit_role(self, token: str, role: Role) -> tuple[Identity, Claims]:
+        identity, claims = self._identified(await self._verify(token, self._providers))
+        if role not in identity.roles:
+            raise lacks(role)
+        return identity, claims
 
     async def _verify(self, token: str, providers: Sequence[Provider]) -> Claims:
         reasons = []

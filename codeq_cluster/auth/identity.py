@@ -12,19 +12,37 @@ WORKER_SCOPES = frozenset(
     f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
 )
 
-_ADMIN_SCOPE = "codeq:admin"
+# To a token of roles that give none; such a caller needs another token.
+NO_TENANT_DATA = "forbidden. An operator has no tenant's data: use a token of the tenant"
+
 _TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 
 
 class Access(StrEnum):
-    """Whom a route serves."""
+    """Whom a route serves.
+
+    TENANT is whoever acts for a tenant, as a producer, a worker or an admin; ANY is every token.
+    """
 
     OPEN = "open"
     PRODUCER = "producer"
     WORKER = "worker"
+    TENANT = "tenant"
     ANY = "any"
     ADMIN = "admin"
+    OPERATOR = "operator"
+
+
+class Role(StrEnum):
+    """What a token entitles to beyond a producer's and a worker's routes; each value is a scope.
+
+    An admin has its own tenant and nothing of the cluster, an operator the cluster and nothing of
+    any tenant. A token may have both.
+    """
+
+    ADMIN = "codeq:admin"
+    OPERATOR = "codeq:operator"
 
 
 class AccessRefused(Exception):
@@ -67,14 +85,28 @@ class Identity(Struct, frozen=True, kw_only=True):
     Attributes:
         tenant: Empty for the default tenant.
         event_types: Commands a worker may claim, `*` for every one.
-        admin: True when the token entitles to the admin routes of its tenant.
+        scopes: Of the token; a worker's routes ask for them one by one.
+        roles: What whole groups of routes ask for; a role may come from elsewhere than a scope.
     """
 
     subject: str
     tenant: str
     scopes: frozenset[str]
     event_types: tuple[str, ...]
-    admin: bool
+    roles: frozenset[Role]
+
+    @property
+    def names_a_worker(self) -> bool:
+        """True if the token has anything of a worker's, which need not be enough for its routes."""
+        return bool(self.event_types or self.scopes & WORKER_SCOPES)
+
+    @property
+    def acts_for_its_tenant(self) -> bool:
+        """True unless the token names roles without a tenant's data, and nothing beside them.
+
+        A producer's token names nothing at all, so an operator's would otherwise be one too.
+        """
+        return not self.roles or Role.ADMIN in self.roles or self.names_a_worker
 
 
 def claims_of(token: Mapping[str, object], *, keep_s: float) -> Claims:
@@ -105,8 +137,23 @@ def identify(claims: Claims, *, tenant_fallback: str) -> Identity:
         tenant=_tenant(claims, tenant_fallback),
         scopes=claims.scopes,
         event_types=claims.event_types,
-        admin=_ADMIN_SCOPE in claims.scopes or claims.role == "ADMIN",
+        roles=_roles(claims),
     )
+
+
+def lacks(role: Role) -> AccessRefused:
+    """Return what a caller is told whose token was verified and does not give the role."""
+    match role:
+        case Role.ADMIN:
+            return AccessRefused(401, "unauthorized. Admin only")
+        case Role.OPERATOR:
+            return AccessRefused(403, f"forbidden. Operator only (scope {role})")
+
+
+def _roles(claims: Claims) -> frozenset[Role]:
+    named = frozenset(role for role in Role if role in claims.scopes)
+    # The claim names a tenant's admin alone: operators of the cluster are named by scope.
+    return named | {Role.ADMIN} if claims.role.upper() == "ADMIN" else named
 
 
 def _tenant(claims: Claims, fallback: str) -> str:

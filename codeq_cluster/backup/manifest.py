@@ -79,6 +79,11 @@ class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
         return len(self.parts)
 
     @property
+    def formats(self) -> int:
+        """Return the level of the formats that its rows may have."""
+        return 1 if self.level is UNSET else self.level
+
+    @property
     def size(self) -> int:
         """Return the bytes of all files but the manifest."""
         return sum(part.size for part in self.parts)
@@ -102,33 +107,17 @@ def written_level(level: int) -> int | UnsetType:
     return UNSET if level == 1 else level
 
 
-def check_level(manifest: Manifest, *, known: int, who: str, remedy: str) -> None:
-    """Refuse formats that who is to take them does not know, before a row is misread.
-
-    Args:
-        manifest: Of the backup.
-        known: Up to which level they are known.
-        who: Knows them.
-        remedy: What to do, for the operator.
+def check_known(manifest: Manifest) -> None:
+    """Refuse formats that this release does not know, before a row is misread.
 
     Raises:
         BackupFailed: There are newer ones in it.
     """
-    level = 1 if manifest.level is UNSET else manifest.level
-    if level > known:
+    if manifest.formats > levels.LEVEL:
         raise BackupFailed(
-            f"{manifest.id} has formats of level {level}, and {who} up to level {known}: {remedy}"
+            f"{manifest.id} has formats of level {manifest.formats}, and this release knows those "
+            f"up to level {levels.LEVEL}: use the newest release that was part of its cluster"
         )
-
-
-def check_known(manifest: Manifest) -> None:
-    """Refuse formats that this release does not know; raises BackupFailed."""
-    check_level(
-        manifest,
-        known=levels.LEVEL,
-        who="this release knows those",
-        remedy="use the newest release that was part of its cluster",
-    )
 
 
 def is_id(name: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from codeq_cluster.api.imports import TASKS_MAX
 from codeq_cluster.backup.carrying import Luggage
 from codeq_cluster.backup.catalogue import complete, manifest_of, verify
-from codeq_cluster.backup.manifest import Manifest, check_level
+from codeq_cluster.backup.manifest import Manifest
 from codeq_cluster.backup.place import Place
 from codeq_cluster.backup.tenants import tenant_name
 from codeq_cluster.broker.importer import in_parts
@@ -77,15 +77,15 @@ def add(commands: Verbs) -> None:
 async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = _chosen(place, options.id, options.tenant)
-    await _refuse_newer(operator, manifest)
+    done = _Done(manifest.id, options)
+    sending = _Sending(operator, manifest, done)
+    await sending.nothing()
     with bar("verifying", manifest.size) as shown:
         await asyncio.to_thread(verify, place, manifest, passed=shown.passed)
-    done = _Done(manifest.id, options)
     luggage = Luggage(place=place, manifest=manifest, tenant=tenant_name(options.tenant))
     if not options.forget_keys:
         await _refuse_keys_apart(operator, luggage, done)
     with bar("importing", manifest.tasks, what="tasks") as shown:
-        sending = _Sending(operator, done, options)
         await sending.all_of(luggage, shown)
     done.count("callbacksLeftOut", luggage.left_out.callbacks)
     return done.told()
@@ -151,16 +151,6 @@ class _Done:
         return Exit.ERROR if any(self.ids.values()) else Exit.OK
 
 
-async def _refuse_newer(operator: Operator, manifest: Manifest) -> None:
-    """Refuse a backup with formats that the cluster does not use yet."""
-    check_level(
-        manifest,
-        known=int(str((await operator.cluster()).get("level") or 1)),
-        who="the cluster uses those",
-        remedy="let it use them first, with `cluster upgrade`",
-    )
-
-
 async def _refuse_keys_apart(operator: Operator, luggage: Luggage, done: _Done) -> None:
     """Refuse before anything is imported what cannot be kept of the idempotency keys."""
     shards = await _shards(operator)
@@ -183,18 +173,26 @@ async def _refuse_keys_apart(operator: Operator, luggage: Luggage, done: _Done) 
 
 
 async def _shards(operator: Operator) -> int:
-    shards = (await operator.cluster()).get("shards")
-    assert isinstance(shards, list), "the cluster has no list of shards"
-    return len(shards)
+    shards = (await operator.raft_status()).get("numGroups")
+    assert isinstance(shards, int), "the cluster does not say how many shards it has"
+    return shards
 
 
 class _Sending:
     """Sends a backup's tenant part by part, each until it is answered."""
 
-    def __init__(self, operator: Operator, done: _Done, options: argparse.Namespace) -> None:
+    def __init__(self, operator: Operator, manifest: Manifest, done: _Done) -> None:
         self._operator = operator
+        self._manifest = manifest
         self._done = done
-        self._options = options
+
+    async def nothing(self) -> None:
+        """Have the token, the tenant and the backup's formats judged before anything is read.
+
+        Raises:
+            Refused: The cluster does not take this backup from this caller.
+        """
+        await self._answered(Arrivals(), dry_run=True)
 
     async def all_of(self, luggage: Luggage, shown: Bar) -> None:
         """Send policies and subscriptions, then the tasks.
@@ -216,22 +214,11 @@ class _Sending:
                 await self._send(Arrivals(tasks=batch))
         if empty:
             raise BackupFailed(
-                f"{luggage.manifest.id} holds nothing of a tenant {self._options.tenant}"
+                f"{luggage.manifest.id} holds nothing of a tenant {self._done.options.tenant}"
             )
 
     async def _send(self, arrivals: Arrivals) -> None:
-        part = encode_arrivals(arrivals)
-        answer = await retried(
-            lambda: self._operator.import_part(
-                part,
-                backup=self._done.backup,
-                tenant=self._done.tenant,
-                forget_keys=self._options.forget_keys,
-                dry_run=self._options.dry_run,
-            ),
-            within_s=_WITHIN_S,
-            what="import",
-        )
+        answer = await self._answered(arrivals, dry_run=self._done.options.dry_run)
         self._done.add(answer)
         if answer.get("left"):
             self._done.told()
@@ -239,3 +226,18 @@ class _Sending:
                 f"the tenant's budget {answer.get('limit')} is used up: raise it or make room, and "
                 "run the same again for the rest"
             )
+
+    async def _answered(self, arrivals: Arrivals, *, dry_run: bool) -> Mapping[str, object]:
+        part = encode_arrivals(arrivals)
+        return await retried(
+            lambda: self._operator.import_part(
+                part,
+                backup=self._manifest.id,
+                tenant=self._done.tenant,
+                level=self._manifest.formats,
+                forget_keys=self._done.options.forget_keys,
+                dry_run=dry_run,
+            ),
+            within_s=_WITHIN_S,
+            what="import",
+        )

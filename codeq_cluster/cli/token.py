@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jwt
 
-from codeq_cluster.auth.identity import WORKER_SCOPES
+from codeq_cluster.auth.identity import WORKER_SCOPES, Role
 from codeq_cluster.cli.asking import Verbs
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import document, note
@@ -41,8 +41,9 @@ def add(commands: Verbs) -> None:
         dest="roles",
         action="append",
         default=[],
-        choices=("producer", "worker", "admin"),
-        help="a worker gets a worker's scopes and event types, an admin codeq:admin; "
+        choices=("producer", "worker", "admin", "operator"),
+        help="a worker gets a worker's scopes and event types, an admin of the tenant codeq:admin, "
+        "an operator of the cluster codeq:operator; "
         "may be repeated; default: producer",
     )
     parser.add_argument("--scope", action="append", default=[], metavar="NAME", help="one more")
@@ -77,10 +78,14 @@ def _run(options: argparse.Namespace) -> Exit:
 def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
     if not 1 <= options.ttl <= _TTL_SECONDS_MAX:
         raise Usage(f"--ttl {options.ttl}: allowed is 1 to {_TTL_SECONDS_MAX} seconds")
+    if set(options.roles) == {"producer", "operator"}:
+        raise Usage(
+            "--as producer --as operator: such a token is an operator's alone, who has no tenant's "
+            "data; make one token each, or an admin's and operator's"
+        )
     worker = "worker" in options.roles
     scopes = {*options.scope, *(WORKER_SCOPES if worker else ())}
-    if "admin" in options.roles:
-        scopes.add("codeq:admin")
+    scopes |= {role for role in Role if role.name.lower() in options.roles}
     known: dict[str, object] = {
         "sub": options.subject,
         "iat": now_s,

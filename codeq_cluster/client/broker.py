@@ -40,10 +40,6 @@ class Broker(Session):
             raise Refused("the node does not tell its time", status=200) from error
         return max(0.0, told - answered) or min(0.0, told + 1 - asked)
 
-    async def raft_status(self) -> Mapping[str, object]:
-        """Return the groups of the node, as it sees them."""
-        return await self._call("GET", f"{BASE}/raft/status")
-
     async def create(self, task: Mapping[str, object], *, payload: str) -> Mapping[str, object]:
         """Create a task and return it.
 

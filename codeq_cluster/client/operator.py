@@ -200,7 +200,14 @@ class Operator(Session):
         return await self._call("GET", f"{_ADMIN}/backup/{part(backup)}")
 
     async def import_part(
-        self, part: bytes, *, backup: str, tenant: str, forget_keys: bool, dry_run: bool
+        self,
+        part: bytes,
+        *,
+        backup: str,
+        tenant: str,
+        level: int,
+        forget_keys: bool,
+        dry_run: bool,
     ) -> Mapping[str, object]:
         """Have tasks and items of another cluster taken over; the same again does no harm.
 
@@ -208,12 +215,13 @@ class Operator(Session):
             part: As `codec.arrivals` makes it.
             backup: It comes from.
             tenant: That of the token, `_` for the default tenant.
+            level: Of the formats of the backup.
             forget_keys: Take tasks over without idempotency keys that cannot be kept.
             dry_run: Only say what would become of it.
         """
         flags = {"forgetKeys": forget_keys, "dryRun": dry_run}
         set_ = {name: "true" for name, value in flags.items() if value}
-        asked = query(backup=backup, tenant=tenant, **set_)
+        asked = query(backup=backup, tenant=tenant, level=level, **set_)
         return await self._call("POST", f"{_ADMIN}/import{asked}", body=part)
 
     async def _page(self, path: str, name: str) -> Page:

@@ -75,6 +75,10 @@ class Session:
         assert self._session
         await self._session.close()
 
+    async def raft_status(self) -> Mapping[str, object]:
+        """Return the groups of the node, as it sees them."""
+        return await self._call("GET", f"{BASE}/raft/status")
+
     async def _call(
         self, method: str, path: str, *, body: str | bytes | None = None, wait_s: int = 0
     ) -> Mapping[str, object]:

@@ -23,7 +23,7 @@ _SCOPES_OF_WORKER = (
     "codeq:result",
     "codeq:subscribe",
 )
-SCOPES = (*_SCOPES_OF_WORKER, "codeq:admin")
+SCOPES = (*_SCOPES_OF_WORKER, "codeq:admin", "codeq:operator")
 
 # No symmetric algorithm: a JWKS key is public, and a public key as an HMAC secret forges tokens.
 _ALGORITHMS = (

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 PRODUCER_TOKEN = "acceptance-producer"  # noqa: S105 - a credential of throwaway clusters only
 ADMIN_TOKEN = "acceptance-admin"  # noqa: S105 - the same
+OPERATOR_TOKEN = "acceptance-operator"  # noqa: S105 - the same
 # Each worker is a subject of its own, so ownership is told apart; more than any load here uses.
 WORKERS = 32
 WORKER_TOKENS: Mapping[str, str] = {f"worker-{n}": f"acceptance-worker-{n}" for n in range(WORKERS)}
@@ -55,6 +56,7 @@ _PROVIDERS: Mapping[str, object] = {
             "tokens": [
                 {"token": PRODUCER_TOKEN, "subject": "producer"},
                 {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]},
+                {"token": OPERATOR_TOKEN, "subject": "operator", "scopes": ["codeq:operator"]},
             ],
         }
     ],

@@ -22,10 +22,11 @@ _encode = msgspec.json.encode
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """Credentials: of producers and operators, and of workers by name."""
+    """Credentials: of producers, of the tenant's admin, of the operator, of workers by name."""
 
     producer: str
     admin: str
+    operator: str
     workers: Mapping[str, str]
 
 

@@ -42,6 +42,7 @@ POLL_S = 0.05
 TOKENS = Tokens(
     producer="jepsen-producer",
     admin="jepsen-admin",
+    operator="jepsen-operator",
     workers={f"worker-{n}": f"jepsen-worker-{n}" for n in range(WORKERS_MAX)},
 )
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
@@ -179,7 +180,7 @@ class Db:
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {TOKENS.admin}"},
+            headers={"Authorization": f"Bearer {TOKENS.operator}"},
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
         )
         try:
@@ -362,7 +363,7 @@ class Db:
         urls = [word for name in among for word in ("--url", self.urls[name])]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "codeq_cluster.cli.main", *words),
-            *(*urls, "--token", TOKENS.admin),
+            *(*urls, "--token", TOKENS.operator),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -642,6 +643,7 @@ def _producers() -> list[dict[str, object]]:
     return [
         {"token": TOKENS.producer, "subject": "producer"},
         {"token": TOKENS.admin, "subject": "admin", "scopes": ["codeq:admin"]},
+        {"token": TOKENS.operator, "subject": "operator", "scopes": ["codeq:operator"]},
     ]
 
 

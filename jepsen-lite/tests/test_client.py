@@ -17,7 +17,7 @@ from jepsen_lite.outcome import may_succeed_later, outcome
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-TOKENS = Tokens(producer="p", admin="a", workers={"w": "w"})
+TOKENS = Tokens(producer="p", admin="a", operator="o", workers={"w": "w"})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, until
+from codeq_cluster.testing.cluster import ADMIN_TOKEN, OPERATOR_TOKEN, LocalCluster, until
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 
@@ -71,7 +71,8 @@ class Runbook:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CONTROL": control,
             "CLUSTER": str(directory),
-            "CODEQ_TOKEN": ADMIN_TOKEN,
+            "CODEQ_TOKEN": OPERATOR_TOKEN,
+            "ADMIN_TOKEN": ADMIN_TOKEN,
             **{node.id.upper(): node.url for node in cluster.nodes.values()},
             **{
                 f"{node.id.upper()}_ADDR": f"127.0.0.1:{node.link_port}"

@@ -24,6 +24,7 @@ from codeq_cluster.testing.accounting import Outcome
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
+    OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
@@ -127,13 +128,13 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             done = await client.finish("n3", WORKER, finished.body, {"of": "kept"})
             assert done.outcome is Outcome.OK, done
             taken = await told(
-                *("backup", "create", "--url", old.nodes["n2"].url, "--token", ADMIN_TOKEN)
+                *("backup", "create", "--url", old.nodes["n2"].url, "--token", OPERATOR_TOKEN)
             )
             stop.set()
         assert all(each.done() for each in loads)
     assert (taken["status"], taken["node"]) == ("DONE", "n2")
     place = backups_of(old)
-    of_node = await told(*("backup", "ls", "--url", old.nodes["n3"].url, "--token", ADMIN_TOKEN))
+    of_node = await told(*("backup", "ls", "--url", old.nodes["n3"].url, "--token", OPERATOR_TOKEN))
     assert [each["id"] for each in of_node["backups"]] == [taken["id"]]
     assert (await told("backup", "verify", taken["id"], "--in", place))["tasks"] >= BEFORE
 
@@ -208,7 +209,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
         made = await client.create("n1", PRODUCER_TOKEN, "c", idempotencyKey="k")
         assert made.outcome is Outcome.OK, made
         taken = await told(
-            *("backup", "create", "--url", one.nodes["n1"].url, "--token", ADMIN_TOKEN)
+            *("backup", "create", "--url", one.nodes["n1"].url, "--token", OPERATOR_TOKEN)
         )
     new = LocalCluster(tmp_path / "three", shards=1)
     for name, node in new.nodes.items():
@@ -245,7 +246,7 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         for _ in range(30):
             made = await client.create("n1", PRODUCER_TOKEN, "c", payload="x" * 100_000)
             assert made.outcome is Outcome.OK, made
-        begun = await client.call("POST", "n1", "/admin/backup", ADMIN_TOKEN)
+        begun = await client.call("POST", "n1", "/admin/backup", OPERATOR_TOKEN)
         assert begun.status == 202, begun
 
         async def writing() -> bool:
@@ -266,7 +267,7 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         await cluster.wait_ready()
         assert not (cluster.nodes["n1"].data_path / "backup").exists()
         taken = await told(
-            *("backup", "create", "--url", cluster.nodes["n1"].url, "--token", ADMIN_TOKEN)
+            *("backup", "create", "--url", cluster.nodes["n1"].url, "--token", OPERATOR_TOKEN)
         )
         assert (taken["status"], taken["tasks"]) == ("DONE", 30)
         kept = [each for each in found(place) if each.manifest is not None]

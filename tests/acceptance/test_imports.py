@@ -20,6 +20,7 @@ from codeq_cluster.testing.accounting import Outcome, audit
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
+    OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
@@ -100,7 +101,7 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
             status[claimed.body["id"]] = "COMPLETED"
         held = await client.claim("n1", WORKER, ["moved"], leaseSeconds=3600)
         status[held.body["id"]] = "IN_PROGRESS"
-        await told("backup", "create", "--url", old.nodes["n1"].url, "--token", ADMIN_TOKEN)
+        await told("backup", "create", "--url", old.nodes["n1"].url, "--token", OPERATOR_TOKEN)
     exports = home / "exports"
     await told(
         *("backup", "export", "--in", home / "backups", "--to", exports, "--tenant", "_"),
@@ -109,14 +110,15 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
 
 
 def two_tenants(**settings: object) -> dict[str, object]:
-    """Return settings with an administrator and a worker of the tenant zeta beside the usual."""
+    """Return settings with an admin and a worker of the tenant zeta beside the usual."""
     admin = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "scopes": ["codeq:admin"]}
     work = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "eventTypes": ["*"]}
     scopes = ["codeq:claim", "codeq:result"]
     usual = {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]}
+    operator = {"token": OPERATOR_TOKEN, "subject": "operator", "scopes": ["codeq:operator"]}
     auth = {
         "tenantFallback": "default",
-        "producer": [{"kind": "static", "tokens": [usual, admin]}],
+        "producer": [{"kind": "static", "tokens": [usual, operator, admin]}],
         "worker": [{"kind": "static", "tokens": [work | {"scopes": scopes}]}],
     }
     return {"auth": auth, **settings}
@@ -234,7 +236,7 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
             assert made.outcome is Outcome.OK, made
             ids.add(made.body["id"])
         here = ("--url", old.nodes["n1"].url, "--token")
-        await told("backup", "create", *here, ADMIN_TOKEN)
+        await told("backup", "create", *here, OPERATOR_TOKEN)
         move = ("import", backups, "--tenant", "_", "--as", "zeta")
         taken = await ended(*move, *here, ZETA, "--json")
         foreign = await ended(*move, *here, ADMIN_TOKEN)

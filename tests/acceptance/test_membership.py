@@ -17,7 +17,7 @@ import yaml
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.accounting import audit
 from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
+    OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
@@ -53,9 +53,9 @@ def under_load(cluster: LocalCluster) -> Load:
 async def administer(
     cluster: LocalCluster, node: str, path: str, body: dict[str, object] | None = None
 ) -> tuple[int, Any]:
-    """Ask an operators' route of a node."""
+    """Ask a route of the cluster's operators of a node."""
     url = f"{cluster.nodes[node].url}/v1/codeq/admin/{path}"
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
     async with aiohttp.ClientSession(headers=headers) as session:
         if body is None:
             async with session.get(url) as answer:
@@ -158,7 +158,7 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
         node = cluster.configure("n4")
         replace = ["cluster", "replace", "n3", "n4", "--url", cluster.nodes["n2"].url]
         replace += ["--addr", f"127.0.0.1:{node.link_port}", "--http", node.url]
-        replace += ["--token", ADMIN_TOKEN]
+        replace += ["--token", OPERATOR_TOKEN]
         ahead = await asyncio.to_thread(main, [*replace, "--dry-run", "--json"])
         then = json.loads(capsys.readouterr().out)["then"]
         begun = await asyncio.to_thread(main, [*replace, "--wait", "1"])
@@ -286,7 +286,7 @@ async def test_what_cannot_be_rebalanced_is_named(
     """Its preferred node is down: the others go on, the operator reads which shard and why."""
     await cluster.kill("n2")
     await cluster.leader_of(1, among=["n1", "n3"])
-    url, token = cluster.nodes["n1"].url, ADMIN_TOKEN
+    url, token = cluster.nodes["n1"].url, OPERATOR_TOKEN
     command = ["cluster", "rebalance", "--wait", "1", "--url", url, "--token", token]
 
     status = await asyncio.to_thread(main, command)

@@ -18,6 +18,7 @@ from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
+    OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
@@ -305,7 +306,7 @@ async def test_a_topic_is_put_read_and_deleted(cluster: LocalCluster) -> None:
 
 async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None:
     """`cluster status` then names the new leader."""
-    before = await _ran(cluster, "cluster", "status", "--json")
+    before = await _ran(cluster, "cluster", "status", "--json", token=OPERATOR_TOKEN)
     (shard, *_) = before.document["shards"]
     # Nor one that it would go to by itself.
     to = next(node for node in cluster.nodes if node not in {shard["leader"], shard["preferred"]})
@@ -314,14 +315,15 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     async def transferred() -> Ran | None:
         nonlocal refused
         # A peer that is a moment behind is refused, which says to try again.
-        asked = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
-        ran = await _ran(cluster, *asked)
+        there = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
+        ran = await _ran(cluster, *there, token=OPERATOR_TOKEN)
         refused += ran.code != 0
         return ran if ran.code == 0 else None
 
     sent = await until(transferred, within_s=ENDS_WITHIN_S, what="a transfer")
-    nobody = await _ran(cluster, "cluster", "transfer", "--shard", "0", "--to", "n9")
-    table = await _ran(cluster, "cluster", "status")
+    asked = ("cluster", "transfer", "--shard", "0", "--to", "n9")
+    nobody = await _ran(cluster, *asked, token=OPERATOR_TOKEN)
+    table = await _ran(cluster, "cluster", "status", token=OPERATOR_TOKEN)
 
     assert sent.document["leader"] == to
     # What took longer than the command waits was done when it was asked again.
@@ -355,6 +357,9 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
     ("words", "token", "code"),
     [
         (("queue", "ls"), PRODUCER_TOKEN, 3),
+        (("queue", "ls"), OPERATOR_TOKEN, 3),
+        (("cluster", "status"), ADMIN_TOKEN, 3),
+        (("backup", "create"), ADMIN_TOKEN, 3),
         (("task", "list"), "nobody's", 3),
         (("task", "get", "no-such-task"), ADMIN_TOKEN, 4),
         (("queue", "pause", "no spaces"), ADMIN_TOKEN, 4),

@@ -15,7 +15,7 @@ import pytest
 
 from codeq_cluster.testing.accounting import Outcome, audit
 from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
+    OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
     LocalCluster,
@@ -53,7 +53,7 @@ async def command(*arguments: str, release: Path | None = None) -> tuple[int, st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=release,
-        env={**os.environ, **path, "CODEQ_TOKEN": ADMIN_TOKEN},
+        env={**os.environ, **path, "CODEQ_TOKEN": OPERATOR_TOKEN},
     )
     said, complained = await process.communicate()
     assert process.returncode is not None
@@ -174,7 +174,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
 async def raised(cluster: LocalCluster, node: str) -> int:
     """Ask a node to let the newer formats be used; return the status of its answer."""
     url = f"{cluster.urls[node]}/v1/codeq/admin/cluster/upgrade"
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
     async with (
         aiohttp.ClientSession(headers=headers) as session,
         session.post(url, json={}) as said,

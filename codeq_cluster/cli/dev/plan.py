@@ -113,7 +113,7 @@ def document(
         "subject": "dev",
         "scopes": [
             *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack"),
-            *("codeq:result", "codeq:subscribe", "codeq:admin"),
+            *("codeq:result", "codeq:subscribe", "codeq:admin", "codeq:operator"),
         ],
         "eventTypes": ["*"],
     }

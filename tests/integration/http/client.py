@@ -43,6 +43,9 @@ OWN = (
     "rulers",
 )
 
+# Of the cluster's operator, in the tenant of most tests: they see what it puts on record.
+OPERATOR = "operator"
+
 _SCOPES = (*sorted(WORKER_SCOPES), "codeq:admin")
 _TOKENS = AuthProviderSettings(
     kind="static",
@@ -68,6 +71,7 @@ _TOKENS = AuthProviderSettings(
             StaticToken(token=name, subject="s", tenant=name, scopes=_SCOPES, event_types=("*",))
             for name in OWN
         ),
+        StaticToken(token=OPERATOR, subject="o", tenant="acme", scopes=("codeq:operator",)),
         StaticToken(token="homeless", subject="h", tenant="NOT A TENANT", scopes=_SCOPES),
     ),
 )

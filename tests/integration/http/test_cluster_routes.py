@@ -17,7 +17,7 @@ from codeq_cluster.cli.main import main
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
-from tests.integration.http.client import PATIENCE_S, Answer, Client, single
+from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer, Client, single
 from tests.integration.http.operating import died, walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def test_the_cluster_is_shown(node: Client) -> None:
     """One node that leads both shards, without peers."""
-    shown: Any = (await node.get("admin/cluster")).json
+    shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
     assert shown["clusterId"] == "http-tests"
     [only] = shown["nodes"]
@@ -57,7 +57,7 @@ async def test_a_handover_that_cannot_be_is_refused(
     node: Client, body: bytes, status: int, text: str
 ) -> None:
     """There is nobody to hand over to."""
-    answer = await node.post("admin/cluster/transfer", body)
+    answer = await node.post("admin/cluster/transfer", body, token=OPERATOR)
 
     assert (answer.status, answer.error) == (status, text)
 
@@ -65,7 +65,7 @@ async def test_a_handover_that_cannot_be_is_refused(
 async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
     """And is not on record."""
     before = await walked(node, "admin/audit?limit=500", "records")
-    answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"})
+    answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"}, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
 
     assert answer.json == {"shard": 1, "from": "n1", "leader": "n1", "changed": False}
@@ -74,7 +74,7 @@ async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
 
 async def test_the_formats_in_use_are_shown(node: Client) -> None:
     """Of the cluster, of each shard, and what the node knows."""
-    shown: Any = (await node.get("admin/cluster")).json
+    shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
     assert shown["level"] == LEVEL
     assert [each["level"] for each in shown["nodes"]] == [LEVEL]
@@ -85,7 +85,7 @@ async def test_the_formats_in_use_are_shown(node: Client) -> None:
 async def test_formats_that_are_in_use_already_change_nothing(node: Client, body: bytes) -> None:
     """And are not on record."""
     before = await walked(node, "admin/audit?limit=500", "records")
-    answer = await node.post("admin/cluster/upgrade", body)
+    answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
     done = b"dryRun" not in body
 
@@ -117,7 +117,7 @@ async def test_formats_that_cannot_be_used_are_refused(
     node: Client, body: bytes, status: int, code: str, text: str
 ) -> None:
     """By what is wrong, and by whose release."""
-    answer = await node.post("admin/cluster/upgrade", body)
+    answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
 
     assert (answer.status, answer.json["code"]) == (status, code)
     assert text in answer.error
@@ -162,13 +162,13 @@ async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
 
 
 async def _leader(client: Client, shard: int) -> str:
-    shards: Any = (await client.get("admin/cluster")).json["shards"]
+    shards: Any = (await client.get("admin/cluster", token=OPERATOR)).json["shards"]
     return str(shards[shard]["leader"])
 
 
 async def _reign(client: Client, shard: int) -> tuple[str, int]:
     """Return who leads a shard as a node knows it, and in which term."""
-    found: Any = (await client.get("admin/cluster")).json["shards"][shard]  # type: ignore[index]
+    found: Any = (await client.get("admin/cluster", token=OPERATOR)).json["shards"][shard]  # type: ignore[index]
     return str(found["leader"]), int(found["term"])
 
 
@@ -184,7 +184,9 @@ async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> 
 async def _transferred(client: Client, body: dict[str, object]) -> Answer:
     """Ask for a handover until it is one: a peer that is slow right now makes it a 409."""
     async with asyncio.timeout(PATIENCE_S):
-        while (answer := await client.post("admin/cluster/transfer", body)).status == 409:
+        while (
+            answer := await client.post("admin/cluster/transfer", body, token=OPERATOR)
+        ).status == 409:
             assert answer.json["retryable"] is True
         return answer
 
@@ -212,7 +214,7 @@ async def test_leadership_is_handed_over_whichever_node_is_asked(
 
     assert told
     assert [each["detail"] for each in records] == told
-    assert {(each["action"], each["actor"]) for each in records} == {("cluster.transfer", "w")}
+    assert {(each["action"], each["actor"]) for each in records} == {("cluster.transfer", "o")}
     assert await three["n2"].create("after")
 
 
@@ -268,10 +270,10 @@ async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
 ) -> None:
     """By a command, to the nodes that should lead; asked again there is nothing to do."""
     one = three["n1"]
-    shards: Any = (await one.get("admin/cluster")).json["shards"]
+    shards: Any = (await one.get("admin/cluster", token=OPERATOR)).json["shards"]
     preferred = {int(each["shard"]): str(each["preferred"]) for each in shards}
     [away, *_] = [name for name in three if name != preferred[1]]
-    command = ["cluster", "rebalance", "--url", f"http://127.0.0.1:{one.port}", "--token", "acme"]
+    command = ["cluster", "rebalance", "--url", f"http://127.0.0.1:{one.port}", "--token", OPERATOR]
     done: list[str] = []
     async with asyncio.timeout(PATIENCE_S):
         # A peer that is slow right now refuses, and after a while it goes back by itself.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from codeq_cluster.cli.main import main
-from tests.integration.http.client import Client
+from tests.integration.http.client import OPERATOR, Client
 from tests.integration.http.conftest import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -16,7 +16,7 @@ _AT = ("--addr", "127.0.0.1:1", "--http", "http://127.0.0.1:2")
 
 
 async def _cluster(node: Client, *words: str) -> int:
-    target = ("--url", f"http://127.0.0.1:{node.port}", "--token", node.token)
+    target = ("--url", f"http://127.0.0.1:{node.port}", "--token", OPERATOR)
     return await asyncio.to_thread(main, ["cluster", *words, *target])
 
 
@@ -45,7 +45,7 @@ async def test_nobody_is_put_in_the_place_of_a_node_that_is_not_there(
         misspelt = await _cluster(node, "replace", "nl", "n9", *_AT)
         said = capsys.readouterr().err
         looked = await _cluster(node, "join", "n9", *_AT, "--dry-run")
-        shown = (await node.get("admin/cluster")).json
+        shown = (await node.get("admin/cluster", token=OPERATOR)).json
 
     assert (misspelt, looked) == (2, 0)
     assert "nl is no member of this cluster" in said

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.integration.http.client import BASE, Answer, Client
+from tests.integration.http.client import BASE, OPERATOR, Answer, Client
 from tests.integration.http.operating import died
 from tests.unit.api.described import JSON, Described
 
@@ -148,9 +148,11 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send("DELETE", f"{dlq}?dryRun=true", command=command),
         await api.send("POST", f"{BASE}/admin/tasks/cleanup", {}),
         await api.send("GET", f"{BASE}/admin/audit?limit=1"),
-        await api.send("GET", f"{BASE}/admin/cluster"),
-        await api.send("POST", f"{BASE}/admin/cluster/transfer", {"shard": 0, "to": "n1"}),
-        await api.send("POST", f"{BASE}/admin/cluster/upgrade", {"dryRun": True}),
+        await api.send_as(OPERATOR, "GET", f"{BASE}/admin/cluster"),
+        await api.send_as(
+            OPERATOR, "POST", f"{BASE}/admin/cluster/transfer", {"shard": 0, "to": "n1"}
+        ),
+        await api.send_as(OPERATOR, "POST", f"{BASE}/admin/cluster/upgrade", {"dryRun": True}),
         await api.send("POST", f"{BASE}/tasks/{{id}}/cancel", id=one),
     ]
     assert [each.status for each in answers] == [200] * len(answers)
@@ -194,6 +196,8 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("homeless", "POST /tasks", {}, "forbidden"),
         ("narrow", "POST /tasks/{id}/nack", {}, "forbidden"),
         ("narrow", "GET /admin/queues", None, "unauthorized"),
+        ("acme", "GET /admin/cluster", None, "forbidden"),
+        (OPERATOR, "GET /admin/queues", None, "unauthorized"),
         ("narrow", "POST /tasks/claim", {"commands": ["c"]}, "event-type-not-allowed"),
         ("acme", "POST /tasks", {}, "invalid-body"),
         ("acme", "POST /tasks", {"command": " ", "payload": 1}, "invalid-command"),
@@ -215,10 +219,10 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("acme", "POST /admin/deliveries/replay", {}, "ids-required"),
         ("acme", "POST /admin/deliveries/replay", {"ids": []}, "invalid-ids"),
         ("acme", "POST /admin/deliveries/{id}/replay", None, "not-found"),
-        ("acme", "POST /admin/cluster/transfer", {"shard": 0, "to": "n9"}, "no-such-node"),
-        ("acme", "POST /admin/cluster/transfer", {"shard": 0}, "not-transferred"),
-        ("acme", "POST /admin/cluster/upgrade", {"level": 0}, "out-of-range"),
-        ("acme", "POST /admin/cluster/upgrade", {"level": 9}, "level-unknown"),
+        (OPERATOR, "POST /admin/cluster/transfer", {"shard": 0, "to": "n9"}, "no-such-node"),
+        (OPERATOR, "POST /admin/cluster/transfer", {"shard": 0}, "not-transferred"),
+        (OPERATOR, "POST /admin/cluster/upgrade", {"level": 0}, "out-of-range"),
+        (OPERATOR, "POST /admin/cluster/upgrade", {"level": 9}, "level-unknown"),
         ("acme", "POST /workers/subscriptions", {"callbackUrl": "x"}, "invalid-callback-url"),
         ("narrow", "GET /workers/subscriptions", None, "forbidden"),
         ("acme", "PUT /admin/topics/{name}", {"weight": 0}, "invalid-field"),

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi import checks
 from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.middleware import Route
 from codeq_cluster.api.openapi_document import encoded
-from codeq_cluster.auth import Access
+from codeq_cluster.auth import Access, Role
 from codeq_cluster.config.providers import SCOPES
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings, NodeSettings
 from codeq_cluster.testing.cluster import LocalCluster
@@ -83,10 +83,12 @@ def _static(*tokens: Mapping[str, object]) -> list[dict[str, object]]:
     return [{"kind": "static", "tokens": list(tokens)}]
 
 
-WORKER = _token("worker", *(scope for scope in SCOPES if scope != "codeq:admin"), eventTypes=["*"])
+WORKER = _token("worker", *(scope for scope in SCOPES if scope not in set(Role)), eventTypes=["*"])
 SETTINGS: dict[str, object] = {
     "auth": {
-        "producer": _static(_token("producer"), _token("admin", "codeq:admin")),
+        "producer": _static(
+            _token("producer"), *(_token(role.name.lower(), str(role)) for role in Role)
+        ),
         "worker": _static(WORKER),
     },
     # Waits are tested elsewhere; here they would only take time.
@@ -115,8 +117,10 @@ TOKEN_OF = {
     Access.OPEN: "",
     Access.PRODUCER: "producer",
     Access.WORKER: "worker",
+    Access.TENANT: "producer",
     Access.ANY: "producer",
     Access.ADMIN: "admin",
+    Access.OPERATOR: "operator",
 }
 
 
@@ -234,7 +238,7 @@ def test_operations_on_what_exists_answer_as_described(case: Case, served: Serve
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-@pytest.mark.parametrize("token", ["", "unheard-of", "producer", "worker", "admin"])
+@pytest.mark.parametrize("token", ["", "unheard-of", "producer", "worker", "admin", "operator"])
 def test_who_may_not_call_is_told_so_as_described(served: Served, route: Route, token: str) -> None:
     """No token, a wrong one, and those of other callers."""
     case = schema[route.path][route.method].Case(
@@ -254,8 +258,10 @@ def test_who_may_not_call_is_told_so_as_described(served: Served, route: Route, 
         Access.OPEN: True,
         Access.PRODUCER: token in ("producer", "admin"),
         Access.WORKER: token == "worker",
-        Access.ANY: token in ("producer", "worker", "admin"),
+        Access.TENANT: token in ("producer", "worker", "admin"),
+        Access.ANY: token in ("producer", "worker", "admin", "operator"),
         Access.ADMIN: token == "admin",
+        Access.OPERATOR: token == "operator",
     }[route.access]
 
     assert (answer.status_code in (401, 403)) != allowed

@@ -26,21 +26,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 URL = "http://127.0.0.1:9/nobody"
 QUEUE = "shared-name"
-# What is the cluster's own and no tenant's: where nodes are, and that there are backups.
-OF_THE_CLUSTER = tuple(
-    f"{BASE}/{path}" for path in ("raft/status", "admin/cluster", "admin/backup")
-)
-NAMED = [
-    route for route in ROUTES if "{" in route.path and not route.path.startswith(OF_THE_CLUSTER)
-]
-LISTS = [
+# The rest is the cluster's own and no tenant's.
+OF_A_TENANT = [
     route
     for route in ROUTES
-    if route.method == "GET"
-    and "{" not in route.path
-    and route.access is not Access.OPEN
-    and not route.path.startswith(OF_THE_CLUSTER)
+    if route.access not in (Access.OPEN, Access.OPERATOR) and route.path != f"{BASE}/raft/status"
 ]
+NAMED = [route for route in OF_A_TENANT if "{" in route.path]
+LISTS = [route for route in OF_A_TENANT if route.method == "GET" and "{" not in route.path]
 # Bodies with which a route would act, were the thing the caller's; the rest takes an empty one.
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},

@@ -17,7 +17,7 @@ from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.node import Node
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
 from codeq_cluster.testing.cluster import free_ports
-from tests.integration.http.client import PATIENCE_S, Answer, Client, single
+from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer, Client, single
 
 NAMES = ("n1", "n2", "n3")
 
@@ -234,7 +234,9 @@ async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_i
     await nodes.start("n2")
     own = nodes.settings["n2"].peers[1]
     joined = await nodes.clients["n1"].post(
-        "admin/cluster/join", {"nodeId": "n2", "addr": own.link, "httpAddr": own.http}
+        "admin/cluster/join",
+        {"nodeId": "n2", "addr": own.link, "httpAddr": own.http},
+        token=OPERATOR,
     )
     told = await nodes.says("n2", lambda missing: "was recovered" in str(missing))
     await nodes.stop("n2")

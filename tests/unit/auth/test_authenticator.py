@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import jwt
 import pytest
 
-from codeq_cluster.auth import Access, AccessRefused, Authenticator
+from codeq_cluster.auth import Access, AccessRefused, Authenticator, Role
 from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import ConfigInvalid
@@ -109,11 +109,57 @@ async def test_only_an_admin_enters_admin_routes() -> None:
     """Any provider's token may be an admin's."""
     auth = authenticator(producer=(PRODUCER,), worker=(ADMIN,))
 
-    assert (await auth.authenticate("Bearer rule", Access.ADMIN)).admin
+    assert (await auth.authenticate("Bearer rule", Access.ADMIN)).roles == {Role.ADMIN}
     assert await refusal(auth, "Bearer produce", Access.ADMIN) == (
         401,
         "unauthorized. Admin only",
     )
+
+
+async def test_only_an_operator_enters_the_clusters_routes() -> None:
+    """An admin is refused there, and an operator on the admin's routes."""
+    operator = static(StaticToken(token="operate", subject="o", scopes=("codeq:operator",)))
+    auth = authenticator(producer=(PRODUCER, ADMIN), worker=(operator,))
+    forbidden = (403, "forbidden. Operator only (scope codeq:operator)")
+
+    identity = await auth.authenticate("Bearer operate", Access.OPERATOR)
+
+    assert identity.roles == {Role.OPERATOR}
+    assert await refusal(auth, "Bearer rule", Access.OPERATOR) == forbidden
+    assert await refusal(auth, "Bearer produce", Access.OPERATOR) == forbidden
+    assert await refusal(auth, "Bearer nobody", Access.OPERATOR) == (401, "invalid token")
+    assert await refusal(auth, "Bearer operate", Access.ADMIN) == (401, "unauthorized. Admin only")
+
+
+@pytest.mark.parametrize("access", [Access.PRODUCER, Access.TENANT])
+async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
+    """Also where its issuer is the producers', whose tokens name nothing; it may ask who leads."""
+    operator = static(StaticToken(token="operate", subject="o", scopes=("codeq:operator",)))
+    auth = authenticator(producer=(operator,), worker=(operator,), producer_as_worker=True)
+    refused = (403, "forbidden. An operator has no tenant's data: use a token of the tenant")
+
+    assert await refusal(auth, "Bearer operate", access) == refused
+    assert await refusal(auth, "Bearer operate", Access.WORKER) == (401, "missing eventTypes")
+    assert (await auth.authenticate("Bearer operate", Access.ANY)).subject == "o"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        StaticToken(token="both", subject="b", scopes=("codeq:operator", "codeq:admin")),
+        StaticToken(token="both", subject="b", scopes=("codeq:operator", "codeq:claim")),
+        StaticToken(token="both", subject="b", scopes=("codeq:operator",), event_types=("a",)),
+    ],
+)
+async def test_an_operator_who_is_an_admin_or_a_worker_too_keeps_what_that_gives(
+    token: StaticToken,
+) -> None:
+    """One more scope takes nothing away."""
+    auth = authenticator(producer=(static(token),), worker=(static(token),))
+
+    assert (await auth.authenticate("Bearer both", Access.PRODUCER)).subject == "b"
+    assert (await auth.authenticate("Bearer both", Access.TENANT)).subject == "b"
+    assert (await auth.authenticate("Bearer both", Access.OPERATOR)).subject == "b"
 
 
 async def test_a_producer_serves_as_worker_only_where_that_is_allowed() -> None:

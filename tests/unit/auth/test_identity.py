@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.auth.identity import AccessRefused, Claims, claims_of, identify
+from codeq_cluster.auth.identity import AccessRefused, Claims, Role, claims_of, identify
 
 
 def claims(**fields: object) -> Claims:
@@ -74,13 +74,39 @@ def test_scopes_come_as_a_string_or_as_an_array() -> None:
     assert as_string == as_array == {"codeq:claim", "codeq:result"}
 
 
-@pytest.mark.parametrize("fields", [{"scope": "codeq:admin"}, {"role": "ADMIN"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"scope": "codeq:admin"}, {"role": "ADMIN"}, {"role": "admin"}, {"role": "Admin"}],
+)
 def test_an_admin_is_named_by_scope_or_role(fields: dict[str, object]) -> None:
-    """Either entitles to the admin routes."""
-    assert identify(claims(**fields), tenant_fallback="default").admin
+    """The claim in any case, the scope as it is written; neither names an operator."""
+    assert identify(claims(**fields), tenant_fallback="default").roles == {Role.ADMIN}
 
 
-@pytest.mark.parametrize("fields", [{"scope": "admin"}, {"role": "admin"}, {"role": ["ADMIN"]}])
-def test_nothing_else_names_an_admin(fields: dict[str, object]) -> None:
+def test_an_operator_is_named_by_its_scope() -> None:
+    """It is no admin of its tenant, unless the token says that too."""
+    operator = identify(claims(scope="codeq:operator"), tenant_fallback="default")
+    both = identify(claims(scope="codeq:operator", role="ADMIN"), tenant_fallback="default")
+
+    assert operator.roles == {Role.OPERATOR}
+    assert both.roles == {Role.ADMIN, Role.OPERATOR}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scope": "admin"},
+        {"scope": "CODEQ:ADMIN"},
+        {"scope": "codeq:admins"},
+        {"role": ["ADMIN"]},
+        {"role": "ADMINISTRATOR"},
+        {"role": "codeq:admin"},
+        {"scope": "operator"},
+        {"scope": "CODEQ:OPERATOR"},
+        {"role": "OPERATOR"},
+        {"role": "codeq:operator"},
+    ],
+)
+def test_nothing_else_names_a_role(fields: dict[str, object]) -> None:
     """Words that look alike entitle to nothing."""
-    assert not identify(claims(**fields), tenant_fallback="default").admin
+    assert not identify(claims(**fields), tenant_fallback="default").roles

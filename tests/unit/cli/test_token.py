@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.auth import Access, Authenticator
+from codeq_cluster.auth import Access, Authenticator, Role
 from codeq_cluster.cli.main import main
 from codeq_cluster.settings import AuthProviderSettings, AuthSettings
 
@@ -36,7 +36,7 @@ async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFi
 
     assert (identity.subject, identity.tenant, identity.event_types) == ("w1", "acme", ("greet",))
     assert "codeq:claim" in identity.scopes
-    assert not identity.admin
+    assert not identity.roles
 
 
 async def test_an_administrator_s_token_opens_admin_routes(
@@ -46,7 +46,19 @@ async def test_an_administrator_s_token_opens_admin_routes(
     token = _made(capsys, "--as", "admin", "--issuer", "here", "--audience", "codeq")
     identity = await _node(issuer="here", audience="codeq").authenticate(token, Access.ADMIN)
 
-    assert identity.admin
+    assert identity.roles == {Role.ADMIN}
+
+
+async def test_an_operator_s_token_opens_the_cluster_s_routes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is an admin of its tenant only where that is asked for too."""
+    operator = await _node().authenticate(_made(capsys, "--as", "operator"), Access.OPERATOR)
+    words = ("--as", "operator", "--as", "admin")
+    both = await _node().authenticate(_made(capsys, *words), Access.OPERATOR)
+
+    assert operator.roles == {Role.OPERATOR}
+    assert both.roles == {Role.ADMIN, Role.OPERATOR}
 
 
 def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +79,7 @@ def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) ->
         ((), "", "--secret-file"),
         ((), "short", "32 bytes"),
         (("--ttl", "0"), _SECRET, "--ttl 0"),
+        (("--as", "producer", "--as", "operator"), _SECRET, "one token each"),
         (("--claim", "x"), _SECRET, "NAME=VALUE"),
         (("--secret-file", "/none"), _SECRET, "/none"),
     ],
