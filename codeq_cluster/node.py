@@ -39,6 +39,7 @@ from codeq_cluster.node_backups import BackupShard
 from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
 from codeq_cluster.node_metrics import register_gauges, register_tls
+from codeq_cluster.node_offers import tell_offers
 from codeq_cluster.node_outages import out_of_room
 from codeq_cluster.node_outgoing import Outgoing
 from codeq_cluster.node_readiness import Readiness
@@ -278,6 +279,7 @@ class Node:
         register_tls(self.metrics, certificates=certificates, http=self._http)
         await self._http.start()
         stack.push_async_callback(self._http.stop)
+        tell_offers(settings)
         log.info("serving", extra={"port": self._http.port})
 
     def _read_certificates(self, watching: Background) -> list[Certificates[Any]]:

@@ -36,6 +36,21 @@ class ArtifactProvider(StrEnum):
     S3 = "s3"
 
 
+class Unsigned(StrEnum):
+    """What happens to webhooks and subscriptions without a secret that signs them."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
+class Signing(StrEnum):
+    """What a node does with webhooks and subscriptions."""
+
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    REFUSED = "refused"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
     """Consensus of one shard.
@@ -390,8 +405,9 @@ class WebhookSettings:
     """Requests to targets that users name.
 
     Attributes:
-        hmac_secret: Signs bodies; empty for no signature. The same on every node of a cluster.
+        hmac_secret: Signs bodies; empty for none. The same on every node of a cluster.
         hmac_previous_secret: Signs beside it while receivers change over; empty for none.
+        unsigned: What happens without a secret.
         max_attempts: Of one delivery; then it is a dead delivery.
         base_backoff_seconds: After the first attempt; doubles with each.
         max_backoff_seconds: Longest wait between two attempts.
@@ -405,6 +421,7 @@ class WebhookSettings:
 
     hmac_secret: str = field(default="", repr=False)
     hmac_previous_secret: str = field(default="", repr=False)
+    unsigned: Unsigned = Unsigned.REFUSE
     max_attempts: int = 5
     base_backoff_seconds: int = 2
     max_backoff_seconds: int = 60
@@ -413,6 +430,13 @@ class WebhookSettings:
     timeout_seconds: float = 15.0
     per_host_concurrency: int = 4
     concurrency: int = 64
+
+    @property
+    def signing(self) -> Signing:
+        """Return what the node does with webhooks and subscriptions."""
+        if self.hmac_secret:
+            return Signing.SIGNED
+        return Signing.UNSIGNED if self.unsigned is Unsigned.ALLOW else Signing.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

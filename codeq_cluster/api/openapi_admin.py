@@ -23,6 +23,7 @@ from codeq_cluster.api import (
     task_lists,
     topics,
     upgrading,
+    webhooks,
 )
 from codeq_cluster.api.backup_views import BackupPage, BackupView
 from codeq_cluster.api.call import COMMAND
@@ -658,6 +659,7 @@ def _on_subscriptions() -> dict[Handler, Operation]:
             },
             answers=(life,),
             errors=(
+                webhooks.NOT_CONFIGURED,
                 bad_request("invalid callback url", "invalid-callback-url"),
                 bad_request("invalid deliveryMode", "invalid-delivery-mode"),
                 bad_request("groupId is required", "group-id-required"),
@@ -685,7 +687,7 @@ def _on_subscriptions() -> dict[Handler, Operation]:
             body_may_miss=True,
             example={"ttlSeconds": 600},
             answers=(life,),
-            errors=(_NOT_FOUND, *ttl),
+            errors=(webhooks.NOT_CONFIGURED, _NOT_FOUND, *ttl),
         ),
         subscriptions.subscriptions: Operation(
             parameters=_PAGE,

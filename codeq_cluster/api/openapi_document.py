@@ -128,6 +128,11 @@ def document(routes: Sequence[Route], settings: NodeSettings) -> _Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "codeq-cluster", "version": __version__, "description": _ABOUT},
+        # What differs between nodes that are not configured alike; `doctor` reads it.
+        "x-node": {
+            "artifacts": settings.artifacts.provider.value,
+            "webhooks": settings.webhooks.signing.value,
+        },
         "servers": [{"url": "/"}],
         "tags": _tags(routes),
         "paths": paths,

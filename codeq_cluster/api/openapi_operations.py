@@ -20,6 +20,7 @@ from codeq_cluster.api import (
     reads,
     schemas,
     tasks,
+    webhooks,
     workers,
 )
 from codeq_cluster.api.allowed import COMMANDS_MAX
@@ -174,7 +175,11 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                     f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}, 0 when "
                     "absent; one of the topic's `priorityTiers`, where it has them."
                 ),
-                "webhook": _said("URL of http or https, on a public address.", format="uri"),
+                "webhook": _said(
+                    "URL of http or https, on a public address; for nodes that sign, or that may "
+                    "do without.",
+                    format="uri",
+                ),
                 "maxAttempts": _said(
                     f"Deliveries before the task is a dead letter; {lifecycle.max_attempts_default}"
                     " for 0 or less.",
@@ -315,6 +320,7 @@ def _producing(settings: NodeSettings) -> dict[Handler, Operation]:
                 bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at"),
                 bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds"),
                 _INVALID_COMMAND,
+                webhooks.NOT_CONFIGURED,
                 bad_request("invalid webhook url", "invalid-webhook-url"),
                 _beyond("delaySeconds", limits.delay_seconds_max),
                 bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds"),

@@ -10,6 +10,7 @@ from codeq_cluster.api.call import Call, is_task_id, reply
 from codeq_cluster.api.errors import ApiError, bad_request, from_rejection, invalid_body
 from codeq_cluster.api.item_views import SubscriptionPage, subscription_view
 from codeq_cluster.api.rendering import encode
+from codeq_cluster.api.webhooks import require_webhooks
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import Kind, Mode, Subscription
 from codeq_cluster.core.outcomes import Rejected
@@ -32,6 +33,7 @@ async def subscribe(call: Call) -> web.Response:
     body = schemas.SUBSCRIPTION.decode(call.text, error=_INVALID.text)
     if not body.callback_url:
         raise _INVALID
+    require_webhooks(call)
     if not await call.services.targets.allows(body.callback_url):
         raise bad_request("invalid callback url", "invalid-callback-url")
     mode, group_id = _mode(body)
@@ -60,6 +62,8 @@ async def subscribe(call: Call) -> web.Response:
 
 async def renew(call: Call) -> web.Response:
     """Let a subscription live on from now, as long as before or as is said; the body may miss."""
+    # Nobody would ever be told of anything by it.
+    require_webhooks(call)
     body = schemas.RENEWAL.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.governors.renew(
         call.identity.tenant,

@@ -20,6 +20,7 @@ from codeq_cluster.api.errors import (
 )
 from codeq_cluster.api.ports import NewTask
 from codeq_cluster.api.rendering import encode, task_view
+from codeq_cluster.api.webhooks import require_webhooks, takes_webhooks
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
@@ -115,7 +116,7 @@ def _decoded(item: msgspec.Raw) -> schemas.TaskBody | ApiError:
 async def _refused_webhooks(call: Call, bodies: Iterable[schemas.TaskBody]) -> Collection[str]:
     """Return those webhooks of the bodies that may not be sent to, asking about all at once."""
     urls = tuple({body.webhook for body in bodies if body.webhook})
-    if not urls:
+    if not urls or not takes_webhooks(call):
         return ()
     allowed = await asyncio.gather(*(call.services.targets.allows(url) for url in urls))
     return {url for url, allows in zip(urls, allowed, strict=True) if not allows}
@@ -148,6 +149,8 @@ def _new_task(call: Call, body: schemas.TaskBody, *, refused: Collection[str]) -
         raise _INVALID_DELAY
     if not COMMAND.fullmatch(body.command):
         raise _INVALID_COMMAND
+    if body.webhook:
+        require_webhooks(call)
     if body.webhook in refused:
         raise _INVALID_WEBHOOK
     ttl_s = schemas.whole(body.ttl_seconds, error=_INVALID)

@@ -23,7 +23,7 @@ from codeq_cluster.outbound.gate import AddressRefused, Gate
 from codeq_cluster.outbound.hosts import Places
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.outbound.targets import Lookup, Refused, Target, read
-from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.settings import Signing, WebhookSettings
 
 DELIVERY = "X-CodeQ-Delivery"
 
@@ -46,7 +46,8 @@ class Sent:
         error: Why not ok, for an operator; empty when ok.
         retry_after_s: Do not try again sooner: what the target asked for, at most an hour, or when
             a deferred request may find room; 0 for as the caller likes.
-        deferred: Nothing was tried: the host is being left alone, or has enough to do.
+        deferred: Nothing was tried: the host is being left alone, or has enough to do, or nothing
+            may be sent at all.
     """
 
     ok: bool = False
@@ -101,6 +102,9 @@ class Sender:
         self._breaker = Breaker(now_s=time.monotonic) if breaker is None else breaker
         self._places = Places(per_host=settings.per_host_concurrency, total=settings.concurrency)
         self._unix_s = unix_s
+        # What was accepted while there was a secret, or elsewhere, waits until there is one again:
+        # sent unsigned it would look like anybody's.
+        self._holds_back = settings.signing is Signing.REFUSED
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -142,6 +146,8 @@ class Sender:
         target = read(url, allow_private=self._settings.allow_private)
         if isinstance(target, Refused):
             return 1
+        if self._holds_back:
+            return 0
         return 0 if self._breaker.wait_s(target.host) else self._places.free(target.host)
 
     async def post(
@@ -169,6 +175,11 @@ class Sender:
         target = read(url, allow_private=self._settings.allow_private)
         if isinstance(target, Refused):
             return Sent(error=target.reason)
+        if self._holds_back:
+            text = (
+                "webhookHmacSecret is not set, and webhooks.unsigned does not allow to do without"
+            )
+            return Sent(error=text, retry_after_s=_FULL_RETRY_S, deferred=True)
         host = target.host
         if not self._places.take(host):
             text = "as many requests as may be are under way"

@@ -584,7 +584,7 @@ class LocalCluster:
             },
             "persistenceConfig": {"path": str(node.data_path), "numShards": self.shards},
             "auth": {"tenantFallback": "default", **_PROVIDERS},
-            "webhooks": {"allowPrivate": True},
+            "webhooks": {"allowPrivate": True, "unsigned": "allow"},
         }
         for key, value in self._settings.items():
             section = config.get(key)

@@ -131,7 +131,7 @@ def document(
         "persistenceConfig": {"path": str(node.data_directory), "numShards": shards},
         "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
         "allowProducerAsWorker": True,
-        "webhooks": {"allowPrivate": True},
+        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
         # No balancer has to hear that a node stops.
         "limits": {"drainMs": 0},
         "artifacts": {

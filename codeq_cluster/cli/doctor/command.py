@@ -1,7 +1,8 @@
 """Command `doctor`: look for what is wrong, and say what to do.
 
-Nodes that run are asked over HTTP; with --config, what a node of this machine starts with is
-checked too: configuration, data directory, free disk and certificates.
+Nodes that run are asked over HTTP; with --config, or where the environment configures a node, what
+a node of this machine starts with is checked too: configuration, data directory, free disk,
+certificates, artifacts and webhooks.
 """
 
 from __future__ import annotations
@@ -66,10 +67,14 @@ async def _of_nodes(options: argparse.Namespace) -> list[Finding]:
 
 
 def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
-    """Check the configuration that is named, else those of a development cluster."""
+    """Check the configuration that is named or set, else those of a development cluster."""
     named = options.config or environment().get("CODEQ_CONFIG_PATH")
-    if named or options.set or getattr(options, "set_persistenceConfig.path"):
-        yield from _of_configuration(str(named or "flags"), lambda: loaded(options))
+    if options.set or getattr(options, "set_persistenceConfig.path"):
+        named = named or "flags"
+    elif environment().get("PERSISTENCE_PATH"):
+        named = named or "environment"  # As in a container, which has no file.
+    if named:
+        yield from _of_configuration(str(named), lambda: loaded(options))
         return
     nodes = () if options.url else published(DIRECTORY)
     for node in nodes:

@@ -7,10 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
+from codeq_cluster.cli.doctor import offers
 from codeq_cluster.cli.doctor.finding import Finding, certificate, fail, ok, warn
 from codeq_cluster.config import Loaded
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.settings import NodeSettings
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, NodeSettings
 from codeq_cluster.wire.certificates import http_certificates, link_certificates
 
 # A full disk stops a node: below this the log of a few minutes does not fit any more.
@@ -32,13 +33,27 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
         first = warn("config", name, f"valid, but ignored: {ignored}", "remove what has no effect")
     else:
         first = ok("config", name, f"valid, node {settings.node_id} of {len(settings.peers)}")
-    return [first, *_data(settings), *_certificates(settings)]
+    return [
+        first,
+        *_data(settings),
+        *_certificates(settings),
+        _artifacts(name, settings.artifacts),
+        offers.webhooks(name, settings.webhooks.signing),
+    ]
+
+
+def _artifacts(name: str, settings: ArtifactSettings) -> Finding:
+    place = settings.directory
+    if settings.provider is ArtifactProvider.LOCAL and place is not None and not _writable(place):
+        todo = f"let this user write to {place}, or run this as the node's user"
+        return fail("artifacts", str(place), "this user may not write there", todo)
+    return offers.artifacts(name, settings.provider)
 
 
 def _data(settings: NodeSettings) -> list[Finding]:
     path = settings.data_dir
     place = _standing(path)
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not _writable(path):
         todo = f"let this user write to {place}, or run this as the node's user"
         return [fail("data", str(path), "this user may not write there", todo)]
     return [_owner(settings), _space(path, place)]
@@ -86,6 +101,10 @@ def _certificates(settings: NodeSettings) -> list[Finding]:
         if each is not None:
             found.append(certificate(str(file), each.left_s))
     return found
+
+
+def _writable(path: Path) -> bool:
+    return os.access(_standing(path), os.W_OK | os.X_OK)
 
 
 def _standing(path: Path) -> Path:

@@ -10,10 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from codeq_cluster import __version__
+from codeq_cluster.cli.doctor import offers
 from codeq_cluster.cli.doctor.finding import Finding, certificate, fail, ok, warn
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.client import Broker, Refused, Unreachable, Untrusted
 from codeq_cluster.client.session import trust
+from codeq_cluster.settings import ArtifactProvider, Signing
 
 _TIMEOUT_S = 5.0
 # A lease is kept this much longer than its clock says, and a token's times are this lenient.
@@ -29,8 +31,9 @@ async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
         reached = await _reachable(url, broker)
         if reached.todo:
             return [reached]
-        checks: tuple[_Check, ...] = (_ready, _version, _token, _clock)
+        checks: tuple[_Check, ...] = (_ready, _token, _clock)
         found = [reached, *[await check(url, broker) for check in checks]]
+        found += await _of_description(url, broker)
     if urlsplit(url).scheme == "https":
         found.append(await _presented(url, ca))
     return found
@@ -60,12 +63,27 @@ async def _ready(url: str, broker: Broker) -> Finding:
     return ok("ready", url, "every shard has a leader and this replica is caught up")
 
 
-async def _version(url: str, broker: Broker) -> Finding:
+async def _of_description(url: str, broker: Broker) -> list[Finding]:
+    """Judge what a node says of itself in the description of its API."""
     try:
         described = await broker.described()
     except (Refused, Unreachable) as error:
-        return fail("version", url, str(error), "upgrade the node", Exit.API)
-    about = described.get("info")
+        return [fail("version", url, str(error), "upgrade the node", Exit.API)]
+    return [_version(url, described.get("info")), *_offers(url, described.get("x-node"))]
+
+
+def _offers(url: str, said: object) -> list[Finding]:
+    if not isinstance(said, dict):
+        return []  # An earlier release, which the line of its version tells.
+    try:
+        provider = ArtifactProvider(str(said.get("artifacts")))
+        signing = Signing(str(said.get("webhooks")))
+    except ValueError:
+        return []  # A later one.
+    return [offers.artifacts(url, provider), offers.webhooks(url, signing)]
+
+
+def _version(url: str, about: object) -> Finding:
     version = str(about.get("version", "unknown")) if isinstance(about, dict) else "unknown"
     if version != __version__:
         todo = "bring all to one version, one node at a time"

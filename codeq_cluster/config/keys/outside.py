@@ -16,7 +16,7 @@ from codeq_cluster.config.kinds import (
     number,
     whole,
 )
-from codeq_cluster.settings import ArtifactProvider
+from codeq_cluster.settings import ArtifactProvider, Unsigned
 
 
 def _bucket(section: str, meaning: str) -> tuple[Key, ...]:
@@ -86,7 +86,7 @@ WEBHOOKS = (
     key(
         "webhookHmacSecret",
         SECRET,
-        "signs what is sent to webhooks; without it, nothing is signed",
+        "signs what is sent to webhooks and subscriptions; without it, both are refused",
         path="webhooks.hmac_secret",
         secret=True,
     ),
@@ -96,6 +96,11 @@ WEBHOOKS = (
         "the secret before it, signs beside it while receivers change over",
         path="webhooks.hmac_previous_secret",
         secret=True,
+    ),
+    key(
+        "webhooks.unsigned",
+        member(Unsigned),
+        "without the secret: `refuse` webhooks and subscriptions, or `allow` them unsigned",
     ),
     key(
         "resultWebhookMaxAttempts",

@@ -21,6 +21,7 @@ from codeq_cluster.settings import (
     PeerAddress,
     StaticToken,
     StoreSettings,
+    Unsigned,
     WebhookSettings,
 )
 
@@ -77,7 +78,7 @@ _TOKENS = AuthProviderSettings(
 )
 
 # Targets of these tests listen here.
-_LOCAL = WebhookSettings(allow_private=True)
+_LOCAL = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
 
 async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -> None:
     """What was allowed when the task was made is asked again before each call."""
-    lenient = WebhookSettings(allow_private=True, timeout_seconds=60)
+    lenient = WebhookSettings(allow_private=True, hmac_secret=SECRET, timeout_seconds=60)
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
@@ -235,7 +235,7 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
             task_id = await node.create("private", webhook=target.url)
             await node.post(f"tasks/{task_id}/cancel")
             await target.arrived(1)
-        strict = WebhookSettings(base_backoff_seconds=1, max_attempts=2)
+        strict = WebhookSettings(hmac_secret=SECRET, base_backoff_seconds=1, max_attempts=2)
         async with running(tmp_path, LimitSettings(), strict) as node:
             [dead] = await until_dead(node, f"{task_id}.1")
 
@@ -246,7 +246,11 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
 async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: Path) -> None:
     """Left alone, its deliveries die of their age with few attempts or none, and are replayed."""
     patient = WebhookSettings(
-        allow_private=True, max_attempts=100, base_backoff_seconds=0, max_age_seconds=2
+        allow_private=True,
+        hmac_secret=SECRET,
+        max_attempts=100,
+        base_backoff_seconds=0,
+        max_age_seconds=2,
     )
     async with listening() as target, running(tmp_path, LimitSettings(), patient) as node:
         # One that a server has let go may be another's at once, which answers in its place.

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from codeq_cluster.settings import LimitSettings, WebhookSettings
+from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Client, running
 from tests.integration.http.operating import died, pages, walked
 
@@ -79,7 +79,7 @@ async def target() -> AsyncIterator[Target]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def once(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """Run a node that tries each delivery once."""
-    webhooks = WebhookSettings(allow_private=True, max_attempts=1)
+    webhooks = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW, max_attempts=1)
     async with running(tmp_path_factory.mktemp("once"), LimitSettings(), webhooks) as client:
         yield client
 

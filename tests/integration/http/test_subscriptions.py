@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
-from codeq_cluster.settings import LimitSettings, WebhookSettings
+from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Answer, Client, running
 from tests.integration.http.operating import delete, pages, walked
 
@@ -231,7 +231,9 @@ async def test_a_worker_without_the_scope_subscribes_to_nothing(node: Client) ->
 async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """Run a node with the default rules for targets."""
     directory = tmp_path_factory.mktemp("strict")
-    async with running(directory, LimitSettings(), WebhookSettings()) as client:
+    async with running(
+        directory, LimitSettings(), WebhookSettings(unsigned=Unsigned.ALLOW)
+    ) as client:
         yield client
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings, WebhookSettings
+from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Client, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -19,7 +19,9 @@ REFUSED = ("invalid webhook url", "invalid-webhook-url")
 async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """Run a node with the default rules."""
     directory = tmp_path_factory.mktemp("strict")
-    async with running(directory, LimitSettings(), WebhookSettings()) as client:
+    async with running(
+        directory, LimitSettings(), WebhookSettings(unsigned=Unsigned.ALLOW)
+    ) as client:
         yield client
 
 

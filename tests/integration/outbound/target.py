@@ -13,7 +13,7 @@ from aiohttp import web
 from codeq_cluster.outbound import Sender
 from codeq_cluster.outbound.breaker import Breaker
 from codeq_cluster.outbound.targets import Lookup
-from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.settings import Unsigned, WebhookSettings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -98,7 +98,8 @@ async def sending(
     breaker: Breaker | None = None,
 ) -> AsyncIterator[Sender]:
     """Run a sender, by default one that may reach loopback."""
-    sender = Sender(settings or WebhookSettings(allow_private=True), lookup=lookup, breaker=breaker)
+    unsigned = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW)
+    sender = Sender(settings or unsigned, lookup=lookup, breaker=breaker)
     await sender.start()
     try:
         yield sender

@@ -13,11 +13,11 @@ from codeq_cluster.outbound import Sent, Targets
 from codeq_cluster.outbound.breaker import Breaker
 from codeq_cluster.outbound.gate import AddressRefused, Gate
 from codeq_cluster.outbound.names import Names
-from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.settings import Unsigned, WebhookSettings
 from tests.integration.outbound.target import listening, sending
 
 BODY = b"{}"
-STRICT = WebhookSettings(allow_private=False)
+STRICT = WebhookSettings(allow_private=False, unsigned=Unsigned.ALLOW)
 REFUSED = Sent(error="the target's address is not public")
 
 

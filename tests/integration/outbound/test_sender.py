@@ -207,7 +207,7 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
         return web.Response()
 
     # Long enough for the request to arrive, on a busy machine too.
-    settings = WebhookSettings(allow_private=True, timeout_seconds=2)
+    settings = WebhookSettings(allow_private=True, hmac_secret=SECRET, timeout_seconds=2)
     async with listening(never) as target, sending(settings) as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
         await gone.wait()
@@ -333,7 +333,9 @@ async def test_no_more_requests_are_under_way_than_may_be() -> None:
         await release.wait()
         return web.Response()
 
-    settings = WebhookSettings(allow_private=True, per_host_concurrency=1, concurrency=1)
+    settings = WebhookSettings(
+        allow_private=True, hmac_secret=SECRET, per_host_concurrency=1, concurrency=1
+    )
     async with listening(slow) as target, listening() as other, sending(settings) as sender:
         async with asyncio.TaskGroup() as posts:
             posts.create_task(sender.post(target.url, BODY, delivery="d1"))
@@ -465,7 +467,7 @@ def test_it_works_on_the_event_loop_that_nodes_use() -> None:
     """Sockets of our own making are connected by uvloop as by asyncio."""
 
     async def story() -> tuple[Sent, Sent, Listener]:
-        strict = WebhookSettings(allow_private=False)
+        strict = WebhookSettings(allow_private=False, hmac_secret=SECRET)
 
         async def lookup(name: str) -> Sequence[str]:
             return ("127.0.0.1",)

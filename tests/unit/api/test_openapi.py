@@ -35,6 +35,7 @@ from codeq_cluster.api import (
     topics,
     upgrading,
     uploads,
+    webhooks,
     workers,
 )
 from codeq_cluster.api.app import ROUTES
@@ -60,7 +61,7 @@ HANDLERS = (
     *(tasks, workers, reads, raft, queues),
     *(attachments, downloads, uploads),
     *(audit, backups, cluster, imports, membership),
-    *(dead_letters, deliveries, subscriptions, task_lists, topics, upgrading),
+    *(dead_letters, deliveries, subscriptions, task_lists, topics, upgrading, webhooks),
 )
 REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.
 

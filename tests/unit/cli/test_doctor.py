@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from wsgiref.handlers import format_date_time
@@ -42,13 +42,16 @@ def _found(directory: Path, **flags: str) -> dict[str, Finding]:
 
 
 @asynccontextmanager
-async def _node(*, version: str, ahead_s: float, code: int) -> AsyncIterator[str]:
+async def _node(
+    *, version: str, ahead_s: float, code: int, offers: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
     """Serve what the doctor asks; yields the base URL."""
 
     async def answer(request: web.Request) -> web.Response:
         headers = {"Date": format_date_time(time.time() + ahead_s)}
         if request.path == "/openapi.json":
-            return web.json_response({"info": {"version": version}}, headers=headers)
+            said = {"info": {"version": version}, "x-node": offers or {}}
+            return web.json_response(said, headers=headers)
         if request.path == "/v1/codeq/raft/status" and code != 200:
             return web.json_response({"error": "invalid token"}, status=code)
         return web.json_response({"status": "ok"}, headers=headers)
@@ -110,6 +113,81 @@ async def test_a_wrong_configuration_is_a_line(
 
     assert code == 1
     assert "durability=never" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "levels"),
+    [
+        (("none", "refused"), [Level.WARN, Level.WARN]),
+        (("local", "unsigned"), [Level.OK, Level.WARN]),
+        (("s3", "signed"), [Level.OK, Level.OK]),
+        (("tape", "sealed"), []),
+    ],
+)
+async def test_a_running_node_says_what_it_takes(
+    said: tuple[str, str],
+    levels: list[Level],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever its configuration is, and without a token; words of a later release are left out."""
+    monkeypatch.chdir(tmp_path)
+    offers = dict(zip(("artifacts", "webhooks"), said, strict=True))
+    async with _node(version=__version__, ahead_s=0, code=200, offers=offers) as url:
+        code = await _doctor("--url", url, "--json")
+
+    rows = json.loads(capsys.readouterr().out)["findings"]
+    found = [row["level"] for name in offers for row in rows if row["check"] == name]
+    assert code == 0
+    assert found == levels
+
+
+def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
+    """Both are off until somebody says where and with which secret."""
+    off = _found(tmp_path)
+    on = _found(
+        tmp_path,
+        artifacts__provider="local",
+        artifacts__directory=str(tmp_path / "artifacts"),
+        webhookHmacSecret="signs-what-is-sent",
+    )
+    lax = _found(tmp_path, webhooks__unsigned="allow")["webhooks"]
+
+    assert (off["artifacts"].level, off["webhooks"].level) == (Level.WARN, Level.WARN)
+    assert "artifacts.provider" in off["artifacts"].todo
+    assert "webhookHmacSecret" in off["webhooks"].todo
+    assert (on["artifacts"].level, on["webhooks"].level) == (Level.OK, Level.OK)
+    assert lax.level is Level.WARN
+    assert "unsigned" in lax.text
+
+
+def test_artifacts_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:
+    """What stands in the way of the directory is no directory."""
+    (tmp_path / "taken").write_text("")
+    found = _found(
+        tmp_path,
+        artifacts__provider="local",
+        artifacts__directory=str(tmp_path / "taken" / "artifacts"),
+    )
+
+    assert found["artifacts"].level is Level.FAIL
+
+
+async def test_a_node_that_its_environment_configures_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container, which has no file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERSISTENCE_PATH", str(tmp_path / "data"))
+    monkeypatch.setenv("AUTH_PRODUCER", '[{"kind":"static","tokens":[{"token":"t"}]}]')
+    monkeypatch.setenv("ALLOW_PRODUCER_AS_WORKER", "true")
+    async with _node(version=__version__, ahead_s=0, code=200) as url:
+        code = await _doctor("--url", url, "--json")
+
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert code == 0, rows
+    assert (rows["config"]["level"], rows["config"]["about"]) == ("ok", "environment")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.config import load
+from codeq_cluster.settings import Signing
 
 _LEAST: Mapping[str, str] = {
     "PERSISTENCE_PATH": "data",
@@ -38,5 +39,6 @@ def test_a_node_that_is_told_nothing_relaxes_nothing() -> None:
     assert settings.auth.tenant_fallback == "deny"
     assert not settings.auth.allow_http_jwks
     assert not settings.webhooks.allow_private
+    assert settings.webhooks.signing is Signing.REFUSED
     assert settings.raft.durability == "fsync"
     assert settings.host == "127.0.0.1"

@@ -1,0 +1,109 @@
+"""Unsigned webhooks: what a node without a secret refuses, holds back and says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.outbound.signing import signature
+from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
+from tests.integration.http.client import Client, running
+from tests.integration.http.operating import walked
+from tests.integration.outbound.target import listening
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "the-secret-of-these-tests"
+SIGNED = WebhookSettings(allow_private=True, hmac_secret=SECRET)
+TEXT = (
+    "webhooks are not configured (set webhookHmacSecret, which signs them, or webhooks.unsigned "
+    "to allow)"
+)
+REFUSED = (TEXT, "webhooks-not-configured")
+HOOK = "https://1.1.1.1/done"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def bare(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node that nobody has told of webhooks."""
+    directory = tmp_path_factory.mktemp("bare")
+    async with running(directory, LimitSettings(), WebhookSettings()) as client:
+        yield client
+
+
+async def test_a_create_with_a_webhook_is_refused_singly_and_in_a_batch(bare: Client) -> None:
+    """The text names the settings; tasks without one are taken beside it."""
+    plain = {"command": "hook", "payload": {}}
+    single = await bare.post("tasks", plain | {"webhook": HOOK})
+    private = await bare.post("tasks", plain | {"webhook": "http://10.0.0.1/"})
+    batch = await bare.post("tasks/batch", {"tasks": [plain, plain | {"webhook": HOOK}]})
+    results = batch.json["results"]
+
+    assert (single.status, single.error, single.json["code"]) == (400, *REFUSED)
+    assert private.error == TEXT
+    assert isinstance(results, list)
+    assert [(each.get("error"), each.get("code")) for each in results] == [(None, None), REFUSED]
+    assert (await bare.depth("hook"))["ready"] == 1
+
+
+async def test_a_subscription_is_refused(bare: Client) -> None:
+    """Also one that would go on."""
+    made = await bare.post("workers/subscriptions", {"callbackUrl": HOOK})
+    renewed = await bare.post(
+        "workers/subscriptions/00000000-0000-4000-8000-000000000000/heartbeat"
+    )
+
+    assert (made.status, made.error, made.json["code"]) == (400, *REFUSED)
+    assert (renewed.status, renewed.error) == (400, TEXT)
+
+
+async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: Path) -> None:
+    """Nothing leaves unsigned: it waits for a secret for as long as a callback may wait."""
+    async with listening() as target:
+        async with running(tmp_path, LimitSettings(), SIGNED) as node:
+            task_id = await node.create("kept-back", webhook=target.url)
+        bare = WebhookSettings(allow_private=True, base_backoff_seconds=0, max_age_seconds=1)
+        async with running(tmp_path, LimitSettings(), bare) as node:
+            await node.post(f"tasks/{task_id}/cancel")
+            async with asyncio.timeout(20):
+                while not (
+                    dead := await walked(node, "admin/deliveries?status=dead", "deliveries")
+                ):
+                    pass  # Asking takes its time, and the deadline bounds it.
+        unsigned = len(target.heard)
+        async with running(tmp_path, LimitSettings(), SIGNED) as node:
+            await node.post(f"admin/deliveries/{task_id}.1/replay")
+            await target.arrived(1)
+
+    [heard] = target.heard
+    unix_s = int(heard.headers["X-CodeQ-Timestamp"])
+    assert [(each["id"], each["attempts"]) for each in dead] == [(f"{task_id}.1", 0)]
+    assert unsigned == 0
+    assert heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "said"),
+    [
+        (SIGNED, "webhooks are signed"),
+        (WebhookSettings(unsigned=Unsigned.ALLOW), "webhooks are sent unsigned"),
+        (WebhookSettings(), "webhooks and subscriptions are refused"),
+        # A secret is used where there is one.
+        (WebhookSettings(hmac_secret=SECRET, unsigned=Unsigned.ALLOW), "webhooks are signed"),
+    ],
+)
+async def test_the_log_of_the_start_says_which_it_is(
+    webhooks: WebhookSettings, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And whether artifacts are taken."""
+    with caplog.at_level(logging.INFO, "codeq_cluster.node_offers"):
+        async with running(tmp_path, LimitSettings(), webhooks):
+            pass
+    told = [each.message for each in caplog.records if each.name == "codeq_cluster.node_offers"]
+
+    assert told == ["artifacts are refused", said]
