@@ -6,17 +6,27 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from codeq_cluster.testing.accounting import Outcome, audit
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import Client
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.client import Answer, Client
+from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import small_disk
 from tests.acceptance.runbooks import Runbook, controlled
+from tests.integration.outbound.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -261,3 +271,110 @@ async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> 
             await book.run("Renew")
             await book.run("Replace the authority")
             await book.run("It is over")
+
+
+async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> None:
+    """Four pages of one cluster: dead letters, waiting tasks, callbacks, and requests at last."""
+    settings = {"resultWebhookMaxAttempts": 1, "limits": {"requestTimeoutMs": 3000}}
+    async with (
+        LocalCluster(tmp_path, shards=2, settings=settings) as cluster,
+        Client(cluster.urls) as client,
+        receiver() as heard,
+    ):
+        await _die(client)
+        async with opened("dead-letters.md", cluster) as book:
+            await book.run("See")
+            await book.run("Stop more from dying")
+            await book.run("Try them again")
+            revived = [await _work(client) for _ in range(3)]
+            await book.run("It is over")
+
+        await client.create("n1", PRODUCER_TOKEN, "reports")
+        await _lose_a_lease(client)
+        await client.create("n2", PRODUCER_TOKEN, "reports")
+        await client.call("POST", "n1", "/admin/queues/reports/pause", ADMIN_TOKEN)
+        async with opened("waiting-tasks.md", cluster) as book:
+            await book.run("See")
+            await book.run("Leases that end")
+            await book.run("Let it go on")
+            waited = [await _work(client) for _ in range(2)]
+            await book.run("It is over")
+
+        heard.status = 500
+        await client.create("n1", PRODUCER_TOKEN, "reports", webhook=heard.url)
+        unheard = await _work(client)
+        async with opened("failing-callbacks.md", cluster) as book:
+            await book.run("See")
+            heard.status = 200
+            await book.run("Send them again")
+            await book.run("It is over")
+
+        for lost in ("n2", "n3"):
+            await cluster.kill(lost)
+        refused = await client.create("n1", PRODUCER_TOKEN, "reports")
+        async with opened("failing-requests.md", cluster) as book:
+            await book.run("See")
+            await book.run("It is over")
+
+    assert {Outcome.OK} == {each.outcome for each in (*revived, *waited, unheard)}
+    assert [500, 200] == heard.answered
+    assert 503 == refused.status
+
+
+async def _die(client: Client) -> None:
+    """Let three tasks run out of attempts, for one reason."""
+    for _ in range(3):
+        await client.create("n1", PRODUCER_TOKEN, "reports", maxAttempts=1)
+        task = await _claimed(client)
+        path = f"/tasks/{task['id']}/nack"
+        body = {"reason": "exit code 1: no such table", "leaseToken": task["leaseToken"]}
+        given_back = await client.call("POST", "n1", path, WORKER_TOKENS["worker-0"], body)
+        assert given_back.outcome is Outcome.OK, given_back
+
+
+async def _lose_a_lease(client: Client) -> None:
+    """Claim a task for a second, and wait until it is ready again."""
+    task = await _claimed(client, leaseSeconds=1)
+
+    async def ready() -> bool:
+        read = await client.task("n1", PRODUCER_TOKEN, task["id"])
+        return read.outcome is Outcome.OK and read.body["status"] == "PENDING"
+
+    await until(ready, within_s=60, what="the lease over")
+
+
+async def _work(client: Client) -> Answer:
+    """Finish the next task."""
+    worker = WORKER_TOKENS["worker-0"]
+    return await client.finish("n1", worker, await _claimed(client), {})
+
+
+async def _claimed(client: Client, **fields: object) -> dict[str, Any]:
+    worker = WORKER_TOKENS["worker-0"]
+    answer = await client.claim("n1", worker, ["reports"], waitSeconds=10, **fields)
+    assert answer.body is not None, answer
+    task: dict[str, Any] = answer.body
+    return task
+
+
+@dataclass(slots=True)
+class Receiver:
+    """A receiver of webhooks, and the status it answers with from now on."""
+
+    url: str = ""
+    status: int = 200
+    answered: list[int] = field(default_factory=list)
+
+    async def hear(self, _request: web.Request) -> web.Response:
+        """Answer one."""
+        self.answered.append(self.status)
+        return web.Response(status=self.status)
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    """Run a receiver on loopback."""
+    made = Receiver()
+    async with listening(made.hear) as listener:
+        made.url = listener.url
+        yield made
