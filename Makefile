@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test explore simulate jepsen bench docs docker clean
+.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench docs docker clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seed
 
 jepsen: $(VENV)/installed-dev  ## five minutes of real nodes under faults; root for partitions (ARGS='--seed 7')
 	$(BIN)/python -m jepsen_lite run --time 210 $(ARGS)
+
+mutants: $(VENV)/installed-dev  ## break the broker in each known way: do runs notice? Resumes (ARGS='--minutes 30')
+	$(BIN)/python -m jepsen_lite mutants $(ARGS)
 
 bench: $(VENV)/installed-dev  ## measure; results go to bench/results
 	$(BIN)/python -m bench $(ARGS)

@@ -17,17 +17,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
+from jepsen_lite.checkout import checkout_of
 from jepsen_lite.db import DbFailed
 from jepsen_lite.doctor import KindsMissing, available, findings, shim_works
-from jepsen_lite.mutants import hunt, hunt_simulated, mutants, not_simulated, table
+from jepsen_lite.hunting import entered, hunt, hunt_simulated, hunted, table
+from jepsen_lite.ledger import enter, line_of
+from jepsen_lite.mutants import Mutant, mutants, not_simulated
 from jepsen_lite.network import NetworkFailed, namespaces_work
 from jepsen_lite.report import write
-from jepsen_lite.running import HOME, Options, about_run, check, enter_in_ledger, new_directory, run
+from jepsen_lite.running import HOME, Options, about_run, check, new_directory, run
 from jepsen_lite.shims import ShimFailed
 from jepsen_lite.simulation import PLAYED, Report, simulate
 from jepsen_lite.striking import KINDS, can_strike
@@ -135,9 +139,16 @@ def _parser() -> argparse.ArgumentParser:
     reporting.set_defaults(command=_report)
 
     hunting = commands.add_parser("mutants", help="break the broker and see that runs notice")
-    hunting.add_argument("name", nargs="*", help="M01 …; all without one")
+    hunting.add_argument(
+        "name",
+        nargs="*",
+        help="M01 …; without one all that no run of this codeq_cluster/ has noticed, by the ledger",
+    )
     hunting.add_argument("--seed", type=int, default=1)
     hunting.add_argument("--budget", type=float, default=300, help="seconds a mutant")
+    hunting.add_argument(
+        "--minutes", type=float, default=inf, help="begin no mutant later than that"
+    )
     hunting.add_argument("--sim", action="store_true", help="in simulation, seed by seed")
     hunting.add_argument("--source", type=Path, default=HOME.parent)
     hunting.set_defaults(command=_mutants)
@@ -266,7 +277,7 @@ def _once(options: Options) -> Exit:
     directory = new_directory(options)
     print(f"{directory}: {options.workload} under {', '.join(options.nemeses) or 'no fault'}")
     judgement = asyncio.run(run(options, directory))
-    enter_in_ledger(directory, judgement)
+    enter(line_of(directory, judgement))
     _show(directory, judgement)
     print(f"report: {write(directory)}")
     return judgement.exit
@@ -290,19 +301,48 @@ def _report(given: argparse.Namespace) -> int:
 
 def _mutants(given: argparse.Namespace) -> int:
     chosen = mutants(given.name)
-    if given.sim and not given.name:
-        chosen = [mutant for mutant in chosen if not not_simulated(mutant)]
-    if not given.sim:
-        # A mutant that meets other faults than it needs would be missed for no fault of a checker.
-        available([kind for mutant in chosen for kind in mutant.nemeses], require=True)
+    if given.sim:
+        return _simulated_mutants(given, chosen)
+    # A mutant that meets other faults than it needs would be missed for no fault of a checker.
+    available([kind for mutant in chosen for kind in mutant.nemeses], require=True)
+    source = given.source.resolve()
+    checkout = checkout_of(source)
+    print(f"commit {checkout.commit}, codeq_cluster/ {checkout.tree or 'unknown'}", flush=True)
+    if not checkout.exact:
+        print("no commit has this codeq_cluster/, so nothing is resumed: commit it first")
+    hunts = []
+    deadline_s = time.monotonic() + 60 * given.minutes
+    for mutant in chosen:
+        # One that is named is run, whatever is known of it.
+        before = [] if given.name else entered(mutant, checkout)
+        found = hunted(mutant, before)
+        if not found.caught and time.monotonic() < deadline_s:
+            found = hunt(
+                mutant, source=source, seed=given.seed, budget_s=given.budget, before=before
+            )
+            print(table([found]).splitlines()[-1], flush=True)
+        hunts.append(found)
+    print(table(hunts))
+    left = [each.mutant.name for each in hunts if not each.caught]
+    print(f"not noticed: {', '.join(left)}" if left else f"all {len(hunts)} are noticed")
+    # One that was never run may be noticed yet; one that runs miss is a hole in the harness.
+    if any(each.runs and not each.caught for each in hunts):
+        return Exit.VIOLATION
+    return Exit.UNKNOWN if left else Exit.VALID
+
+
+def _simulated_mutants(given: argparse.Namespace, chosen: Sequence[Mutant]) -> int:
     hunts = []
     for mutant in chosen:
-        by = hunt_simulated if given.sim else hunt
-        found = by(mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget)
-        hunts.append(found)
+        if not given.name and not_simulated(mutant):
+            continue
+        hunts.append(
+            hunt_simulated(
+                mutant, source=given.source.resolve(), seed=given.seed, budget_s=given.budget
+            )
+        )
         print(table(hunts).splitlines()[-1], flush=True)
     print(table(hunts))
-    # What no run notices is a hole in the harness.
     return Exit.VALID if all(each.caught for each in hunts) else Exit.VIOLATION
 
 

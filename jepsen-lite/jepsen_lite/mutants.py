@@ -7,27 +7,21 @@ tree, never to the tree itself.
 
 from __future__ import annotations
 
-import asyncio
-import os
+import hashlib
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
 
-from jepsen_lite.checker.judging import Exit, Judgement
-from jepsen_lite.running import HOME, Options, enter_in_ledger, new_directory, run
+from jepsen_lite.running import HOME
 from jepsen_lite.simulation import PLAYED
-from jepsen_lite.workload import WORKLOADS
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
-_TEST_FAILED = 1  # Of pytest's exit statuses.
 # What simulations leave out: real files, and changes of membership.
 _FILES = ("codeq_cluster/storage/", "codeq_cluster/cluster/snapshots.py")
 _MEMBERS = ("membership", "wipe")
@@ -55,21 +49,10 @@ class Mutant(Struct, frozen=True, kw_only=True):
     seed: int = 0
     test: str = ""
 
-
-class Hunt(Struct, frozen=True, kw_only=True):
-    """What became of one mutant.
-
-    Attributes:
-        seconds: Of runs, until it was noticed or given up; start and judgement included.
-        runs: How many, or how many seeds of a simulation.
-        violated: All guarantees the last run found broken.
-    """
-
-    mutant: Mutant
-    caught: bool
-    seconds: float
-    runs: int
-    violated: tuple[str, ...]
+    @property
+    def digest(self) -> str:
+        """First 12 digits of the patch's hash: another patch is another mutant."""
+        return hashlib.sha256(self.patch.read_bytes()).hexdigest()[:12]
 
 
 def mutants(names: Sequence[str] = ()) -> list[Mutant]:
@@ -116,25 +99,6 @@ def apply(mutant: Mutant, tree: Path, *, only_try: bool = False) -> None:
         raise ValueError(f"{mutant.name} does not fit the tree any more: {done.stderr.strip()}")
 
 
-def hunt(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
-    """Run a mutant under one seed after another until the right checker objects."""
-    begun = time.monotonic()
-    violated: tuple[str, ...] = ()
-    with patched(mutant, source) as copy:
-        if mutant.test:
-            caught = _fails(mutant.test, source, copy)
-            spent_s = time.monotonic() - begun
-            return Hunt(mutant=mutant, caught=caught, seconds=spent_s, runs=0, violated=())
-        for n in range(100):
-            judgement = _once(mutant, copy, (mutant.seed or seed) + n)
-            violated = tuple(v.guarantee for v in judgement.verdicts if v.valid is False)
-            spent_s = time.monotonic() - begun
-            caught = judgement.exit is Exit.VIOLATION and mutant.breaks in violated
-            if caught or spent_s > budget_s:
-                break
-    return Hunt(mutant=mutant, caught=caught, seconds=spent_s, runs=n + 1, violated=violated)
-
-
 def not_simulated(mutant: Mutant) -> str:
     """Return what a mutant needs to show that simulations leave out; empty when it is all there."""
     patch = mutant.patch.read_text()
@@ -143,94 +107,6 @@ def not_simulated(mutant: Mutant) -> str:
     if mutant.workload not in PLAYED:
         needs.append(mutant.workload or mutant.test)
     return ", ".join(needs)
-
-
-def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
-    """Simulate a mutant under one seed after another until a seed fails, whatever it finds.
-
-    Raises:
-        ValueError: A simulation leaves out what the patch breaks.
-    """
-    missing = not_simulated(mutant)
-    if missing:
-        raise ValueError(f"{mutant.name} needs {missing}, which no simulation has")
-    begun = time.monotonic()
-    with patched(mutant, source) as copy:
-        command = ["-m", "jepsen_lite", "sim", "--seed", str(seed), "--seeds", "1000", "--first"]
-        try:
-            told = subprocess.run(
-                [sys.executable, *command],
-                # The copy comes first, in the place of the tree.
-                cwd=copy,
-                env=os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{HOME}"},
-                stdout=subprocess.PIPE,
-                check=False,
-                timeout=budget_s,
-            ).stdout
-        except subprocess.TimeoutExpired as late:
-            told = late.stdout or b""
-    seeds = [line for line in told.decode().splitlines() if line.startswith("seed ")]
-    violated = seeds[-1].split(": ", 1)[1].split(";")[0] if seeds else "ok"
-    return Hunt(
-        mutant=mutant,
-        caught=violated != "ok",
-        seconds=time.monotonic() - begun,
-        runs=len(seeds),
-        violated=() if violated == "ok" else tuple(violated.split(", ")),
-    )
-
-
-def table(hunts: Sequence[Hunt]) -> str:
-    """Return what became of mutants as a table in Markdown."""
-    lines = [
-        "| mutant | what it does | workload | faults | noticed | after | broken |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for each in hunts:
-        mutant = each.mutant
-        faults = ", ".join(mutant.nemeses) or "none"
-        runs = f"{each.seconds:.0f} s, {each.runs} run{'s' if each.runs > 1 else ''}"
-        runs = f"{each.seconds:.0f} s" if mutant.test else runs
-        where = f"`{mutant.test.rpartition('/')[2]}`" if mutant.test else mutant.workload
-        lines.append(
-            f"| {mutant.name} | {mutant.says} | {where} | {faults}"
-            f" | {'yes' if each.caught else '**no**'} | {runs} | {', '.join(each.violated)} |"
-        )
-    return "\n".join(lines)
-
-
-def _fails(test: str, source: Path, copy: Path) -> bool:
-    """Run a test on the broken copy; tell whether it failed, and not for another reason."""
-    shutil.copytree(source / "tests", copy / "tests")
-    shutil.copy(source / "pyproject.toml", copy)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False)
-    # Anything else means that there was no such test, or that it could not be run.
-    return done.returncode == _TEST_FAILED
-
-
-def _once(mutant: Mutant, copy: Path, seed: int) -> Judgement:
-    options = Options(
-        workload=mutant.workload,
-        nemeses=mutant.nemeses,
-        nodes=3,
-        shards=WORKLOADS[mutant.workload].shards,
-        seconds=mutant.seconds,
-        rate=0,
-        seed=seed,
-        # What is looked for is a violation, which a busy machine does not make up.
-        calm_p99_ms=1000,
-        source=str(copy),
-        mutant=mutant.name,
-    )
-    directory = new_directory(options)
-    judgement = asyncio.run(run(options, directory))
-    enter_in_ledger(directory, judgement)
-    for node in directory.glob("n*"):
-        shutil.rmtree(node / "data", ignore_errors=True)
-        shutil.rmtree(node / "disk", ignore_errors=True)
-    return judgement
 
 
 def _read(path: Path) -> Mutant:

@@ -7,7 +7,6 @@ import datetime as dt
 import logging
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -19,6 +18,7 @@ from msgspec import Struct
 from jepsen_lite.autopsy import states
 from jepsen_lite.checker.judging import Exit, Judgement, judge
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
+from jepsen_lite.checkout import Checkout, checkout_of
 from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, DbFailed, discard, until
 from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
@@ -30,7 +30,6 @@ from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, WORKLOADS, Workload, 
 
 HOME = Path(__file__).parent.parent
 RUNS = HOME / "runs"
-LEDGER = HOME / "ledger.jsonl"
 
 CALIBRATE_S = 10.0
 # Under load and in calm, at the end, so that recovery shows.
@@ -83,6 +82,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     Attributes:
         begun: UTC, RFC 3339.
+        commit, tree: The product's, as in `Checkout`.
         network: `namespaces` or `loopback`.
         demands: What the run must have done to count.
     """
@@ -95,6 +95,7 @@ class Run(Struct, frozen=True, kw_only=True):
     network: str
     demands: Demands
     command: str
+    tree: str = ""
 
 
 def demands(options: Options) -> Demands:
@@ -128,8 +129,13 @@ def settings_of(options: Options) -> dict[str, object]:
     return settings | dict(WORKLOADS[options.workload].settings)
 
 
-async def run(options: Options, directory: Path) -> Judgement:
+async def run(options: Options, directory: Path, *, checkout: Checkout | None = None) -> Judgement:
     """Run once and judge; everything is left in `directory`.
+
+    Args:
+        options: What was asked for.
+        directory: Of this run alone.
+        checkout: What the source was copied from, where it is no checkout itself.
 
     Raises:
         DbFailed: The cluster did not come up.
@@ -141,11 +147,12 @@ async def run(options: Options, directory: Path) -> Judgement:
     network: Network = (
         LoopbackNetwork(every) if options.loopback else NamespaceNetwork(every, seed=options.seed)
     )
+    checkout = checkout or checkout_of(Path(options.source))
     about = Run(
         options=options,
         begun=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        # A mutant is a copy of the tree that this harness is part of.
-        commit=_commit(HOME.parent if options.mutant else Path(options.source)),
+        commit=checkout.commit,
+        tree=checkout.tree,
         host=f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
         python=platform.python_version(),
         network="loopback" if options.loopback else "namespaces",
@@ -334,35 +341,6 @@ def about_run(directory: Path) -> Run:
     return msgspec.json.decode((directory / "run.json").read_bytes(), type=Run)
 
 
-def enter_in_ledger(directory: Path, judgement: Judgement, ledger: Path = LEDGER) -> None:
-    """Add a line on a run to the ledger of all runs."""
-    about = about_run(directory)
-    history = History(load(directory / "history.ndjson"))
-    found = counts(history)
-    faults = found.pop("faults")
-    found.pop("happenings")
-    line = {
-        "begun": about.begun,
-        "commit": about.commit,
-        "mutant": about.options.mutant,
-        "workload": about.options.workload,
-        "nemeses": about.options.nemeses,
-        "nodes": about.options.nodes,
-        "shards": about.options.shards,
-        "seed": about.options.seed,
-        "seconds": round(duration_s(history), 1),
-        "operations": len(history.ops),
-        "acknowledged": sum(kind["ok"] for kind in found.values()),
-        "unknown": sum(kind["info"] for kind in found.values()),
-        "faults": faults,
-        "verdict": judgement.exit.name.lower(),
-        "violated": [v.guarantee for v in judgement.verdicts if v.valid is False],
-        "shortcomings": judgement.shortcomings,
-    }
-    with ledger.open("ab") as lines:
-        lines.write(msgspec.json.encode(line) + b"\n")
-
-
 def new_directory(options: Options) -> Path:
     """Make the directory of a run."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -390,14 +368,3 @@ def command_of(options: Options) -> str:
     if options.loopback:
         words.append("--loopback")
     return " ".join(words)
-
-
-def _commit(source: Path) -> str:
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(source), *arguments], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
-
-    changed = "+changes" if git("status", "--porcelain", "--", "codeq_cluster") else ""
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + changed

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES
-from jepsen_lite.mutants import Mutant, apply, hunt, mutants, patched
+from jepsen_lite.hunting import hunt
+from jepsen_lite.ledger import read
+from jepsen_lite.mutants import Mutant, apply, mutants, patched
 from jepsen_lite.running import HOME
 from jepsen_lite.striking import KINDS
 from jepsen_lite.workload import WORKLOADS
@@ -46,6 +50,13 @@ def test_a_mutant_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize(
     "mutant", [each for each in mutants() if each.test], ids=lambda mutant: mutant.name
 )
-def test_a_mutant_that_no_run_shows_fails_the_test_it_names(mutant: Mutant) -> None:
+def test_a_mutant_that_no_run_shows_fails_the_test_it_names(mutant: Mutant, tmp_path: Path) -> None:
     """The test is there, holds on the tree as it is, and not on the broken copy."""
-    assert hunt(mutant, source=SOURCE, seed=1, budget_s=60).caught
+    ledger = tmp_path / "ledger.jsonl"
+    found = hunt(mutant, source=SOURCE, seed=1, budget_s=60, ledger=ledger)
+    [line] = read(ledger)
+
+    assert found.caught
+    assert (line.mutant, line.test, line.verdict) == (mutant.name, mutant.test, "violation")
+    assert line.commit
+    assert line.tree

@@ -12,8 +12,9 @@ import pytest
 from jepsen_lite.checker.validity import Demands
 from jepsen_lite.cli import main
 from jepsen_lite.history import dump
+from jepsen_lite.ledger import enter, line_of
 from jepsen_lite.report import write
-from jepsen_lite.running import Options, Run, check, command_of, enter_in_ledger
+from jepsen_lite.running import Options, Run, check, command_of
 from jepsen_lite.simulated import Flaw, history
 
 
@@ -33,6 +34,7 @@ def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
         options=options,
         begun="2026-01-01T00:00:00+00:00",
         commit="0" * 12,
+        tree="1" * 40,
         host="none",
         python="3.11",
         network="none",
@@ -81,11 +83,12 @@ def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
     """With what was done, what was found and how to find it again."""
     directory = recorded(tmp_path, flaw=Flaw.LOSES)
     for _ in range(2):
-        enter_in_ledger(directory, check(directory), tmp_path / "ledger.jsonl")
+        enter(line_of(directory, check(directory)), tmp_path / "ledger.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
 
     assert len(lines) == 2
     assert lines[0]["seed"] == 3
+    assert (lines[0]["commit"], lines[0]["tree"]) == ("0" * 12, "1" * 40)
     assert lines[0]["verdict"] == "violation"
     assert lines[0]["acknowledged"] > 80
 

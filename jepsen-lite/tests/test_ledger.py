@@ -1,0 +1,133 @@
+"""Ledger: what it says of mutants and of which state of the product, and what is resumed by it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jepsen_lite.checkout import CHANGED, PRODUCT, checkout_of
+from jepsen_lite.hunting import entered, hunted, table
+from jepsen_lite.ledger import Line, enter, read
+from jepsen_lite.mutants import Mutant, mutants
+
+
+def git(repository: Path, *arguments: str) -> str:
+    """Return what a git command prints."""
+    return subprocess.run(
+        ["git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@t", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Return a checkout with one commit of a product and of something beside it."""
+    for name in (f"{PRODUCT}/node.py", "docs/page.md"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("one\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    return tmp_path
+
+
+def line(mutant: Mutant, tree: str, *, violated: tuple[str, ...]) -> Line:
+    """Return a line on a run of a mutant."""
+    return Line(
+        begun="2026-01-01T00:00:00+00:00",
+        commit="0" * 12,
+        tree=tree,
+        mutant=mutant.name,
+        patch=mutant.digest,
+        took_s=30.0,
+        verdict="violation" if violated else "valid",
+        violated=violated,
+    )
+
+
+def test_a_tree_is_the_product_s_alone(repository: Path) -> None:
+    """A commit that changes something else leaves it; one of the product does not."""
+    first = checkout_of(repository)
+    (repository / "docs/page.md").write_text("two\n")
+    git(repository, "commit", "--quiet", "--all", "--message", "two")
+    beside = checkout_of(repository)
+    (repository / PRODUCT / "node.py").write_text("two\n")
+    git(repository, "commit", "--quiet", "--all", "--message", "three")
+    after = checkout_of(repository)
+
+    assert first.exact
+    assert first.tree == git(repository, "rev-parse", f"HEAD~2:{PRODUCT}")
+    assert len({first.commit, beside.commit, after.commit}) == 3
+    assert first.tree == beside.tree != after.tree
+
+
+def test_files_that_no_commit_has_are_told(repository: Path) -> None:
+    """Such a state cannot be found again, so nothing is resumed from it."""
+    [mutant] = mutants(["M03"])
+    before = checkout_of(repository)
+    (repository / PRODUCT / "more.py").write_text("new\n")
+    checkout = checkout_of(repository)
+    ledger = repository / "ledger.jsonl"
+    enter(line(mutant, checkout.tree, violated=("G7",)), ledger)
+
+    assert not checkout.exact
+    assert (checkout.commit, checkout.tree) == (before.commit + CHANGED, before.tree + CHANGED)
+    assert entered(mutant, checkout, ledger) == []
+
+
+def test_a_directory_outside_of_git_is_unknown(tmp_path: Path) -> None:
+    """Rather than something that looks like a commit."""
+    checkout = checkout_of(tmp_path)
+
+    assert (checkout.commit, checkout.tree) == ("unknown", "")
+    assert not checkout.exact
+
+
+def test_a_hunt_is_resumed_by_the_same_patch_on_the_same_tree(repository: Path) -> None:
+    """Lines of another state of the product, or of another patch, say nothing of this one."""
+    [mutant] = mutants(["M03"])
+    checkout = checkout_of(repository)
+    ledger = repository / "ledger.jsonl"
+    missed = line(mutant, checkout.tree, violated=())
+    found = line(mutant, checkout.tree, violated=("G14", "G7"))
+    enter(line(mutant, "f" * 40, violated=("G7",)), ledger)
+    enter(msgspec.structs.replace(found, patch="0" * 12), ledger)
+    for each in (missed, line(mutant, checkout.tree, violated=("G14",))):
+        enter(each, ledger)
+    unnoticed = hunted(mutant, entered(mutant, checkout, ledger))
+    enter(found, ledger)
+    enter(missed, ledger)
+    noticed = hunted(mutant, entered(mutant, checkout, ledger))
+
+    assert (unnoticed.caught, unnoticed.runs) == (False, 2)
+    assert (noticed.caught, noticed.runs, noticed.seconds) == (True, 3, 90.0)
+    assert noticed.violated == ("G14", "G7")
+
+
+def test_a_mutant_that_was_never_run_is_neither_noticed_nor_missed() -> None:
+    """The table says so."""
+    [mutant] = mutants(["M03"])
+
+    assert "| lease | none | not run |  |  |" in table([hunted(mutant, [])])
+
+
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+def test_every_mutant_has_a_line_that_noticed_it(mutant: Mutant) -> None:
+    """Of a run, or of the test it names: what the README's table says is on record."""
+    lines = [line for line in read() if line.mutant == mutant.name]
+
+    assert any(mutant.breaks in line.violated for line in lines)
+
+
+def test_every_line_since_there_are_trees_names_its_own() -> None:
+    """Forty digits, or with a mark that no commit has that state."""
+    lines = read()
+    first = next(n for n, line in enumerate(lines) if line.tree)
+
+    assert all(len(line.tree.removesuffix(CHANGED)) == 40 for line in lines[first:])
+    assert "unknown" not in {line.commit for line in lines[first:]}
