@@ -67,8 +67,8 @@ def _submit(path: str, handler: Handler, unreadable: str) -> Route:
     return Route("POST", BASE + path, handler, Access.WORKER, _SUBMIT, unreadable, large=True)
 
 
-def _read(path: str, handler: Handler, method: str = "GET") -> Route:
-    return Route(method, BASE + path, handler, Access.TENANT)
+def _read(path: str, handler: Handler, method: str = "GET", *, stale: bool = False) -> Route:
+    return Route(method, BASE + path, handler, Access.TENANT, stale=stale)
 
 
 def _administer(path: str, handler: Handler, method: str = "GET", unreadable: str = "") -> Route:
@@ -95,11 +95,11 @@ ROUTES = (
     _submit("/tasks/{id}/result", workers.submit, _RESULT_BODY),
     _submit("/tasks/batch/results", workers.submit_batch, _BODY),
     _work("/tasks/{id}/artifacts/{artifact}", uploads.upload, _SUBMIT, "", "PUT"),
-    _read("/tasks/{id}", reads.task),
-    _read("/tasks/{id}/result", reads.result),
+    _read("/tasks/{id}", reads.task, stale=True),
+    _read("/tasks/{id}/result", reads.result, stale=True),
     _read("/tasks/{id}/explain", reads.explain),
-    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.download),
-    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.describe, "HEAD"),
+    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.download, stale=True),
+    _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.describe, "HEAD", stale=True),
     Route("GET", BASE + "/raft/status", raft.status, Access.ANY),
     _work("/workers/subscriptions", subscriptions.subscribe, _SUBSCRIBE),
     _work("/workers/subscriptions", subscriptions.subscriptions, _SUBSCRIBE, "", "GET"),

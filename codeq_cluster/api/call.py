@@ -23,6 +23,12 @@ from codeq_cluster.telemetry.tracing import Tracing
 
 JSON = "application/json; charset=utf-8"
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# Of the query string, and what a read is without it.
+CONSISTENCY = "consistency"
+LINEARIZABLE = "linearizable"
+NEVER_STALE = bad_request(
+    "invalid 'consistency' (this route has no stale reads)", "invalid-consistency"
+)
 
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -126,8 +132,8 @@ class Call:
         """
         if not self.request.query_string:
             return False
-        asked = self.request.query.get("consistency", "")
-        if asked not in ("", "linearizable", "stale"):
+        asked = self.request.query.get(CONSISTENCY, "")
+        if asked not in ("", LINEARIZABLE, "stale"):
             raise bad_request(
                 "invalid 'consistency' (use linearizable or stale)", "invalid-consistency"
             )

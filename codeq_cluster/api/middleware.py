@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from codeq_cluster.api.call import JSON, Call, Services
+from codeq_cluster.api.call import CONSISTENCY, JSON, LINEARIZABLE, NEVER_STALE, Call, Services
 from codeq_cluster.api.errors import (
     ApiError,
     auth_unavailable,
@@ -51,6 +51,7 @@ class Route:
         scope: A worker's, beside the access; empty for none.
         unreadable: What the route calls a body it cannot read; empty when it takes no body.
         large: The body may bring artifacts along.
+        stale: The caller may ask for the local replica's word.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Route:
     scope: str = ""
     unreadable: str = ""
     large: bool = False
+    stale: bool = False
 
 
 def wrapped(route: Route, services: Services) -> Answering:
@@ -87,6 +89,8 @@ def wrapped(route: Route, services: Services) -> Answering:
                 identity = known or await authenticator.authenticate(header, access)
                 if scope and scope not in identity.scopes:
                     raise ApiError(403, "missing scope", "forbidden")  # noqa: TRY301
+            if request.query_string and not route.stale:
+                _refuse_consistency(request)
             text = await _body(request, limits, unreadable) if small else ""
             response = await handler(Call(request, services, identity, text, request_id))
             status = response.status
@@ -185,6 +189,12 @@ def error_response(error: ApiError, request_id: str) -> web.Response:
     if error.status == 408:
         response.force_close()
     return response
+
+
+def _refuse_consistency(request: web.Request) -> None:
+    """Refuse any reading but the linearizable one, which a caller would take for another."""
+    if request.query.get(CONSISTENCY, "") not in ("", LINEARIZABLE):
+        raise NEVER_STALE
 
 
 def _answer(refused: ApiError | AccessRefused | CodeqError) -> ApiError:

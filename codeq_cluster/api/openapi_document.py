@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from codeq_cluster import __version__
 from codeq_cluster.api import openapi_admin, openapi_admin_bodies, openapi_operations
+from codeq_cluster.api.call import NEVER_STALE
 from codeq_cluster.api.errors import (
     ApiError,
     Envelope,
@@ -231,6 +232,8 @@ class _Described:
                 yield from_access(lacks(Role.OPERATOR))
             case Access.OPEN | Access.ANY:
                 pass
+        if not route.stale:
+            yield NEVER_STALE
         if route.unreadable:
             body_bytes_max = (
                 result_bytes_max(self._settings)

@@ -143,6 +143,7 @@ _TRACE = tuple(
     Parameter(name=name, place="header", text="W3C Trace Context.", schema={"type": "string"})
     for name in ("traceparent", "tracestate")
 )
+_ANY_JSON = "Any JSON but null: an object, an array, a text, a number, true or false."
 _APPLIED_INDEX = {"X-CodeQ-Applied-Index": "How far the replica is; on stale reads alone."}
 
 _TOO_LARGE = from_failure(OperationTooLarge())
@@ -167,7 +168,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             known={
                 "command": _said("The queue; case is kept.", pattern=f"^{COMMAND.pattern}$"),
                 "payload": _said(
-                    "Any JSON but null, kept as the text that was sent, nested at most "
+                    f"{_ANY_JSON} Kept as the text that was sent, nested at most "
                     f"{limits.payload_depth_max} deep.",
                     **{"not": {"type": "null"}},
                 ),
@@ -261,7 +262,7 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
             known={
                 "status": _said("How the task ended.", enum=["COMPLETED", "FAILED"]),
                 "result": _said(
-                    "Any JSON but null, at most "
+                    f"{_ANY_JSON} codeQ takes objects alone. At most "
                     f"{limits.max_result_bytes} bytes; required when COMPLETED."
                 ),
                 "error": _said(

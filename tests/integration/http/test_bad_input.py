@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from codeq_cluster.api.app import ROUTES as APP_ROUTES
+from codeq_cluster.api.middleware import Route
+from codeq_cluster.auth import Access
 from tests.integration.http.client import BASE, OPERATOR, Client, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -473,6 +477,29 @@ async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) ->
     assert (again.status, again.json["id"]) == (202, first.json["id"])
     assert (other.status, other.error) == (409, "idempotency conflict")
     assert elsewhere.json["id"] != first.json["id"]
+
+
+@pytest.mark.parametrize("route", APP_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_no_route_answers_a_stale_read_with_another(node: Client, route: Route) -> None:
+    """It offers stale reads and says how old they are, or it refuses; nothing is done."""
+    path = re.sub(r"{\w+}", "00000000-0000-4000-8000-000000000000", route.path)
+    token = OPERATOR if route.access is Access.OPERATOR else "acme"
+    refused = await node.send(route.method, f"{path}?consistency=odd", b"", token=token)
+    stale = await node.send(route.method, f"{path}?consistency=stale", b"", token=token)
+
+    assert refused.status == 400
+    assert route.stale == (stale.status != 400)
+    if route.method != "HEAD" and not route.stale:
+        told = ("invalid 'consistency' (this route has no stale reads)", "invalid-consistency")
+        assert (stale.error, stale.json["code"]) == told
+
+
+async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Client) -> None:
+    """To say what holds anyway is no mistake."""
+    answers = [await node.get(f"admin/queues?{said}=") for said in ("consistency", "x")]
+    answers.append(await node.get("admin/queues?consistency=linearizable"))
+
+    assert [200] * 3 == [answer.status for answer in answers]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("acme", "POST /tasks/{id}/cancel", None, "not-found"),
         ("acme", "GET /tasks/{id}", None, "not-found"),
         ("acme", "GET /tasks/{id}?consistency=some", None, "invalid-consistency"),
+        ("acme", "GET /tasks/{id}/explain?consistency=stale", None, "invalid-consistency"),
         ("acme", "GET /tasks/{id}/result?waitSeconds=x", None, "invalid-query"),
         ("acme", "GET /tasks/{id}/explain", None, "not-found"),
         ("acme", "GET /admin/tasks?status=x", None, "invalid-status"),
