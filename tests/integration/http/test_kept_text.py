@@ -47,6 +47,20 @@ async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
     assert [task["payload"] for task in tasks] == [TEXT, TEXT]
 
 
+@pytest.mark.parametrize("text", ['{"a":1}', "[]", '["x",null]', '""', '"t"', "0", "1.5", "true"])
+async def test_any_json_is_a_payload_and_a_result(node: Client, text: str) -> None:
+    """Not objects alone, as codeQ has it for results."""
+    made = await node.post("tasks", b'{"command":"any","payload":%b}' % text.encode())
+    claimed = await node.claim("any")
+    path = f"tasks/{made.json['id']}/result"
+    done = await node.post(path, b'{"status":"COMPLETED","result":%b}' % text.encode())
+    read = await node.get(path)
+
+    assert claimed["payload"] == text
+    assert f'"result":{text}'.encode() in done.body
+    assert f'"result":{text}'.encode() in read.body
+
+
 async def test_an_empty_object_is_a_payload_and_a_result(node: Client) -> None:
     """Empty is not absent: clients read the key without asking."""
     task_id = await node.create("empty", payload={})

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -71,6 +72,16 @@ def test_the_document_is_valid_openapi_3_1() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
     assert DOCUMENT["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(("body", "field"), [("TaskBody", "payload"), ("ResultBody", "result")])
+@pytest.mark.parametrize("value", [{"a": 1}, [], ["x", None], "", "text", 0, 1.5, True, False])
+def test_any_json_is_described_as_taken(body: str, field: str, value: object) -> None:
+    """The schema admits it, and the text says so to whoever reads the page."""
+    schema = DOCUMENT["components"]["schemas"][body]["properties"][field]
+    jsonschema.validate(value, {key: schema[key] for key in schema if key != "default"})
+
+    assert schema["description"].startswith("Any JSON but null: an object, an array, a text")
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
