@@ -16,7 +16,7 @@ RUN /opt/codeq-cluster/bin/pip install --quiet --no-deps --no-build-isolation . 
 FROM python:3.11-slim-bookworm
 RUN groupadd --system --gid 10001 codeq \
  && useradd --system --uid 10001 --gid codeq --home-dir /data --no-create-home --shell /usr/sbin/nologin codeq \
- && install -d -o codeq -g codeq -m 0700 /data /backup
+ && install -d -o codeq -g codeq -m 0700 /data /backup /artifacts
 COPY --from=build /opt/codeq-cluster /opt/codeq-cluster
 ENV PATH=/opt/codeq-cluster/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -3,12 +3,17 @@
     probe.py free-ports N              print N free ports
     probe.py cycle URL...              create, claim and finish a task through each URL
     probe.py caught-up URL...          wait until all have applied the same entries
+    probe.py artifact WRITER READER    store a file through one URL, read it through the other
+    probe.py callback HOOK HEARD URL   have a task of the URL call the webhook HOOK, and verify the
+                                       signature of what the receiver tells at HEARD
 
-Tokens come from PRODUCER_TOKEN and WORKER_TOKEN.
+Tokens come from PRODUCER_TOKEN and WORKER_TOKEN, the secret from WEBHOOK_HMAC_SECRET.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import socket
@@ -21,20 +26,32 @@ from typing import Any
 
 # An election and the restart of a container are over long before.
 WITHIN_S = 60.0
+# A signature that is older than this may be somebody's recording.
+FRESH_S = 300
+FILE_BYTES = 256 * 1024  # More than one read of a socket.
 
 
-def call(url: str, token: str, body: object = None) -> tuple[int, Any]:
-    """Send one request, POST when there is a body; return the status and the decoded answer."""
+def send(
+    url: str, token: str = "", *, content: bytes | None = None, method: str | None = None
+) -> tuple[int, bytes]:
+    """Send one request, POST when there is content; return the status and the answer."""
     request = urllib.request.Request(
         url,
-        data=None if body is None else json.dumps(body).encode(),
+        data=content,
+        method=method,
         headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=30) as response:
-            content, status = response.read(), response.status
+            return response.status, response.read()
     except urllib.error.HTTPError as error:
-        content, status = error.read(), error.code
+        return error.code, error.read()
+
+
+def call(url: str, token: str = "", body: object = None) -> tuple[int, Any]:
+    """Send one request as JSON, POST when there is a body; return status and decoded answer."""
+    encoded = None if body is None else json.dumps(body).encode()
+    status, content = send(url, token, content=encoded)
     return status, json.loads(content) if content else None
 
 
@@ -46,23 +63,77 @@ def require(expected: int, answer: tuple[int, Any], what: str) -> Any:
     return body
 
 
-def cycle(url: str) -> None:
-    """Take one task through its life."""
-    producer, worker = os.environ["PRODUCER_TOKEN"], os.environ["WORKER_TOKEN"]
+def begun(url: str, **fields: object) -> Any:
+    """Create a task and lease it; return the lease."""
     # A command of its own: a task of another run cannot be claimed in this one's place.
     command = f"probe-{time.time_ns()}"
     tasks = f"{url}/v1/codeq/tasks"
-    task = require(202, call(tasks, producer, {"command": command, "payload": {"n": 1}}), "create")
+    new = {"command": command, "payload": {"n": 1}, **fields}
+    task = require(202, call(tasks, os.environ["PRODUCER_TOKEN"], new), "create")
     claim = {"commands": [command], "waitSeconds": 10}
-    held = require(200, call(f"{tasks}/claim", worker, claim), "claim")
+    held = require(200, call(f"{tasks}/claim", os.environ["WORKER_TOKEN"], claim), "claim")
     if held["id"] != task["id"]:
         sys.exit(f"probe: claimed {held['id']}, created {task['id']}")
-    done = {"status": "COMPLETED", "result": {"n": 2}}
-    require(200, call(f"{tasks}/{task['id']}/result", worker, done), "result")
-    read = require(200, call(f"{tasks}/{task['id']}/result", producer), "read of the result")
+    return held
+
+
+def finished(url: str, task_id: str, **fields: object) -> Any:
+    """Finish a task; return its result as a producer reads it."""
+    result = f"{url}/v1/codeq/tasks/{task_id}/result"
+    done = {"status": "COMPLETED", "result": {"n": 2}, **fields}
+    require(200, call(result, os.environ["WORKER_TOKEN"], done), "result")
+    read = require(200, call(result, os.environ["PRODUCER_TOKEN"]), "read of the result")
     if read["result"]["result"] != {"n": 2}:
         sys.exit(f"probe: the result came back as {read['result']}")
-    print(f"probe: {url} took {task['id']} through its life")
+    return read["result"]
+
+
+def cycle(url: str) -> None:
+    """Take one task through its life."""
+    held = begun(url)
+    finished(url, held["id"])
+    print(f"probe: {url} took {held['id']} through its life")
+
+
+def artifact(writer: str, reader: str) -> None:
+    """Store a file with a task's result through one node, and read it through another."""
+    held = begun(writer)
+    content = os.urandom(FILE_BYTES)
+    at = f"{writer}/v1/codeq/tasks/{held['id']}/artifacts/report.bin"
+    stored = send(at, os.environ["WORKER_TOKEN"], content=content, method="PUT")
+    named = {"name": "report.bin", "url": json.loads(require(201, stored, "upload"))["url"]}
+    [kept] = finished(writer, held["id"], artifacts=[named])["artifacts"]
+    read = require(200, send(reader + kept["url"], os.environ["PRODUCER_TOKEN"]), "download")
+    if read != content:
+        sys.exit(f"probe: {len(content)} bytes were stored, {len(read)} others were read")
+    print(f"probe: {reader} read {len(read)} bytes that {writer} stored")
+
+
+def callback(hook: str, heard: str, url: str) -> None:
+    """Wait for the callback of a task, and verify its signature as a receiver does."""
+    held = begun(url, webhook=hook)
+    finished(url, held["id"])
+    deadline = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline:
+        for each in require(200, call(heard), "what the receiver heard"):
+            if json.loads(each["body"]).get("taskId") == held["id"]:
+                verify(each["headers"], each["body"].encode())
+                print(f"probe: {url} had {held['id']} called back, and the signature verifies")
+                return
+        time.sleep(0.2)
+    sys.exit(f"probe: no callback of {held['id']} within {WITHIN_S:g} s")
+
+
+def verify(headers: dict[str, str], body: bytes) -> None:
+    """End the program unless the body was signed with the secret, and lately."""
+    stamp = headers.get("X-CodeQ-Timestamp", "")
+    given = headers.get("X-CodeQ-Signature", "")
+    secret = os.environ["WEBHOOK_HMAC_SECRET"].encode()
+    wanted = hmac.new(secret, f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(given, wanted):
+        sys.exit(f"probe: the callback's signature does not verify: {headers}")
+    if abs(time.time() - int(stamp)) > FRESH_S:
+        sys.exit(f"probe: the callback was signed at {stamp}")
 
 
 def applied(url: str) -> dict[int, tuple[int, str]] | None:
@@ -99,14 +170,18 @@ def free_ports(count: int) -> None:
 
 def main(verb: str, *arguments: str) -> None:
     """Run one verb."""
-    match verb:
-        case "free-ports":
-            free_ports(int(arguments[0]))
-        case "cycle":
-            for url in arguments:
+    match verb, arguments:
+        case "free-ports", (count,):
+            free_ports(int(count))
+        case "cycle", urls:
+            for url in urls:
                 cycle(url)
-        case "caught-up":
-            caught_up(list(arguments))
+        case "caught-up", urls:
+            caught_up(list(urls))
+        case "artifact", (writer, reader):
+            artifact(writer, reader)
+        case "callback", (hook, heard, url):
+            callback(hook, heard, url)
         case _:
             sys.exit(__doc__)
 

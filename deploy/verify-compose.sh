@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Reads every compose file, builds the image, starts the compose cluster, takes tasks through every
-# node, kills one, goes on without it, brings it back and waits until it has caught up. Leaves
-# nothing behind but the image, whose layers make the next build short.
+# node, a file from one to another and a callback to a receiver, kills a node, goes on without it,
+# brings it back and waits until it has caught up. Leaves nothing behind but the image, whose layers
+# make the next build short.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,9 +13,11 @@ else echo "verify-compose: neither \`docker compose\` nor docker-compose is here
 project=codeq-verify-$$
 work=$(mktemp -d)
 secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
-read -r p1 p2 p3 < <(python3 deploy/probe.py free-ports 3)
+read -r p1 p2 p3 p4 < <(python3 deploy/probe.py free-ports 4)
 cat > "$work/env" <<END
 CLUSTER_SECRET=$(secret)
+WEBHOOK_HMAC_SECRET=$(secret)
+WEBHOOKS_ALLOW_PRIVATE=true
 PRODUCER_TOKEN=$(secret)
 WORKER_TOKEN=$(secret)
 ADMIN_TOKEN=$(secret)
@@ -29,7 +32,27 @@ END
 set -a; . "$work/env"; set +a
 url1=http://127.0.0.1:$p1 url2=http://127.0.0.1:$p2 url3=http://127.0.0.1:$p3
 
-run() { "${compose[@]}" --env-file "$work/env" -p "$project" "$@"; }
+# The receiver of webhooks is one more container, so its address is private. It runs the image's
+# Python and nothing of the broker.
+cat > "$work/receiver.yml" <<END
+services:
+  receiver:
+    image: $CODEQ_IMAGE
+    entrypoint: [python3, /receiver.py, "9000"]
+    command: []
+    volumes: ["$PWD/deploy/receiver.py:/receiver.py:ro"]
+    ports: ["127.0.0.1:$p4:9000"]
+    healthcheck: {disable: true}
+    read_only: true
+    cap_drop: [ALL]
+END
+hook=http://receiver:9000/hook heard=http://127.0.0.1:$p4/heard
+
+run() {
+  "${compose[@]}" --env-file "$work/env" -p "$project" \
+    -f docker-compose.yml -f "$work/receiver.yml" "$@"
+}
+inside() { run exec -T -e CODEQ_TOKEN="$ADMIN_TOKEN" "$1" codeq-cluster "${@:2}"; }
 step() { echo "verify-compose: $*"; }
 
 finish() {
@@ -71,14 +94,25 @@ healthy n1 n2 n3
 python3 deploy/probe.py caught-up "$url1" "$url2" "$url3"
 step "a task through each node"
 python3 deploy/probe.py cycle "$url1" "$url2" "$url3"
+step "a file stored through n1 is read through n3"
+python3 deploy/probe.py artifact "$url1" "$url3"
+step "a callback's signature verifies"
+python3 deploy/probe.py callback "$hook" "$heard" "$url2"
+step "the doctor finds both in place"
+found=$(inside n1 doctor --url http://127.0.0.1:8080)
+for line in "artifacts *http.*: kept in a directory" "webhooks *http.*: signed" \
+  "artifacts *environment: kept in a directory" "webhooks *environment: signed"; do
+  grep -q "^ok *$line" <<< "$found" || { echo "verify-compose: $found" >&2; exit 1; }
+done
 step "a backup by n1, seen by n3, and what it has of the tenant into the cluster again"
-inside() { run exec -T -e CODEQ_TOKEN="$ADMIN_TOKEN" "$1" codeq-cluster "${@:2}"; }
 inside n1 backup create --url http://127.0.0.1:8080
 inside n3 backup verify --in /backup
 inside n3 import /backup --tenant "$TENANT" --url http://127.0.0.1:8080
 step "kill n2, a task through each of the others"
 docker kill "$(run ps -q n2)" >/dev/null
 python3 deploy/probe.py cycle "$url1" "$url3"
+python3 deploy/probe.py artifact "$url3" "$url1"
+python3 deploy/probe.py callback "$hook" "$heard" "$url3"
 step "bring n2 back"
 run up -d --no-build n2 >/dev/null
 healthy n2
@@ -86,7 +120,7 @@ python3 deploy/probe.py caught-up "$url1" "$url2" "$url3"
 step "a task through each node again"
 python3 deploy/probe.py cycle "$url1" "$url2" "$url3"
 step "stop, and every node ends cleanly"
-ids=$(run ps -q)
+ids=$(run ps -q n1 n2 n3)
 run stop --timeout 25 >/dev/null 2>&1
 for id in $ids; do
   code=$(docker inspect --format '{{.State.ExitCode}}' "$id")

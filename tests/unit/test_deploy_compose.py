@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from codeq_cluster.config import load
+from codeq_cluster.settings import ArtifactProvider
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import LocalCluster, free_ports
 
@@ -26,6 +27,7 @@ _SHIPPED = _ROOT / "deploy" / "compose"
 _NODES = {"three": 3, "five": 5, "three-tls": 3, "five-tls": 5}
 _VARIABLES = {
     "CLUSTER_SECRET": "0123456789abcdef",
+    "WEBHOOK_HMAC_SECRET": "signs-what-is-sent",
     "PRODUCER_TOKEN": "producer-token",
     "WORKER_TOKEN": "worker-token",
     "ADMIN_TOKEN": "admin-token",
@@ -129,6 +131,11 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert secure == (settings.link_tls.ca_file is not None)
         # What is no volume of a node's cannot be written, and is gone with its container.
         assert f"backups:{settings.backup.directory}" in service["volumes"]
+        # Of all nodes, or a file that one of them stored is not found by the others.
+        assert settings.artifacts.provider is ArtifactProvider.LOCAL
+        assert f"artifacts:{settings.artifacts.directory}" in service["volumes"]
+        assert settings.webhooks.hmac_secret == _VARIABLES["WEBHOOK_HMAC_SECRET"]
+        assert not settings.webhooks.allow_private
     assert len(services) == _NODES[name]
 
 
@@ -138,10 +145,39 @@ def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
     services = _services(_SHIPPED / f"{name}.yml")
     ports = {port.split(":")[0] for each in services.values() for port in each["ports"]}
     sources = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
-    sources.remove("backups")
+    sources -= {"backups", "artifacts"}
 
     assert len(ports) == _NODES[name]
     assert len(sources) == _NODES[name] * (2 if name.endswith("-tls") else 1)
+
+
+def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
+    """The engine makes a new volume as the image has its directory."""
+    text = (_ROOT / "Dockerfile").read_text()
+    (made,) = re.findall(r"install -d -o codeq -g codeq -m 0700 (.*)$", text, re.MULTILINE)
+    mounted = {
+        volume.split(":")[1]
+        for name in _NODES
+        for service in _services(_SHIPPED / f"{name}.yml").values()
+        for volume in service["volumes"]
+    }
+
+    assert mounted - {"/certificates"} == set(made.split())
+
+
+def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
+    """Filled in, it makes a node as the files do by themselves."""
+    example = dict(
+        line.split("=", 1)
+        for line in (_ROOT / ".env.example").read_text().splitlines()
+        if re.match(r"[A-Z0-9_]+=", line)
+    )
+    asked = {name for name in _VARIABLES if name != "CERTIFICATES"}
+
+    filled = _services(_ROOT / "docker-compose.yml", {**example, **_VARIABLES})
+
+    assert {name for name, value in example.items() if not value} == asked
+    assert filled == _services(_ROOT / "docker-compose.yml")
 
 
 def test_three_nodes_are_those_of_the_file_at_the_root() -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from codeq_cluster.config import load
-from codeq_cluster.settings import NodeSettings
+from codeq_cluster.settings import NodeSettings, Signing
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHART = _ROOT / "deploy" / "helm" / "codeq-cluster"
@@ -31,6 +31,7 @@ _PROVIDERS = [{"kind": "static", "tokens": _TOKENS}]
 _LEAST: _Values = {
     "secret": {
         "clusterSecret": "0123456789abcdef",
+        "webhookHmacSecret": "signs-what-is-sent",
         "producerAuth": _PROVIDERS,
         "workerAuth": _PROVIDERS,
     }
@@ -42,8 +43,15 @@ _MOST: _Values = {
     "clusterDomain": "k8s.example",
     "fullnameOverride": "broker",
     "image": {"repository": "r.example/codeq", "tag": "1", "pullSecrets": ["pull"]},
-    "config": {"raft": {"heartbeatMS": 200}, "auth": {"tenantFallback": "subject"}},
-    "secret": {**_LEAST["secret"], "files": {"WEBHOOK_HMAC_SECRET": "webhook-hmac-secret"}},
+    "config": {
+        "raft": {"heartbeatMS": 200},
+        "auth": {"tenantFallback": "subject"},
+        "artifacts": {"provider": "s3", "s3": {"bucket": "files", "accessKeyId": "key-id"}},
+    },
+    "secret": {
+        **_LEAST["secret"],
+        "files": {"ARTIFACTS_S3_SECRET_ACCESS_KEY": "artifacts-key"},
+    },
     "tls": {"enabled": True, "secretName": "http-certificate"},
     "linkTls": {"enabled": True, "secretName": "link-certificate"},
     "service": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
@@ -101,7 +109,7 @@ def _container(objects: list[dict[str, Any]]) -> dict[str, Any]:
 def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> NodeSettings:
     """Load what the node of a pod would, its mounted files below `directory`."""
     secret = _one(objects, "Secret")["stringData"]
-    for key, text in {"webhook-hmac-secret": "0123456789abcdef", **secret}.items():
+    for key, text in {"artifacts-key": "the key of the bucket", **secret}.items():
         (directory / key).write_text(text)
     file = directory / "node.yaml"
     file.write_text(_one(objects, "ConfigMap")["data"]["node.yaml"])
@@ -157,10 +165,14 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
     assert first.raft.heartbeat_ms == 200
     assert first.tls.cert_file == Path("/run/codeq/tls/tls.crt")
     assert first.link_tls.ca_file == Path("/run/codeq/link-tls/ca.crt")
-    assert first.webhooks.hmac_secret == "0123456789abcdef"
+    assert first.webhooks.hmac_secret == "signs-what-is-sent"
+    assert (first.artifacts.s3_bucket, first.artifacts.s3_secret_access_key) == (
+        "files",
+        "the key of the bucket",
+    )
 
 
-def test_three_nodes_need_two_secrets_and_nothing_else(tmp_path: Path) -> None:
+def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None:
     """The least values make a cluster over plain HTTP, whose nodes are on three machines."""
     objects = _rendered(_LEAST)
     settings = _settings(objects, 2, tmp_path)
@@ -170,6 +182,7 @@ def test_three_nodes_need_two_secrets_and_nothing_else(tmp_path: Path) -> None:
     assert settings.node_id == settings.peers[2].id
     assert len(settings.peers) == 3
     assert settings.tls.cert_file is None
+    assert settings.webhooks.signing is Signing.SIGNED
     assert rule["topologyKey"] == "kubernetes.io/hostname"
     assert {"NetworkPolicy", "ServiceMonitor"}.isdisjoint(each["kind"] for each in objects)
 
@@ -296,6 +309,13 @@ def test_prometheus_is_led_to_each_node_once() -> None:
         ({**_LEAST, "config": {"raft": {"peers": "n1=a:1"}}}, "peers"),
         ({**_LEAST, "config": {"raft.selfId": "n1"}}, "raft.selfId"),
         ({**_LEAST, "config": {"auth": {"producer": []}}}, "producer"),
+        ({"secret": {**_LEAST["secret"], "webhookHmacSecret": ""}}, "webhookHmacSecret"),
+        ({**_LEAST, "config": {"webhookHmacSecret": "in-the-open-in-a-map"}}, "webhookHmacSecret"),
+        ({"secret": {**_LEAST["secret"], "files": {"CLUSTER_SECRET": "a"}}}, "CLUSTER_SECRET"),
+        # A pod's directory is its own, and what one node stored the others would not find.
+        ({**_LEAST, "config": {"artifacts": {"provider": "local"}}}, "provider"),
+        ({**_LEAST, "config": {"artifacts.provider": "local"}}, "provider"),
+        ({**_LEAST, "config": {"artifacts": {"directory": "/data/a"}}}, "directory"),
     ],
 )
 def test_values_that_make_no_cluster_are_refused(values: _Values, told: str) -> None:
@@ -338,6 +358,25 @@ def test_a_changed_configuration_starts_the_pods_again() -> None:
 
     assert before["checksum/config"] != after["checksum/config"]
     assert before["checksum/secret"] == after["checksum/secret"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "Artifacts are off"),
+        ({"artifacts": {"provider": "none"}}, "Artifacts are off"),
+        ({"artifacts": {"provider": "s3", "s3": {"bucket": "files"}}}, "kept in a bucket"),
+        ({"artifacts.provider": "s3", "artifacts.s3.bucket": "files"}, "kept in a bucket"),
+    ],
+)
+def test_an_install_says_whether_artifacts_are_taken(config: _Values, said: str) -> None:
+    """And which command says what else may be wrong."""
+    with helm.Chart.load(_CHART) as loaded:
+        files = loaded.render({**_LEAST, "config": config}, name="orders", namespace="brokers")
+    (notes,) = [text for path, text in files.items() if path.endswith("NOTES.txt")]
+
+    assert said in notes
+    assert "codeq-cluster doctor" in notes
 
 
 def test_every_value_is_bounded_and_described() -> None:

@@ -14,7 +14,7 @@ from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.config import load
 from codeq_cluster.node import EXIT_UNSAFE
 from codeq_cluster.node_leaving import HANDOVER_S
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import ArtifactProvider, LimitSettings, Signing
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SHIPPED = _ROOT / "deploy" / "systemd"
@@ -122,7 +122,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     """Once its secrets are there, and with the data directory the unit sets."""
     text = (_SHIPPED / "node.yaml").read_text()
-    for name in ("cluster", "producer", "admin", "worker"):
+    for name in ("cluster", "webhook", "producer", "admin", "worker"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef")
     file = tmp_path / "node.yaml"
     file.write_text(text.replace("/etc/codeq-cluster/secrets", str(tmp_path)))
@@ -130,10 +130,13 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     variables = dict(each.split("=", 1) for each in assigned.split())
     variables |= _example_variables()
     settings = load(file=file, environment=variables, flags={}).settings
+    (shared,) = re.findall(r"provider: local, directory: ([^}]+)}", text)
 
     assert settings.data_dir == Path("/var/lib") / _directives("StateDirectory")[0]
-    # All else is read-only for it; where no backups are kept the directory need not be there.
-    assert _directives("ReadWritePaths") == [f"-{settings.backup.directory}"]
+    # All else is read-only for it; where nothing is kept the directories need not be there.
+    assert _directives("ReadWritePaths") == [f"-{settings.backup.directory} -{shared}"]
+    assert settings.artifacts.provider is ArtifactProvider.NONE
+    assert settings.webhooks.signing is Signing.SIGNED
     assert {peer.id for peer in settings.peers} == {"n1", "n2", "n3"}
     assert len(settings.auth.producer) == len(settings.auth.worker) == 1
 

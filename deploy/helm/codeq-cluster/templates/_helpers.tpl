@@ -45,6 +45,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ ternary "https" "http" .Values.tls.enabled }}
 {{- end }}
 
+{{- /* Where the files of results are kept: none or s3. */ -}}
+{{- define "codeq-cluster.artifacts" -}}
+{{- get .Values.config "artifacts.provider" | default (dig "artifacts" "provider" "none" .Values.config) }}
+{{- end }}
+
 {{- /* How many nodes the release has in the cluster; empty before the first install. */ -}}
 {{- define "codeq-cluster.deployed" -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "codeq-cluster.fullname" .) -}}
