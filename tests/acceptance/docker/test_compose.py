@@ -30,7 +30,10 @@ def _engine() -> str | None:
 @pytest.mark.docker
 @pytest.mark.timeout(900)
 def test_a_compose_cluster_serves_through_the_death_of_a_node() -> None:
-    """Tasks go through every published port, through the others after a kill, and again later."""
+    """Tasks go through every published port, through the others after a kill, and again later.
+
+    A file that one node stored is read through another, and a callback's signature verifies.
+    """
     reason = _engine()
     if reason:
         pytest.skip(reason)
