@@ -1,0 +1,153 @@
+"""Access: every route, and what each kind of caller gets of it on a real node.
+
+A route without a row in the table fails here, so that whoever adds one says whom it serves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.http.client import BASE
+from tests.integration.http.world import CALLERS, World, created
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# The statuses are those of CALLERS: nobody | the ROLES of the tenant that owns what is asked for |
+# the same of another tenant.
+_ANYBODY = "200 | 200 200 200 200 200 | 200 200 200 200 200"
+_TOKEN = "401 | 200 200 200 200 200 | 200 200 200 200 200"
+_READ = "401 | 200 200 200 200 403 | 404 404 404 404 403"
+_WORK = "401 | 401 403 200 401 401 | 401 403 404 401 401"
+_ADMIN = "401 | 401 401 401 200 401 | 401 401 401 200 401"
+_ADMIN_OF = "401 | 401 401 401 200 401 | 401 401 401 404 401"
+_OPERATE = "401 | 403 403 403 403 200 | 403 403 403 403 200"
+
+STATUSES = {
+    "POST /tasks": "401 | 202 401 401 202 403 | 202 401 401 202 403",
+    "POST /tasks/batch": "401 | 200 401 401 200 403 | 200 401 401 200 403",
+    "POST /tasks/{id}/cancel": "401 | 200 401 401 200 403 | 404 401 401 404 403",
+    "POST /tasks/claim": "401 | 401 403 200 401 401 | 401 403 204 401 401",
+    "POST /tasks/claim/batch": "401 | 401 403 200 401 401 | 401 403 204 401 401",
+    "POST /tasks/{id}/heartbeat": _WORK,
+    "POST /tasks/{id}/abandon": _WORK,
+    "POST /tasks/{id}/nack": _WORK,
+    "POST /tasks/{id}/result": _WORK,
+    # Each result is answered for itself: what others hold is for test_tenants.py.
+    "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",
+    "PUT /tasks/{id}/artifacts/{artifact}": "401 | 401 403 201 401 401 | 401 403 404 401 401",
+    "GET /tasks/{id}": _READ,
+    "GET /tasks/{id}/result": _READ,
+    "GET /tasks/{id}/explain": _READ,
+    "GET /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
+    "HEAD /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
+    "GET /raft/status": _TOKEN,
+    "POST /workers/subscriptions": "401 | 401 403 200 401 401 | 401 403 200 401 401",
+    "GET /workers/subscriptions": "401 | 401 403 200 401 401 | 401 403 200 401 401",
+    "POST /workers/subscriptions/{id}/heartbeat": _WORK,
+    "DELETE /workers/subscriptions/{id}": "401 | 401 403 204 401 401 | 401 403 404 401 401",
+    "GET /admin/queues": _ADMIN,
+    "GET /admin/queues/{command}": _ADMIN,
+    "POST /admin/queues/{command}/pause": _ADMIN,
+    "POST /admin/queues/{command}/resume": _ADMIN,
+    "GET /admin/queues/{command}/dlq": _ADMIN,
+    "DELETE /admin/queues/{command}/dlq": _ADMIN,
+    "POST /admin/queues/{command}/dlq/requeue": _ADMIN,
+    "GET /admin/queues/{command}/dlq/{id}": _ADMIN_OF,
+    "DELETE /admin/queues/{command}/dlq/{id}": _ADMIN_OF,
+    "POST /admin/queues/{command}/dlq/{id}/requeue": _ADMIN_OF,
+    "GET /admin/tasks": _ADMIN,
+    "POST /admin/tasks/cleanup": _ADMIN,
+    "GET /admin/topics": _ADMIN,
+    "GET /admin/topics/{name}": _ADMIN_OF,
+    "PUT /admin/topics/{name}": "401 | 401 401 401 200 401 | 401 401 401 201 401",
+    "DELETE /admin/topics/{name}": "401 | 401 401 401 204 401 | 401 401 401 204 401",
+    "GET /admin/deliveries": _ADMIN,
+    "POST /admin/deliveries/replay": _ADMIN,
+    "POST /admin/deliveries/{id}/replay": _ADMIN_OF,
+    "GET /admin/audit": _ADMIN,
+    # It goes into the caller's own tenant, which the request names once more.
+    "POST /admin/import": "401 | 401 401 401 200 401 | 401 401 401 403 401",
+    "GET /admin/cluster": _OPERATE,
+    "POST /admin/cluster/transfer": _OPERATE,
+    "POST /admin/cluster/join": _OPERATE,
+    "POST /admin/cluster/remove": _OPERATE,
+    "POST /admin/cluster/upgrade": _OPERATE,
+    "POST /admin/backup": "401 | 403 403 403 403 202 | 403 403 403 403 202",
+    "GET /admin/backup": _OPERATE,
+    "GET /admin/backup/{id}": _OPERATE,
+    "GET /healthz": _ANYBODY,
+    "GET /readyz": _ANYBODY,
+    "GET /metrics": _ANYBODY,
+    "GET /openapi.json": _ANYBODY,
+    "GET /docs": _ANYBODY,
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node for this file alone, whose tenants have nothing else."""
+    directory: Path = tmp_path_factory.mktemp("access")
+    async with created(directory) as world:
+        yield world
+
+
+async def test_every_route_that_is_served_has_a_row(world: World) -> None:
+    """What the node's own router knows, wherever it comes from, and nothing else."""
+    served = {
+        f"{route.method} {route.resource.canonical.removeprefix(BASE)}"
+        for route in world.app.router.routes()
+        if route.resource is not None
+    }
+
+    assert served == STATUSES.keys()
+
+
+@pytest.mark.parametrize("route", STATUSES)
+async def test_a_route_serves_those_it_is_for_and_nobody_else(world: World, route: str) -> None:
+    """Each caller in turn, on something that is there."""
+    expected = [int(status) for status in STATUSES[route].replace("|", "").split()]
+    told = {}
+    for caller in CALLERS:
+        answer = await world.call(caller, route)
+        told[caller] = answer.status
+        if route == "POST /admin/backup" and answer.status == 202:
+            await world.taken(str(answer.json["id"]))
+
+    assert told == dict(zip(CALLERS, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "route",
+    [each for each in STATUSES if each.startswith("GET ") and each != "GET /raft/status"],
+)
+async def test_where_nodes_are_and_keep_their_data_is_for_operators(
+    world: World, route: str
+) -> None:
+    """Whatever else is answered; the contract has the link's addresses in `/raft/status`."""
+    secrets = [str(world.settings.data_dir.parent), f"127.0.0.1:{world.settings.link_port}"]
+    for caller in CALLERS:
+        if not caller.startswith("operator"):
+            answer = await world.call(caller, route)
+
+            assert not [each for each in secrets if each in answer.body.decode()], caller
+
+
+async def test_everything_below_cluster_and_backup_is_the_operators() -> None:
+    """A row that says otherwise is wrong itself."""
+    below = [
+        statuses
+        for route, statuses in STATUSES.items()
+        if re.match(r"\w+ /admin/(cluster|backup)\b", route)
+    ]
+
+    assert len(below) == 8
+    for statuses in below:
+        nobody, own, others = statuses.split(" | ")
+        assert nobody == "401"
+        assert own == others
+        assert re.fullmatch("403 403 403 403 20[02]", own)

@@ -1,0 +1,234 @@
+"""World: a real node, tokens of every kind of caller, and a tenant that has one of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from codeq_cluster.api.app import make_app
+from codeq_cluster.auth.identity import WORKER_SCOPES
+from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.settings import (
+    ArtifactProvider,
+    ArtifactSettings,
+    AuthProviderSettings,
+    AuthSettings,
+    BackupSettings,
+    LimitSettings,
+    NodeSettings,
+    StaticToken,
+    WebhookSettings,
+)
+from tests.integration.http.client import BASE, PATIENCE_S, Answer, Client, serving, single
+
+# The first tenant has what is asked for.
+TENANTS = ("acme", "other")
+# A worker `unscoped` may work, and has none of the scopes that any route asks for.
+ROLES = ("producer", "unscoped", "worker", "admin", "operator")
+# Each is a token; the first has none.
+CALLERS = ("", *(f"{role}-of-{tenant}" for tenant in TENANTS for role in ROLES))
+
+NOBODY = "http://127.0.0.1:9/nobody"
+# Of a port of its own: one that fails too often is left alone for a while.
+NOBODY_EITHER = "http://127.0.0.1:8/nobody"
+BACKUP = "20260131T123000000Z-5f0c4a2e"
+OUTSIDE_BASE = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs")
+
+# Routes are called by method and path, as far as it follows the base.
+BODIES: dict[str, dict[str, object] | bytes] = {
+    "POST /tasks": {"command": "made", "payload": 1},
+    "POST /tasks/batch": {"tasks": [{"command": "made", "payload": 1}]},
+    "POST /tasks/claim": {"commands": ["ready"]},
+    "POST /tasks/claim/batch": {"commands": ["ready"], "count": 1},
+    "POST /tasks/{id}/heartbeat": {},
+    "POST /tasks/{id}/nack": {},
+    "POST /tasks/{id}/result": {"status": "COMPLETED", "result": {}},
+    "POST /tasks/batch/results": {
+        "results": [{"taskId": "none", "status": "COMPLETED", "result": {}}]
+    },
+    "PUT /tasks/{id}/artifacts/{artifact}": b"content",
+    "POST /workers/subscriptions": {"callbackUrl": NOBODY},
+    "PUT /admin/topics/{name}": {"maxAttempts": 3},
+    "POST /admin/deliveries/replay": {"all": True},
+    "POST /admin/import": encode_arrivals(Arrivals()),
+    "POST /admin/cluster/transfer": {"shard": 0, "to": "n1"},
+    "POST /admin/cluster/join": {
+        "nodeId": "n9",
+        "addr": "127.0.0.1:1",
+        "httpAddr": "http://127.0.0.1:2",
+        "dryRun": True,
+    },
+    "POST /admin/cluster/remove": {"nodeId": "n9", "dryRun": True},
+    "POST /admin/cluster/upgrade": {"dryRun": True},
+}
+QUERIES = {
+    "DELETE /admin/topics/{name}": "?deletionPolicy=Delete",
+    "POST /admin/import": f"?backup={BACKUP}&tenant=acme",
+}
+
+
+@dataclass(slots=True)
+class World:
+    """A node, and a tenant that has one of everything.
+
+    Attributes:
+        app: What the node serves.
+        fixed: What no caller uses up.
+    """
+
+    client: Client
+    app: web.Application
+    settings: NodeSettings
+    fixed: dict[str, str] = field(default_factory=dict)
+
+    async def call(self, caller: str, route: str) -> Answer:
+        """Send a route's request by a caller's token, to something that is there."""
+        path = await self._path(route) + QUERIES.get(route, "")
+        return await self._send(caller, route.partition(" ")[0], path, BODIES.get(route, b""))
+
+    async def taken(self, backup: str) -> None:
+        """Wait until a backup has ended: only one is taken at a time."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                shown = await self._done("operator", "GET", f"admin/backup/{backup}")
+                if shown["status"] == "DONE":
+                    return
+
+    async def make_fixed(self) -> None:
+        """Make what is fixed."""
+        task_id = await self._leased("done")
+        stored = await self._done("worker", "PUT", f"tasks/{task_id}/artifacts/a", b"content")
+        result = {"status": "COMPLETED", "result": {}, "artifacts": [stored]}
+        await self._done("worker", "POST", f"tasks/{task_id}/result", result)
+        backup = str((await self._done("operator", "POST", "admin/backup"))["id"])
+        await self.taken(backup)
+        self.fixed = {"task": task_id, "artifact": stored["url"], "backup": backup}
+
+    async def _send(self, caller: str, method: str, path: str, body: object = b"") -> Answer:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.client.send(method, path, raw, token=caller)
+
+    async def _done(self, role: str, method: str, path: str, body: object = b"") -> dict[str, Any]:
+        answer = await self._send(f"{role}-of-{TENANTS[0]}", method, path, body)
+        assert answer.status < 300, (path, answer.body)
+        return answer.json if answer.body else {}
+
+    async def _path(self, route: str) -> str:
+        """Return where a route finds something, made anew if a caller can use it up."""
+        path = route.partition(" ")[2]
+        if "{upload}" in path:
+            return self.fixed["artifact"]
+        # Nobody claims from the one that is paused.
+        command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
+        known = {"command": command, "name": "topic", "artifact": "a"}
+        if "{id}" in path:
+            known["id"] = await self._id(route, path)
+        if "{name}" in path:
+            await self._done("admin", "PUT", "admin/topics/topic", {"maxAttempts": 3})
+        if path.startswith("/tasks/claim"):
+            await self._task("ready")
+        filled = re.sub(r"{(\w+)}", lambda part: known[part[1]], path)
+        return filled if path in OUTSIDE_BASE else BASE + filled
+
+    async def _id(self, route: str, path: str) -> str:
+        if path.startswith("/admin/backup"):
+            return self.fixed["backup"]
+        if path.startswith("/admin/deliveries"):
+            # One for all callers: it is used up by the one who may, and unknown to the next.
+            if "delivery" not in self.fixed:
+                self.fixed["delivery"] = await self._undelivered()
+            return self.fixed["delivery"]
+        if path.startswith("/workers/subscriptions"):
+            body = {"callbackUrl": NOBODY}
+            made = await self._done("worker", "POST", "workers/subscriptions", body)
+            return str(made["subscriptionId"])
+        if "/dlq/" in path:
+            return await self._dead("queue")
+        return self.fixed["task"] if route.startswith("GET ") else await self._leased("held")
+
+    async def _task(self, command: str, **fields: object) -> str:
+        body = {"command": command, "payload": 1, **fields}
+        return str((await self._done("producer", "POST", "tasks", body))["id"])
+
+    async def _leased(self, command: str, **fields: object) -> str:
+        """Return a task that the worker holds."""
+        await self._task(command, **fields)
+        claimed = await self._done("worker", "POST", "tasks/claim", {"commands": [command]})
+        return str(claimed["id"])
+
+    async def _dead(self, command: str, **fields: object) -> str:
+        task_id = await self._leased(command, maxAttempts=1, **fields)
+        await self._done("worker", "POST", f"tasks/{task_id}/abandon")
+        return task_id
+
+    async def _undelivered(self) -> str:
+        """Return a callback that has been given up."""
+        task_id = await self._dead("undelivered", webhook=NOBODY_EITHER)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                dead = await self._done("admin", "GET", "admin/deliveries?status=dead")
+                if task_id in {each["taskId"] for each in dead["deliveries"]}:
+                    return f"{task_id}.1"
+
+
+@contextlib.asynccontextmanager
+async def created(directory: Path) -> AsyncIterator[World]:
+    """Run a node below a directory until the end of the block, with hold of what it serves."""
+    settings = replace(
+        single(directory / "node", LimitSettings()),
+        auth=AuthSettings(
+            producer=_provider(
+                _tokens("producer"),
+                _tokens("admin", "codeq:admin"),
+                _tokens("operator", "codeq:operator"),
+            ),
+            worker=_provider(
+                _tokens("worker", *WORKER_SCOPES, event_types=("*",)),
+                _tokens("unscoped", "codeq:nothing", event_types=("*",)),
+            ),
+        ),
+        artifacts=ArtifactSettings(
+            provider=ArtifactProvider.LOCAL, directory=directory / "artifacts"
+        ),
+        backup=BackupSettings(directory=directory / "backups"),
+        webhooks=WebhookSettings(hmac_secret="s" * 32, allow_private=True, max_attempts=1),
+    )
+    made: list[web.Application] = []
+
+    def kept(*arguments: Any, **named: Any) -> web.Application:
+        made.append(make_app(*arguments, **named))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("codeq_cluster.node.make_app", kept)
+        async with serving(settings) as client:
+            world = World(client, made[0], settings)
+            await world.make_fixed()
+            yield world
+
+
+def _tokens(role: str, *scopes: str, event_types: tuple[str, ...] = ()) -> list[StaticToken]:
+    return [
+        StaticToken(
+            token=f"{role}-of-{tenant}",
+            subject=role,
+            tenant=tenant,
+            scopes=scopes,
+            event_types=event_types,
+        )
+        for tenant in TENANTS
+    ]
+
+
+def _provider(*tokens: list[StaticToken]) -> tuple[AuthProviderSettings, ...]:
+    return (AuthProviderSettings(kind="static", tokens=tuple(chain.from_iterable(tokens))),)
