@@ -548,11 +548,11 @@ class Node:
             for group in self._groups
         ]
 
-    def missing(self) -> list[str]:
-        """Name what keeps this node from being ready."""
+    def missing(self, *, in_full: bool) -> list[str]:
+        """Return what keeps this node from being ready; in full it names directories."""
         if self._draining:
             return ["draining: this node is about to stop"]
-        return self._readiness.missing()
+        return self._readiness.missing(in_full=in_full)
 
 
 def _replica(engine: Engine) -> ShardView:

@@ -47,16 +47,29 @@ class Reason(StrEnum):
     GIVEN_UP = "given-up"
 
 
+_PUBLIC = {
+    Reason.DISK_FULL: "its disk is full",
+    Reason.STORAGE_FAILED: "storage failed",
+    Reason.STATE_DIFFERS: "its state is not the majority's",
+    Reason.GIVEN_UP: "given up, until its operator sees to it",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Outage:
     """A replica that is out.
 
     Attributes:
-        text: For the operator.
+        text: For the operator; it may name directories of this machine.
     """
 
     reason: Reason
     text: str
+
+    @property
+    def public(self) -> str:
+        """Return the reason without directories, for callers that are no operators."""
+        return _PUBLIC[self.reason]
 
 
 class Replica(Protocol):

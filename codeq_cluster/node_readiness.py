@@ -35,15 +35,19 @@ class Readiness:
         # Under load a follower is always a few entries behind: balancers are not to leave for that.
         self._tolerated = 2 * entries_in_flight_max
 
-    def missing(self) -> list[str]:
-        """Name what is missing, each reason once, with the shards it is true of."""
+    def missing(self, *, in_full: bool) -> list[str]:
+        """Return what is missing, each reason once, with the shards it is true of.
+
+        Args:
+            in_full: With directories of this machine, which are the operators' to know.
+        """
         of_node: dict[str, None] = {}
         of_shards: dict[str, list[int]] = {}
         for group in self._groups:
             status = group.status()
             if refused := self._unseated(status):
                 of_node[refused] = None
-            elif words := self._of_shard(status):
+            elif words := self._of_shard(status, in_full=in_full):
                 of_shards.setdefault(words, []).append(status.shard)
         return [*of_node, *(_told(shards, words) for words, shards in of_shards.items())]
 
@@ -66,10 +70,11 @@ class Readiness:
         known = self._groups[status.shard].membership.members
         return "" if known else self._members.waits_for()
 
-    def _of_shard(self, status: GroupStatus) -> str:
+    def _of_shard(self, status: GroupStatus, *, in_full: bool) -> str:
         """Return what a shard lacks, as it is said after its number; empty for nothing."""
         if status.shard in (out := self._outages.out):
-            return f": {out[status.shard].text}"
+            outage = out[status.shard]
+            return f": {outage.text if in_full else outage.public}"
         if not status.voting:
             return self._not_voting(status.shard)
         if status.in_doubt:

@@ -32,6 +32,7 @@ NEVER_STALE = bad_request(
 
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NONE: tuple[str, ...] = ()
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -155,6 +156,15 @@ class Call:
     def query_text(self, name: str) -> str:
         """Return a text of the query string, empty when it is absent."""
         return self.request.query.get(name, "") if self.request.query_string else ""
+
+
+def authorization(request: web.BaseRequest) -> str | None:
+    """Return the Authorization header, None for none.
+
+    Several are joined so that none of them is accepted: a proxy in front may have checked another.
+    """
+    given = request.headers.getall("Authorization", _NONE)
+    return ", ".join(given) if given else None
 
 
 def is_task_id(text: str) -> bool:

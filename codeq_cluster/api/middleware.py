@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from codeq_cluster.api.call import CONSISTENCY, JSON, LINEARIZABLE, NEVER_STALE, Call, Services
+from codeq_cluster.api.call import (
+    CONSISTENCY,
+    JSON,
+    LINEARIZABLE,
+    NEVER_STALE,
+    Call,
+    Services,
+    authorization,
+)
 from codeq_cluster.api.errors import (
     ApiError,
     auth_unavailable,
@@ -36,7 +44,6 @@ log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
-_NONE: tuple[str, ...] = ()
 _CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
@@ -82,9 +89,7 @@ def wrapped(route: Route, services: Services) -> Answering:
         identity = _NOBODY
         try:
             if access is not Access.OPEN:
-                # Two are one that names nobody: what stands before this node may read the other.
-                given = request.headers.getall("Authorization", _NONE)
-                header = ", ".join(given) if given else None
+                header = authorization(request)
                 known = authenticator.known(header, access)
                 identity = known or await authenticator.authenticate(header, access)
                 if scope and scope not in identity.scopes:

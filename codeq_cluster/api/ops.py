@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.call import Call, authorization, reply
 from codeq_cluster.api.rendering import encode
+from codeq_cluster.auth import Access, AccessRefused
+from codeq_cluster.auth.jwks import KeysUnavailable
 
 _HEALTHY = encode({"status": "ok"})
 _READY = encode({"status": "ready"})
@@ -17,8 +19,11 @@ async def healthz(call: Call) -> web.Response:  # noqa: ARG001, every handler ta
 
 
 async def readyz(call: Call) -> web.Response:
-    """Say whether every local group has a leader and is caught up; name what is missing."""
-    missing = call.services.broker.missing()
+    """Say whether every local group has a leader and is caught up; name what is missing.
+
+    With an operator's token the reasons are told in full, directories of the machine included.
+    """
+    missing = call.services.broker.missing(in_full=await _asked_by_operator(call))
     if not missing:
         return reply(_READY)
     body = {
@@ -29,6 +34,21 @@ async def readyz(call: Call) -> web.Response:
         "missing": missing,
     }
     return reply(encode(body), status=503, headers={"Retry-After": "1"})
+
+
+async def _asked_by_operator(call: Call) -> bool:
+    header = authorization(call.request)
+    if header is None:
+        return False
+    authenticator = call.services.authenticator
+    if authenticator.known(header, Access.OPERATOR) is not None:
+        return True
+    try:
+        await authenticator.authenticate(header, Access.OPERATOR)
+    except (AccessRefused, KeysUnavailable):
+        # Probes need no token, so one that gives nothing is no reason to refuse the answer.
+        return False
+    return True
 
 
 async def metrics(call: Call) -> web.Response:

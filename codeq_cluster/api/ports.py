@@ -363,5 +363,9 @@ class Broker(Protocol):
     def shard_status(self) -> list[ShardStatus]:
         """Return one status a local group, by shard."""
 
-    def missing(self) -> list[str]:
-        """Name what keeps this node from being ready; empty when it is ready."""
+    def missing(self, *, in_full: bool) -> list[str]:
+        """Return what keeps this node from being ready; empty when it is ready.
+
+        Args:
+            in_full: With directories of the node's machine, for an operator.
+        """

@@ -176,3 +176,10 @@ class LocalShard(Protocol):
 
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
         """Read rows from the local store."""
+
+
+class Missing(Protocol):
+    """Asked for what keeps the node from being ready."""
+
+    def __call__(self, *, in_full: bool) -> list[str]:
+        """Return it, empty when the node is ready; in full it names directories."""

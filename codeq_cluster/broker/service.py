@@ -10,7 +10,7 @@ from codeq_cluster.broker.files import Files
 from codeq_cluster.broker.governors import Governors
 from codeq_cluster.broker.importer import Importer
 from codeq_cluster.broker.operators import Operators
-from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.ports import Missing, Shards
 from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.queries import Queries
 from codeq_cluster.broker.requests import ShardStatus
@@ -34,7 +34,7 @@ class Broker:
         waiters: Waiters,
         background: Background,
         status: Callable[[], list[ShardStatus]],
-        missing: Callable[[], list[str]],
+        missing: Missing,
         files: Files | None = None,
         artifact_base: str = "",
     ) -> None:

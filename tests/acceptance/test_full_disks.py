@@ -11,7 +11,13 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import (
+    OPERATOR_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    LocalCluster,
+    until,
+)
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import SmallDisk, small_disk
 
@@ -42,9 +48,10 @@ class Stage:
         )
 
     async def said(self, path: str) -> tuple[int, str]:
-        """Return status and text of n2's answer."""
+        """Return status and text of n2's answer to an operator."""
+        headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
         async with (
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(headers=headers) as session,
             session.get(self.cluster.urls["n2"] + path) as answer,
         ):
             return answer.status, await answer.text()

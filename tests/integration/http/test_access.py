@@ -5,14 +5,18 @@ A route without a row in the table fails here, so that whoever adds one says who
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.integration.http.client import BASE
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import BASE, OPERATOR, PATIENCE_S, Client, single
 from tests.integration.http.world import CALLERS, World, created
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -135,6 +139,29 @@ async def test_where_nodes_are_and_keep_their_data_is_for_operators(
             answer = await world.call(caller, route)
 
             assert not [each for each in secrets if each in answer.body.decode()], caller
+
+
+@pytest.mark.parametrize("token", ["", "acme", "unheard-of"])
+async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
+    tmp_path: Path, token: str
+) -> None:
+    """Everybody is told that its disk is full; a token that gives nothing is no obstacle."""
+    usual = single(tmp_path / "node", LimitSettings())
+    node = Node(replace(usual, store=replace(usual.store, min_free_bytes=2**62)))
+    await node.start()
+    try:
+        client = Client(node.port)
+        async with asyncio.timeout(PATIENCE_S):
+            while b"MiB are free" not in (full := await client.get("/readyz", token=OPERATOR)).body:
+                pass  # Asking takes its time, and the deadline bounds it.
+        told = await client.get("/readyz", token=token)
+    finally:
+        await node.stop()
+
+    assert full.status == told.status == 503
+    assert f"MiB are free below {usual.data_dir}" in full.body.decode()
+    assert "its disk is full" in told.body.decode()
+    assert str(tmp_path) not in told.body.decode()
 
 
 async def test_everything_below_cluster_and_backup_is_the_operators() -> None:

@@ -50,10 +50,10 @@ class Nodes:
             await self.says(name, lambda missing: not missing)
 
     async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until what a node's `/readyz` misses is as wanted; return that."""
+        """Wait until what a node tells its operator by `/readyz` is as wanted; return that."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                told = (await self.clients[name].get("/readyz")).json
+                told = (await self.clients[name].get("/readyz", token=OPERATOR)).json
                 missing = [str(line) for line in told.get("missing", [])]  # type: ignore[attr-defined]
                 if holds(missing):
                     return missing
