@@ -330,7 +330,12 @@ class PeerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthProviderSettings:
-    """One way to verify a token: kind `static`, `hs256` or `jwks`, with that kind's own fields."""
+    """One way to verify a token: kind `static`, `hs256` or `jwks`, with that kind's own fields.
+
+    Attributes:
+        clock_skew_s: In place of the general one; None for that.
+        fetch_timeout_s: Of a fetch of published keys; None for the usual one.
+    """
 
     kind: str
     tokens: tuple[StaticToken, ...] = ()
@@ -340,6 +345,8 @@ class AuthProviderSettings:
     audience: str = ""
     algorithms: tuple[str, ...] = ()
     cache_seconds: int = 300
+    clock_skew_s: float | None = None
+    fetch_timeout_s: float | None = None
 
     @property
     def keys_exposed(self) -> bool:
@@ -417,6 +424,7 @@ class WebhookSettings:
         timeout_seconds: From the look-up of a target's name to its answer.
         per_host_concurrency: At once to one host and port, so that a slow one cannot take all.
         concurrency: At once from this node; each costs a socket, and a thread while it resolves.
+        subscription_min_interval_seconds: Between two notices to a subscription that names none.
     """
 
     hmac_secret: str = field(default="", repr=False)
@@ -430,6 +438,7 @@ class WebhookSettings:
     timeout_seconds: float = 15.0
     per_host_concurrency: int = 4
     concurrency: int = 64
+    subscription_min_interval_seconds: int = 5
 
     @property
     def signing(self) -> Signing:

@@ -115,7 +115,8 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                     f"Required by the mode `group`; at most {subscriptions.GROUP_BYTES_MAX} bytes."
                 ),
                 "minIntervalSeconds": _said(
-                    f"Between two notices; {subscriptions.INTERVAL_DEFAULT_S} when absent.",
+                    "Between two notices; "
+                    f"{settings.webhooks.subscription_min_interval_seconds} when absent.",
                     minimum=0,
                     maximum=subscriptions.INTERVAL_MAX_S,
                 ),

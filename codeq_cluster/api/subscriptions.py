@@ -18,7 +18,6 @@ from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 
 TTL_DEFAULT_S = 300
 TTL_MAX_S = 86_400
-INTERVAL_DEFAULT_S = 5
 INTERVAL_MAX_S = 86_400
 EVENT_TYPES_MAX = 100  # Kept in memory on every node.
 GROUP_BYTES_MAX = 256
@@ -42,7 +41,7 @@ async def subscribe(call: Call) -> web.Response:
     )
     interval_s = body.min_interval_seconds
     if interval_s is None:
-        interval_s = INTERVAL_DEFAULT_S
+        interval_s = call.services.settings.webhooks.subscription_min_interval_seconds
     _check_bounds("minIntervalSeconds", interval_s, INTERVAL_MAX_S)
     made = await call.services.broker.governors.subscribe(
         call.identity.tenant,

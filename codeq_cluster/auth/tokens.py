@@ -11,7 +11,7 @@ from typing import Protocol
 import jwt
 
 from codeq_cluster.auth.identity import Claims, claims_of
-from codeq_cluster.auth.jwks import Jwks
+from codeq_cluster.auth.jwks import FETCH_TIMEOUT_S, Jwks
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import AuthProviderSettings, StaticToken
 
@@ -76,7 +76,7 @@ class StaticProvider:
 class HmacProvider:
     """Accepts JWTs signed with a shared secret."""
 
-    def __init__(self, settings: AuthProviderSettings, *, skew_s: int) -> None:
+    def __init__(self, settings: AuthProviderSettings, *, skew_s: float) -> None:
         self._algorithms = settings.algorithms or _HS_ALGORITHMS
         if not all(name in ("HS256", "HS384", "HS512") for name in self._algorithms):
             raise ConfigInvalid(
@@ -114,7 +114,7 @@ class JwksProvider:
         self,
         settings: AuthProviderSettings,
         *,
-        skew_s: int,
+        skew_s: float,
         allow_http: bool,
         monotonic: Callable[[], float],
     ) -> None:
@@ -133,7 +133,12 @@ class JwksProvider:
             )
         self._settings = settings
         self._skew_s = skew_s
-        self._keys = Jwks(settings.jwks_url, ttl_s=settings.cache_seconds, clock=monotonic)
+        self._keys = Jwks(
+            settings.jwks_url,
+            ttl_s=settings.cache_seconds,
+            timeout_s=settings.fetch_timeout_s or FETCH_TIMEOUT_S,
+            clock=monotonic,
+        )
 
     async def verify(self, token: str) -> Claims:
         """Find the key the token names, then check signature, times, issuer and audience."""
@@ -172,7 +177,7 @@ class JwksProvider:
 def make_provider(
     settings: AuthProviderSettings,
     *,
-    skew_s: int,
+    skew_s: float,
     allow_http: bool = False,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Provider:
@@ -180,13 +185,16 @@ def make_provider(
 
     Args:
         settings: The provider's.
-        skew_s: Tolerated between the issuer's clock and this node's.
+        skew_s: Tolerated between the issuer's clock and this node's, unless the provider has its
+            own.
         allow_http: Keys may be fetched from another host without TLS.
         monotonic: Seconds that never jump, for the age of keys.
 
     Raises:
         ConfigInvalid: The kind is unknown or one of its fields does not do.
     """
+    if settings.clock_skew_s is not None:
+        skew_s = settings.clock_skew_s
     match settings.kind:
         case "static":
             return StaticProvider(settings.tokens)
@@ -204,7 +212,7 @@ def _decoded(
     *,
     algorithms: Sequence[str],
     settings: AuthProviderSettings,
-    skew_s: int,
+    skew_s: float,
     keep_s: float,
 ) -> Claims:
     try:

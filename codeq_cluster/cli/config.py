@@ -37,7 +37,10 @@ def _run(options: argparse.Namespace) -> Exit:
             {"key": shown.name, "value": shown.value, "source": shown.source}
             for shown in found.effective
         ]
-        rows += [{"key": name, "value": "", "source": "ignored"} for name in found.ignored]
+        rows += [
+            {"key": remark.name, "value": remark.says, "source": remark.source}
+            for remark in found.remarks
+        ]
     if options.json:
         print(json.dumps(rows, indent=2))
         return Exit.OK

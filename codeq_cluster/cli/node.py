@@ -11,7 +11,6 @@ import uvloop
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.serve import until_signal
 from codeq_cluster.config import Loaded, load
-from codeq_cluster.config.reference import IGNORED
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 
@@ -84,7 +83,10 @@ def _run(options: argparse.Namespace) -> Exit:
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
     set_up_logs(settings.log_level, node=settings.node_id)
-    for name in found.ignored:
-        log.warning("setting ignored", extra={"key": name, "reason": IGNORED[name]})
+    for remark in found.remarks:
+        log.warning(
+            "setting of codeQ",
+            extra={"key": remark.name, "source": remark.source, "says": remark.says},
+        )
     uvloop.run(until_signal(run(settings), stdin=options.until_stdin_closes))
     return Exit.OK

@@ -60,7 +60,9 @@ def _published(values: Values, issuer: str) -> tuple[AuthProviderSettings, ...]:
     url = f"{issuer}JwksUrl"
     for part in ("Issuer", "Audience"):
         if f"{issuer}{part}" not in values:
-            raise values.refuse(f"{issuer}{part}", f"a text, since {url} is set")
+            raise values.refuse(
+                f"{issuer}{part}", f"a text, since {url} is set ({values.source(url)})"
+            )
     item = {
         "jwksUrl": values.get(url),
         "issuer": values.get(f"{issuer}Issuer"),

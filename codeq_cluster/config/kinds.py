@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -63,15 +63,20 @@ def number(low: float, high: float) -> Kind:
     return Kind(f"a number, {low:g} to {high:g}", parse)
 
 
-def choice(*options: str) -> Kind:
-    """One of the options, whatever its case."""
+def choice(*options: str, aliases: Mapping[str, str] | None = None) -> Kind:
+    """One of the options, whatever its case, or another word for one."""
+    meant = {option: option for option in options} | dict(aliases or {})
+    shown = [
+        " or ".join(word for word, option in meant.items() if option == each) for each in options
+    ]
 
     def parse(raw: object) -> object:
-        if not isinstance(raw, str) or raw.strip().lower() not in options:
+        word = raw.strip().lower() if isinstance(raw, str) else ""
+        if word not in meant:
             raise ValueError
-        return raw.strip().lower()
+        return meant[word]
 
-    return Kind(f"one of {', '.join(options)}", parse)
+    return Kind(f"one of {', '.join(shown)}", parse)
 
 
 def member(enum: type[StrEnum]) -> Kind:
@@ -132,6 +137,12 @@ def _parse_address(raw: object) -> object:
     return text
 
 
+def _parse_listening(raw: object) -> object:
+    text = str(_parse_text(raw))
+    _parse_address(f"localhost{text}" if text.startswith(":") else text)
+    return text
+
+
 def _parse_secret(raw: object) -> object:
     text = str(_parse_text(raw))
     # 16 random characters are about 80 bits: out of reach of guessing over a network.
@@ -166,6 +177,9 @@ ID = Kind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
 HOST = Kind("a host name or an IP address", _parse_host)
 URL = Kind("an http or https URL without user and password", _parse_url)
 ADDRESS = Kind("host:port, the port 1 to 65535", _parse_address)
+LISTENING = Kind(
+    "host:port, or :port for every address of the machine, the port 1 to 65535", _parse_listening
+)
 SECRET = Kind("at least 16 characters", _parse_secret)
 HEADERS = Kind("name=value,name=value", _parse_headers)
 KEY_PREFIX = Kind("up to 256 of A-Z a-z 0-9 ! _ . * ' ( ) -, in segments", _parse_key_prefix)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeq_cluster.config.access import producer_providers, worker_providers
+from codeq_cluster.config.adoption import Remark, adopted
 from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.rules import rules
 from codeq_cluster.config.shown import NAMED_DEFAULTS, Shown, shown
@@ -32,12 +33,12 @@ class Loaded:
     """A checked configuration.
 
     Attributes:
-        ignored: Keys of the file that have no effect here.
+        remarks: What became of values of codeQ's configuration that are not taken as they are.
         effective: Every key, its value and where it was given, secrets hidden.
     """
 
     settings: NodeSettings
-    ignored: tuple[str, ...]
+    remarks: tuple[Remark, ...]
     effective: tuple[Shown, ...]
 
 
@@ -57,8 +58,10 @@ def load(
     Raises:
         ConfigInvalid: Naming the key, its value and what is allowed.
     """
-    in_file, ignored = from_file(file) if file else ({}, ())
-    given = {**in_file, **from_environment(environment or {}), **from_flags(flags or {})}
+    in_file = from_file(file) if file else {}
+    given, remarks = adopted(
+        {**in_file, **from_environment(environment or {}), **from_flags(flags or {})}
+    )
     values = Values(given)
     settings = _settings(values)
     effective = {key.name: shown(key, settings, values) for key in KEYS}
@@ -68,7 +71,7 @@ def load(
             raise ConfigInvalid(
                 f"{wrong.name}={wrong.value} ({wrong.source}): allowed is {rule.allowed}"
             )
-    return Loaded(settings, ignored, tuple(effective.values()))
+    return Loaded(settings, remarks, tuple(effective.values()))
 
 
 def _settings(values: Values) -> NodeSettings:
@@ -104,28 +107,33 @@ def _addresses(values: Values) -> dict[str, object]:
         )
     if not links:
         node_id = values.text("raft.selfId", NAMED_DEFAULTS["node_id"])
-        links = {node_id: values.text("raft.bindAddr", _DEFAULT_LINK)}
+        links = {node_id: _reached(values.text("raft.bindAddr", _DEFAULT_LINK))}
     else:
         node_id = values.text("raft.selfId")
         if node_id not in links:
             raise values.refuse("raft.selfId", f"one of raft.peers: {', '.join(sorted(links))}")
     if len(set(links.values())) != len(links):
         raise values.refuse("raft.peers", "a different address for each node")
-    bound = Address.parse(values.text("raft.bindAddr", links[node_id]))
+    listening = values.text("raft.bindAddr", links[node_id])
+    bound = Address.parse(_reached(listening))
     return {
         "node_id": node_id,
-        "link_host": bound.host,
+        # Empty for every address of the machine.
+        "link_host": "" if listening.startswith(":") else bound.host,
         "link_port": bound.port,
         "peers": _peers(values, links),
     }
 
 
+def _reached(listening: str) -> str:
+    """Return an address that reaches what listens: the loopback one for `:port`."""
+    return f"127.0.0.1{listening}" if listening.startswith(":") else listening
+
+
 def _peers(values: Values, links: Mapping[str, str]) -> tuple[PeerAddress, ...]:
     urls = values.table("raft.peerHTTPAddrs")
-    if urls and set(urls) != set(links):
-        raise values.refuse(
-            "raft.peerHTTPAddrs", f"the ids of raft.peers: {', '.join(sorted(links))}"
-        )
+    if not set(urls) <= set(links):
+        raise values.refuse("raft.peerHTTPAddrs", f"ids of raft.peers: {', '.join(sorted(links))}")
     port = values.get("port") or 8080
     scheme = "https" if "tls.certFile" in values else "http"
     # Sorted: the same order on every node, whatever order each one's file has.

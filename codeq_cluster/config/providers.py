@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from codeq_cluster.config.kinds import URL
+from codeq_cluster.config.kinds import URL, Kind, whole
 from codeq_cluster.config.sources import Given, read_secret, refuse
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import AuthProviderSettings, StaticToken
@@ -15,6 +15,7 @@ _TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 _PROVIDERS_MAX = 8
 _TOKENS_MAX = 1000
+_CACHE_SECONDS = whole(1, 86400)
 _SCOPES_OF_WORKER = (
     "codeq:claim",
     "codeq:heartbeat",
@@ -31,10 +32,15 @@ _ALGORITHMS = (
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
 
+# As codeQ writes them: Go's durations, in nanoseconds.
+_DURATIONS = {"clockSkew": 3600, "httpTimeout": 60}
+"""The longest of each, in seconds."""
+_SECOND_NS = 10**9
+
 _FIELDS = {
     "static": {"tokens"},
     "hs256": {"secret", "secretFile", "issuer", "audience"},
-    "jwks": {"jwksUrl", "issuer", "audience", "algorithms", "cacheSeconds"},
+    "jwks": {"jwksUrl", "issuer", "audience", "algorithms", "cacheSeconds", *_DURATIONS},
 }
 _TOKEN_FIELDS = {"token", "tokenFile", "subject", "tenant", "scopes", "eventTypes", "email", "raw"}
 
@@ -122,15 +128,6 @@ def _jwks(name: str, item: Mapping[str, object], source: str) -> AuthProviderSet
         url = str(URL.parse(item.get("jwksUrl")))
     except ValueError as error:
         raise refuse(f"{name}.jwksUrl", Given(item.get("jwksUrl"), source), URL.allowed) from error
-    cache_seconds = item.get("cacheSeconds", 300)
-    if isinstance(cache_seconds, bool) or not isinstance(cache_seconds, int):
-        cache_seconds = 0
-    if not 1 <= cache_seconds <= 86400:
-        raise refuse(
-            f"{name}.cacheSeconds",
-            Given(item.get("cacheSeconds"), source),
-            "a whole number, 1 to 86400",
-        )
     algorithms = _texts(name, item, "algorithms", source)
     if not set(algorithms) <= set(_ALGORITHMS):
         raise refuse(
@@ -144,7 +141,10 @@ def _jwks(name: str, item: Mapping[str, object], source: str) -> AuthProviderSet
         issuer=_text(name, item, "issuer", source, must=True),
         audience=_text(name, item, "audience", source, must=True),
         algorithms=algorithms,
-        cache_seconds=cache_seconds,
+        cache_seconds=_number(name, item, "cacheSeconds", source, _CACHE_SECONDS) or 300,
+        clock_skew_s=_duration_s(name, item, "clockSkew", source),
+        # Go has no timeout for 0; here every wait has one.
+        fetch_timeout_s=_duration_s(name, item, "httpTimeout", source) or None,
     )
 
 
@@ -239,6 +239,27 @@ def _texts(name: str, item: Mapping[str, object], part: str, source: str) -> tup
     if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
         raise refuse(f"{name}.{part}", Given(value, source), "a list of texts")
     return tuple(value)
+
+
+def _number(
+    name: str, item: Mapping[str, object], part: str, source: str, kind: Kind
+) -> int | None:
+    value = item.get(part)
+    if value is None:
+        return None
+    try:
+        found = kind.parse(value)
+    except ValueError as error:
+        raise refuse(f"{name}.{part}", Given(value, source), kind.allowed) from error
+    assert isinstance(found, int)
+    return found
+
+
+def _duration_s(name: str, item: Mapping[str, object], part: str, source: str) -> float | None:
+    most = whole(0, _DURATIONS[part] * _SECOND_NS)
+    nanoseconds = Kind(f"{most.allowed}, of nanoseconds", most.parse)
+    found = _number(name, item, part, source, nanoseconds)
+    return None if found is None else found / _SECOND_NS
 
 
 def _secret(name: str, item: Mapping[str, object], part: str, source: str) -> str:

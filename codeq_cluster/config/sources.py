@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from codeq_cluster.config.keys import KEYS, Key
-from codeq_cluster.config.reference import IGNORED
+from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.errors import ConfigInvalid
 
 _BY_NAME = {key.name: key for key in KEYS}
@@ -21,6 +21,7 @@ _SECRET_FILES = {f"{key.name}File": key for key in KEYS if key.secret}
 
 # Variables of the reference that hold a whole section as JSON.
 _SECTION_VARIABLES = {"PERSISTENCE_CONFIG": "persistenceConfig"}
+_FOREIGN_VARIABLES = {each.env: each.name for each in FOREIGN.values() if each.env}
 
 # A secret is a line or a small JSON document, never more.
 _SECRET_BYTES_MAX = 64 * 1024
@@ -55,24 +56,22 @@ def _shown(raw: object, secret: bool) -> str:
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 
-def from_file(path: Path) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """Read a YAML or TOML file, told apart by its ending.
+def from_file(path: Path) -> dict[str, Given]:
+    """Return what a YAML or TOML file gives, by key name, codeQ's keys included.
 
-    Returns:
-        What it gives, by key name, and the keys it gives that have no effect.
+    Args:
+        path: Its ending tells the language.
 
     Raises:
         ConfigInvalid: It cannot be read or parsed, or holds an unknown key.
     """
-    source = f"file {path}"
     given: dict[str, Given] = {}
-    ignored: list[str] = []
-    _flatten(_parse(path), "", source, given, ignored)
-    return given, tuple(ignored)
+    _flatten(_parse(path), "", f"file {path}", given)
+    return given
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """Pick the variables that name a key; an empty one counts as not set.
+    """Return what the variables that name a key give; an empty one counts as not set.
 
     Raises:
         ConfigInvalid: A secret is given twice, its file cannot be read, or a section is wrong.
@@ -81,7 +80,10 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     for variable, section in _SECTION_VARIABLES.items():
         if environment.get(variable):
             document = {section: environment[variable]}
-            _flatten(document, "", f"environment {variable}", given, [])
+            _flatten(document, "", f"environment {variable}", given)
+    for variable, name in _FOREIGN_VARIABLES.items():
+        if environment.get(variable):
+            given[name] = Given(environment[variable], f"environment {variable}")
     for key in KEYS:
         direct = environment.get(key.env, "")
         by_file = environment.get(f"{key.env}_FILE", "") if key.secret else ""
@@ -100,7 +102,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that configure a node."""
-    ours = {"CODEQ_CONFIG_PATH", *_SECTION_VARIABLES}
+    ours = {"CODEQ_CONFIG_PATH", *_SECTION_VARIABLES, *_FOREIGN_VARIABLES}
     for key in KEYS:
         ours |= {key.env, f"{key.env}_FILE"}
     return {name: value for name, value in environment.items() if name not in ours}
@@ -185,17 +187,12 @@ def _parse(path: Path) -> Mapping[str, object]:
     return document
 
 
-def _flatten(
-    node: Mapping[str, object],
-    prefix: str,
-    source: str,
-    given: dict[str, Given],
-    ignored: list[str],
-) -> None:
+def _flatten(node: Mapping[str, object], prefix: str, source: str, given: dict[str, Given]) -> None:
     for part, value in node.items():
         name = f"{prefix}{part}"
-        if name in _BY_NAME:
-            if value is not None:
+        if name in _BY_NAME or name in FOREIGN:
+            # An empty text is what a template leaves where nothing was filled in.
+            if value is not None and value != "":
                 _set(given, name, Given(value, source))
         elif name in _SECRET_FILES:
             _set(
@@ -203,10 +200,8 @@ def _flatten(
                 _SECRET_FILES[name].name,
                 Given(read_secret(value, name), f"{source}, {name}"),
             )
-        elif name in IGNORED:
-            ignored.append(name)
         elif _is_section(name):
-            _flatten(_section(name, value, source), f"{name}.", source, given, ignored)
+            _flatten(_section(name, value, source), f"{name}.", source, given)
         else:
             raise _unknown(name, Given(value, source))
 
@@ -218,7 +213,7 @@ def _set(given: dict[str, Given], name: str, value: Given) -> None:
 
 
 def _is_section(name: str) -> bool:
-    return any(known.startswith(f"{name}.") for known in (*_BY_NAME, *IGNORED))
+    return any(known.startswith(f"{name}.") for known in (*_BY_NAME, *FOREIGN))
 
 
 def _section(name: str, value: object, source: str) -> Mapping[str, object]:

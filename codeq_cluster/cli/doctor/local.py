@@ -28,9 +28,10 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
         loaded: The configuration.
     """
     settings = loaded.settings
-    if loaded.ignored:
-        ignored = ", ".join(loaded.ignored)
-        first = warn("config", name, f"valid, but ignored: {ignored}", "remove what has no effect")
+    if loaded.remarks:
+        names = ", ".join(remark.name for remark in loaded.remarks)
+        todo = "`codeq-cluster config` says what becomes of each"
+        first = warn("config", name, f"valid, but not taken as they are: {names}", todo)
     else:
         first = ok("config", name, f"valid, node {settings.node_id} of {len(settings.peers)}")
     return [

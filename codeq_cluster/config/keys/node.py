@@ -7,6 +7,7 @@ from codeq_cluster.config.kinds import (
     ADDRESS,
     HOST,
     ID,
+    LISTENING,
     PATH,
     SECRET,
     URL,
@@ -30,7 +31,11 @@ NODE = (
         "shared by the nodes, proves a peer on the link; a must with more than one node",
         secret=True,
     ),
-    key("logLevel", choice("debug", "info", "warning", "error"), "least severity that is logged"),
+    key(
+        "logLevel",
+        choice("debug", "info", "warning", "error", aliases={"warn": "warning"}),
+        "least severity that is logged",
+    ),
     key(
         "accessLog",
         choice("never", "debug", "info"),
@@ -68,7 +73,7 @@ RAFT = (
     key("raft.selfId", ID, "id of this node; a must with `raft.peers`", path="node_id"),
     key(
         "raft.bindAddr",
-        ADDRESS,
+        LISTENING,
         "where the link listens; without it, this node's address in `raft.peers`",
         path="",
     ),
@@ -82,7 +87,7 @@ RAFT = (
     key(
         "raft.peerHTTPAddrs",
         each(URL),
-        "base URL of every node; without it, the peer's link host and this node's `port`",
+        "base URL of every node; of one without, the peer's link host and this node's `port`",
         path="",
     ),
     key("raft.heartbeatMS", whole(10, 10_000), "between a leader's heartbeats"),

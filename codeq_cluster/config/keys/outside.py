@@ -142,6 +142,12 @@ WEBHOOKS = (
         "at once to one host and port; at most `webhooks.concurrency`",
     ),
     key("webhooks.concurrency", whole(1, 10_000), "at once from this node"),
+    key(
+        "subscriptionMinIntervalSeconds",
+        whole(0, 86_400),
+        "between two notices to a subscription that names no interval",
+        path="webhooks.",
+    ),
 )
 
 # The variables are those every OpenTelemetry SDK knows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -84,6 +85,18 @@ async def test_a_subscription_is_shown_as_it_was_made(node: Client) -> None:
         "ttlSeconds": 60,
         "minIntervalSeconds": 0,
     }
+
+
+async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_path: Path) -> None:
+    """As it was when the subscription was made."""
+    calm = WebhookSettings(unsigned=Unsigned.ALLOW, subscription_min_interval_seconds=90)
+    async with running(tmp_path, LimitSettings(), calm) as node:
+        await subscribed(node)
+        shown = await walked(node, "workers/subscriptions", "subscriptions")
+        document = await node.get("/openapi.json")
+
+    assert [each["minIntervalSeconds"] for each in shown] == [90]
+    assert b"Between two notices; 90 when absent." in document.body
 
 
 async def test_a_walk_meets_each_subscription_once_while_more_are_made(node: Client) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import jwt
 import pytest
 
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Role
 from codeq_cluster.auth.identity import WORKER_SCOPES
-from codeq_cluster.auth.jwks import KeysUnavailable
+from codeq_cluster.auth.jwks import FETCH_TIMEOUT_S, KeysUnavailable
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import AuthProviderSettings, AuthSettings, StaticToken
 
@@ -337,6 +339,50 @@ async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> Non
 
     assert await refusal(auth, f"Bearer {unknown}", Access.PRODUCER) == (401, "invalid token")
     assert await refusal(auth, f"Bearer {borrowed}", Access.PRODUCER) == (401, "invalid token")
+
+
+async def test_a_provider_may_tolerate_more_or_less_of_a_skew_than_the_others(
+    issuer: Issuer,
+) -> None:
+    """In place of the general minute, for its own tokens."""
+    patient = replace(by_keys(issuer), clock_skew_s=300.0)
+    strict = replace(by_keys(issuer), clock_skew_s=0.0)
+    now_s = int(time.time())
+    late, later = (f"Bearer {issuer.token('one', exp=now_s - past)}" for past in (30, 90))
+
+    judged = {
+        (name, header): await _enters(authenticator(producer=(provider,)), header)
+        for name, provider in (("patient", patient), ("usual", by_keys(issuer)), ("strict", strict))
+        for header in (late, later)
+    }
+
+    assert judged == {
+        ("patient", late): True,
+        ("patient", later): True,
+        ("usual", late): True,
+        ("usual", later): False,
+        ("strict", late): False,
+        ("strict", later): False,
+    }
+
+
+async def _enters(auth: Authenticator, header: str) -> bool:
+    try:
+        await auth.authenticate(header, Access.PRODUCER)
+    except AccessRefused:
+        return False
+    return True
+
+
+async def test_a_provider_may_wait_less_for_its_issuer_than_the_others(issuer: Issuer) -> None:
+    """Its fetch ends when it says, and not only when the usual one would."""
+    issuer.silent.clear()
+    auth = authenticator(producer=(replace(by_keys(issuer), fetch_timeout_s=0.05),))
+
+    with pytest.raises(KeysUnavailable):
+        async with asyncio.timeout(FETCH_TIMEOUT_S / 2):
+            await auth.authenticate(f"Bearer {issuer.token('one')}", Access.PRODUCER)
+    issuer.silent.set()
 
 
 async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> None:

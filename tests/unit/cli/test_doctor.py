@@ -41,6 +41,24 @@ def _found(directory: Path, **flags: str) -> dict[str, Finding]:
     return {each.check: each for each in local_findings("flags", configuration)}
 
 
+def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
+    """The configuration is valid, and not all that was written is in effect."""
+    data = {"persistenceConfig.path": str(tmp_path), "allowProducerAsWorker": "true"}
+    provider = '[{"kind":"static","tokens":["t"]}]'
+    loaded = load(
+        environment={"REDIS_ADDR": "redis:6379", "TIMEZONE": "UTC", "AUTH_PRODUCER": provider},
+        flags=data,
+    )
+
+    finding = local_findings("flags", loaded)[0]
+
+    assert (finding.level, finding.todo) == (
+        Level.WARN,
+        "`codeq-cluster config` says what becomes of each",
+    )
+    assert finding.text == "valid, but not taken as they are: redisAddr, timezone"
+
+
 @asynccontextmanager
 async def _node(
     *, version: str, ahead_s: float, code: int, offers: Mapping[str, str] | None = None

@@ -7,11 +7,14 @@ import tomllib
 from pathlib import Path
 
 from codeq_cluster.config.keys import KEYS, Key
-from codeq_cluster.config.reference import IGNORED
+from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.config.shown import default_of
+from tests.codeq import configurations
 
 _ROOT = Path(__file__).resolve().parents[3]
-_CONFIGURATION = (_ROOT / "docs" / "configuration.md").read_text()
+_CONFIGURATION, _COMING = (
+    (_ROOT / "docs" / "configuration.md").read_text().split("## Coming from codeQ's configuration")
+)
 
 
 def _row(key: Key) -> str:
@@ -37,10 +40,21 @@ def test_the_documentation_has_no_key_that_is_not() -> None:
     assert set(rows) == set(map(_row, KEYS))
 
 
-def test_the_documentation_names_what_is_ignored_and_why() -> None:
-    """An operator can see that a key of the reference does nothing here."""
-    for name, reason in IGNORED.items():
-        assert f"| `{name}` | {reason} |" in _CONFIGURATION
+def test_the_documentation_says_what_becomes_of_each_key_of_codeq() -> None:
+    """In one table, with the reason for each that is ignored."""
+    rows = {
+        name: (variable, fate)
+        for name, variable, fate in re.findall(
+            r"^\| `([^`]+)` \| (?:`([A-Z_]+)`)? ?\| (.+) \|$", _COMING, re.MULTILINE
+        )
+    }
+
+    assert rows.keys() == configurations.KEYS.keys() | FOREIGN.keys()
+    for name, variable in configurations.KEYS.items():
+        assert rows[name][0] == variable
+    for foreign in FOREIGN.values():
+        if foreign.reason:
+            assert rows[foreign.name] == (foreign.env, f"ignored: {foreign.reason}")
 
 
 def test_the_documentation_accounts_for_every_dependency() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from codeq_cluster.config import Loaded, load, without_settings
 from codeq_cluster.config.keys import KEYS
-from codeq_cluster.config.reference import IGNORED
+from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
     ArtifactSettings,
@@ -122,7 +122,8 @@ def test_names_of_keys_and_variables_are_unique() -> None:
     """One name means one thing."""
     assert len({key.name for key in KEYS}) == len(KEYS)
     assert len({key.env for key in KEYS}) == len(KEYS)
-    assert not {key.name for key in KEYS} & IGNORED.keys()
+    assert not {key.name for key in KEYS} & FOREIGN.keys()
+    assert not {key.env for key in KEYS} & {each.env for each in FOREIGN.values()}
 
 
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
@@ -158,52 +159,88 @@ def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_reference_loads(tmp_path: Path) -> None:
-    """Its names keep their meaning, and those that mean nothing here are accepted and listed."""
+    """Its names and forms keep their meaning, and those that mean nothing here are remarked on."""
     file = _file(
         tmp_path,
         """
 port: 9000
 env: prod
+logLevel: warn
 timezone: America/Sao_Paulo
+redisAddr: localhost:6379
 defaultLeaseSeconds: 60
 requeueInspectLimit: 200
+cleanupIntervalSeconds: 3600
 maxAttemptsDefault: 3
 backoffPolicy: exponential
 backoffBaseSeconds: 1
 backoffMaxSeconds: 10
+localArtifactsDir: /srv/artifacts
 persistenceProvider: pebble
 persistenceConfig: '{"path": "./codeq-pebble", "numShards": 8, "fsyncOnCommit": false}'
-workerJwksUrl: https://id.example/jwks.json
-workerIssuer: https://id.example
+identityServiceUrl: https://id.example
+identityAudience: codeq
+workerAuthProvider: jwks
+workerAuthConfig:
+  jwksUrl: https://id.example/jwks.json
+  issuer: https://id.example
+  audience: codeq-worker
+  clockSkew: 30000000000
+  httpTimeout: 5000000000
 workerAudience: codeq-worker
+subscriptionMinIntervalSeconds: 2
+subscriptionCleanupIntervalSeconds: 60
+workerStreamAddr: ":9091"
+producerStreamAddr: ":9092"
+tracingEnabled: false
+tracingServiceName: codeq
+tracingOtlpEndpoint: localhost:4317
+tracingOtlpInsecure: true
+tracingSampleRatio: 0.5
 raft:
   enabled: true
   selfId: n2
-  bindAddr: 0.0.0.0:7000
+  bindAddr: ":7000"
+  bootstrap: false
   peers: {n1: "host-1:7000", n2: "host-2:7000"}
   peerHTTPAddrs: {n1: "http://host-1:9000", n2: "http://host-2:9000/"}
   heartbeatMS: 50
   electionMS: 500
+  leaderLeaseMS: 250
+  commitMS: 50
+  applyTimeoutSeconds: 10
+  topicCatalogProtocol: v1
 clusterSecret: a-secret-of-the-cluster
 """,
     )
 
-    loaded = _load({"PERSISTENCE_PATH": ""}, file)
+    loaded = load(file=file)
 
     settings = loaded.settings
     assert settings.node_id == "n2"
-    assert (settings.link_host, settings.link_port) == ("0.0.0.0", 7000)
+    assert (settings.link_host, settings.link_port) == ("", 7000)
     assert settings.peers == (
         PeerAddress(id="n1", link="host-1:7000", http="http://host-1:9000"),
         PeerAddress(id="n2", link="host-2:7000", http="http://host-2:9000"),
     )
     assert (settings.data_dir, settings.shards) == (Path("codeq-pebble"), 8)
+    assert settings.log_level == "warning"
     assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (50, 500)
     assert settings.lifecycle.backoff_policy is BackoffPolicy.EXPONENTIAL
     assert settings.lifecycle.max_attempts_default == 3
+    assert settings.artifacts.directory == Path("/srv/artifacts")
+    assert settings.webhooks.subscription_min_interval_seconds == 2
+    assert settings.tracing == TracingSettings(service_name="codeq", sample_ratio=0.5)
+    assert settings.auth.producer[0].issuer == "https://id.example"
     assert settings.auth.worker[0].jwks_url == "https://id.example/jwks.json"
-    assert "requeueInspectLimit" in loaded.ignored
-    assert "persistenceConfig.fsyncOnCommit" in loaded.ignored
+    assert settings.auth.worker[0].clock_skew_s == 30.0
+    assert [remark.name for remark in loaded.remarks if remark.says.endswith("; ignored")] == [
+        *("workerAudience", "redisAddr", "persistenceConfig.fsyncOnCommit", "env", "timezone"),
+        *("requeueInspectLimit", "cleanupIntervalSeconds", "subscriptionCleanupIntervalSeconds"),
+        *("workerStreamAddr", "producerStreamAddr", "tracingOtlpEndpoint", "tracingOtlpInsecure"),
+        *("raft.bootstrap", "raft.leaderLeaseMS", "raft.commitMS", "raft.applyTimeoutSeconds"),
+        "raft.topicCatalogProtocol",
+    ]
 
 
 def test_peers_come_in_the_same_order_on_every_node() -> None:

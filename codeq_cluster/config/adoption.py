@@ -1,0 +1,227 @@
+"""Adoption: what codeQ's keys mean here, and remarks on those that mean little or nothing.
+
+A configuration of codeQ that this broker cannot obey is refused: one whose data is elsewhere, or
+whose nodes each have a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codeq_cluster.config.kinds import FLAG, URL, whole
+from codeq_cluster.config.reference import FOREIGN
+from codeq_cluster.config.sources import Given, refuse
+from codeq_cluster.settings import RaftSettings
+
+_STORE = "pebble"  # Of codeQ's stores, the one that is a node's own.
+_WORKER_AUDIENCE = "codeq-worker"
+_WORKER_ISSUER, _PRODUCER_ISSUER = "worker", "identity"
+_MS = whole(0, 2**53)
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What became of a value that was given and is not taken as it is.
+
+    Attributes:
+        name: The key.
+        source: Where it was given.
+        says: One phrase, for the log.
+    """
+
+    name: str
+    source: str
+    says: str
+
+
+def adopted(given: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[Remark, ...]]:
+    """Translate codeQ's keys into ours.
+
+    Args:
+        given: What the sources hold together, by key name.
+
+    Returns:
+        The same without codeQ's keys and with what they mean here; remarks in the order of the
+        table.
+
+    Raises:
+        ConfigInvalid: It is a configuration of codeQ that cannot be obeyed.
+    """
+    adoption = _Adoption(given)
+    adoption.refuse_other_stores()
+    adoption.judge_replication()
+    adoption.read_heartbeats()
+    adoption.find_issuers()
+    adoption.take_artifacts()
+    adoption.take_tracing()
+    for foreign in FOREIGN.values():
+        adoption.ignore(foreign.name, foreign.reason)
+    return adoption.given, tuple(adoption.remarks)
+
+
+class _Adoption:
+    """One configuration on its way."""
+
+    def __init__(self, given: Mapping[str, Given]) -> None:
+        self.given = dict(given)
+        self.remarks: list[Remark] = []
+
+    def ignore(self, name: str, reason: str) -> None:
+        """Remove a key, if it was given, and say why."""
+        value = self.given.pop(name, None)
+        if value is not None:
+            self.remarks.append(Remark(name, value.source, f"{reason}; ignored"))
+
+    def refuse_other_stores(self) -> None:
+        """Refuse data that is not in this node's own store."""
+        provider = self.given.pop("persistenceProvider", None)
+        if provider is not None and str(provider.raw).strip().lower() != _STORE:
+            raise refuse(
+                "persistenceProvider",
+                provider,
+                f"{_STORE} or nothing, since a node keeps its data itself: write "
+                f"persistenceProvider: {_STORE} and, in persistenceConfig, path: DIRECTORY",
+            )
+        sharding = self.given.pop("sharding", None)
+        if sharding is not None and isinstance(sharding.raw, dict) and sharding.raw.get("enabled"):
+            raise refuse(
+                "sharding.enabled",
+                Given(sharding.raw["enabled"], sharding.source),
+                "false, since there are no Redis servers to spread over: write, in "
+                "persistenceConfig, numShards: NUMBER",
+            )
+
+    def judge_replication(self) -> None:
+        """Refuse nodes that would not replicate."""
+        if self._flag("cluster.enabled"):
+            raise refuse(
+                "cluster.enabled",
+                self.given["cluster.enabled"],
+                "false, since nodes replicate here and none has a part of its own: write "
+                "raft.selfId and raft.peers",
+            )
+        replicates = self._flag("raft.enabled")
+        if replicates is False and "raft.peers" in self.given:
+            raise refuse(
+                "raft.enabled",
+                self.given["raft.enabled"],
+                "true, or no raft.peers: nodes that know each other replicate",
+            )
+        if replicates is False:
+            self.ignore("raft.enabled", "every node replicates, without `raft.peers` with itself")
+        self._drop("cluster.enabled", "raft.enabled")
+
+    def read_heartbeats(self) -> None:
+        """Tell codeQ's `heartbeatMS`, a follower's patience, from the pause between heartbeats.
+
+        Either is valid only in its own range: codeQ allows up to `electionMS`, we a third of it.
+        """
+        heartbeat = self._number("raft.heartbeatMS", 0)
+        election = self._number("raft.electionMS", RaftSettings().election_ms)
+        if heartbeat <= election < 3 * heartbeat:
+            self.ignore(
+                "raft.heartbeatMS",
+                "more than a third of `raft.electionMS`, it is codeQ's silence before an election, "
+                "which `raft.electionMS` is here",
+            )
+
+    def find_issuers(self) -> None:
+        """Complete what is said of issuers, as codeQ does, unless a provider was chosen."""
+        for of, issuer in (("producer", _PRODUCER_ISSUER), ("worker", _WORKER_ISSUER)):
+            url, others = f"{issuer}JwksUrl", (f"{issuer}Issuer", f"{issuer}Audience")
+            forms = (f"auth.{of}", f"{of}AuthConfig", f"{of}AuthProvider")
+            chosen = next((name for name in forms if name in self.given), None)
+            if chosen is None and issuer == _PRODUCER_ISSUER:
+                self._derive_issuer()
+            if chosen is None and url in self.given and issuer == _WORKER_ISSUER:
+                self.given.setdefault("workerAudience", Given(_WORKER_AUDIENCE, "default"))
+            if chosen is None and url in self.given:
+                continue
+            reason = f"`{chosen}` decides" if chosen else f"there is no `{url}`"
+            # Two forms of ours contradict each other; codeQ lets the provider decide.
+            unused = others if chosen == f"auth.{of}" else (url, *others)
+            for name in unused:
+                self.ignore(name, reason)
+            if issuer == _PRODUCER_ISSUER:
+                self.ignore("identityServiceUrl", reason)
+
+    def _derive_issuer(self) -> None:
+        service = self.given.get("identityServiceUrl")
+        if service is None:
+            return
+        if "identityJwksUrl" in self.given and "identityIssuer" in self.given:
+            self.ignore("identityServiceUrl", "`identityJwksUrl` and `identityIssuer` decide")
+            return
+        try:
+            base = str(URL.parse(service.raw))
+        except ValueError as error:
+            raise refuse("identityServiceUrl", service, URL.allowed) from error
+        source = _source(service, "identityServiceUrl")
+        self.given.setdefault("identityJwksUrl", Given(f"{base}/v1/.well-known/jwks.json", source))
+        self.given.setdefault("identityIssuer", Given(base, source))
+        self._drop("identityServiceUrl")
+
+    def take_artifacts(self) -> None:
+        """Take codeQ's directory of artifacts, unless ours name a place."""
+        place = self.given.get("localArtifactsDir")
+        if place is None:
+            return
+        if "artifacts.provider" in self.given or "artifacts.directory" in self.given:
+            self.ignore("localArtifactsDir", "`artifacts.provider` decides")
+            return
+        self._rename("localArtifactsDir", "artifacts.directory")
+        self.given["artifacts.provider"] = Given("local", place.source)
+        if "raft.peers" in self.given:
+            says = "taken as `artifacts.directory`, which every node must reach"
+            self.remarks.append(Remark("localArtifactsDir", place.source, says))
+
+    def take_tracing(self) -> None:
+        """Take what codeQ says of spans; where they go, it says for another protocol."""
+        self._rename("tracingServiceName", "tracing.serviceName")
+        self._rename("tracingSampleRatio", "tracing.sampleRatio")
+        match self._flag("tracingEnabled"):
+            case False:
+                self.ignore("tracing.otlpEndpoint", "`tracingEnabled` is false")
+            case True if "tracing.otlpEndpoint" not in self.given:
+                reason = "no spans are made without `tracing.otlpEndpoint`"
+                self.ignore("tracingEnabled", reason)
+        self._drop("tracingEnabled")
+
+    def _rename(self, name: str, ours: str) -> None:
+        """Take a key of codeQ as one of ours, which decides when both are given."""
+        if ours in self.given:
+            self.ignore(name, f"`{ours}` decides")
+        elif name in self.given:
+            value = self.given.pop(name)
+            self.given[ours] = Given(value.raw, _source(value, name))
+
+    def _drop(self, *names: str) -> None:
+        """Remove keys that say what is so here anyway."""
+        for name in names:
+            self.given.pop(name, None)
+
+    def _flag(self, name: str) -> bool | None:
+        value = self.given.get(name)
+        if value is None:
+            return None
+        try:
+            return bool(FLAG.parse(value.raw))
+        except ValueError as error:
+            raise refuse(name, value, FLAG.allowed) from error
+
+    def _number(self, name: str, default: int) -> int:
+        """Return a number, or the default for what the key's own check refuses later."""
+        try:
+            value = _MS.parse(self.given[name].raw)
+        except (KeyError, ValueError):
+            return default
+        assert isinstance(value, int)
+        return value
+
+
+def _source(value: Given, name: str) -> str:
+    """Return where a value comes from that goes by another key from here on."""
+    # A variable has the name in it, a file has not.
+    named = FOREIGN[name].env in value.source.split()
+    return value.source if named else f"{value.source}, {name}"

@@ -1,0 +1,138 @@
+"""Nodes that are started with the environment of a Raft cluster of codeQ."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from codeq_cluster.config import without_settings
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import START_WITHIN_S, STOP_WITHIN_S, free_ports, until
+from tests.codeq import configurations
+
+TOKEN = "one-token"
+NAMED = {
+    "env",
+    "GIN_MODE",
+    "logFormat",
+    "requeueInspectLimit",
+    "localArtifactsDir",
+    "workerAudience",
+    "raft.bootstrap",
+    "raft.muxEnabled",
+    "raft.topicCatalogProtocol",
+}
+
+
+def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return each node's environment and base URL, with this machine's ports and paths.
+
+    Nothing else is changed, and nothing added but the secret of the cluster.
+    """
+    found = configurations.raft_environments()
+    ports = iter(free_ports(2 * len(found)))
+    links = {name: next(ports) for name in found}
+    https = {name: next(ports) for name in found}
+    for name, variables in found.items():
+        for variable, value in variables.items():
+            text = value
+            for peer in found:
+                text = text.replace(f"{peer}:7000", f"127.0.0.1:{links[peer]}")
+                text = text.replace(f"{peer}:8080", f"127.0.0.1:{https[peer]}")
+            text = text.replace("/var/lib/codeq/tasks", str(directory / name))
+            variables[variable] = text.replace("/var/lib/codeq", str(directory))
+        variables["PORT"] = str(https[name])
+        variables["RAFT_BIND_ADDR"] = f":{links[name]}"
+        variables.update(configurations.CLUSTER_SECRET)
+    return found, {name: f"http://127.0.0.1:{port}" for name, port in https.items()}
+
+
+@asynccontextmanager
+async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
+    """Run a node of this environment alone; its log is in the file."""
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "codeq_cluster.cli.main", "node"),
+            stdout=file,
+            stderr=file,
+            env=without_settings(environment()) | dict(variables),
+        )
+    try:
+        yield
+        process.terminate()
+        async with asyncio.timeout(STOP_WITHIN_S):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_path: Path) -> None:
+    """They serve its tokens, keep its artifacts, and name once what means nothing here."""
+    variables, urls = _here(tmp_path)
+    async with AsyncExitStack() as running, Client(urls) as client:
+        for name, each in variables.items():
+            await running.enter_async_context(_node(each, tmp_path / f"{name}.log"))
+
+        async def led() -> bool:
+            answers = [await client.call("GET", name, "/raft/status", TOKEN) for name in urls]
+            return all(
+                answer.status == 200 and all(group["hasLeader"] for group in answer.body["groups"])
+                for answer in answers
+            )
+
+        await until(led, within_s=START_WITHIN_S, what="leaders that every node knows")
+        created = await client.create("left", TOKEN, "RENDER", payload={"page": 1})
+        claimed = await client.claim("middle", TOKEN, ["RENDER"], waitSeconds=5)
+        page = {"name": "page.txt", "contentBase64": base64.b64encode(b"done").decode()}
+        path = f"/tasks/{claimed.body['id']}/result"
+        result = {"status": "COMPLETED", "result": {}, "artifacts": [page]}
+        finished = await client.call("POST", "right", path, TOKEN, result)
+        read = await client.call("GET", "left", path, TOKEN)
+
+    outcomes = [answer.outcome for answer in (created, claimed, finished, read)]
+    assert outcomes == [Outcome.OK] * 4, (created, claimed, finished, read)
+    assert claimed.body["tenantId"] == "shop"
+    assert claimed.body["maxAttempts"] == 4
+    assert [each["name"] for each in read.body["result"]["artifacts"]] == ["page.txt"]
+    assert list((tmp_path / "artifacts").rglob("page.txt"))
+    for name in variables:
+        lines = [json.loads(line) for line in (tmp_path / f"{name}.log").read_text().splitlines()]
+        named = [line["key"] for line in lines if line["event"] == "setting of codeQ"]
+        assert sorted(named) == sorted(NAMED)
+        assert {line["level"] for line in lines} <= {"warning", "error"}
+
+
+async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path: Path) -> None:
+    """The effective values with their variables, and what becomes of the other ones."""
+    variables, _ = _here(tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codeq_cluster.cli.main", "config", "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        env=without_settings(environment()) | variables["middle"],
+    )
+    output, _ = await process.communicate()
+
+    rows = {row["key"]: (row["value"], row["source"]) for row in json.loads(output)}
+    assert process.returncode == 0
+    assert rows["raft.bindAddr"] == (
+        variables["middle"]["RAFT_BIND_ADDR"],
+        "environment RAFT_BIND_ADDR",
+    )
+    assert rows["logLevel"] == ("warning", "environment LOG_LEVEL")
+    assert rows["persistenceConfig.path"][0] == str(tmp_path / "middle")
+    assert rows["artifacts.provider"] == ("local", "environment LOCAL_ARTIFACTS_DIR")
+    assert rows["raft.muxEnabled"] == (
+        "the shards always share one link; ignored",
+        "environment RAFT_MUX_ENABLED",
+    )
+    assert NAMED <= rows.keys()
+    assert TOKEN not in output.decode()

@@ -1,0 +1,463 @@
+"""Keys of codeQ: those with a meaning here are obeyed, the others named with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.config import Loaded, load, without_settings
+from codeq_cluster.config.keys import KEYS
+from codeq_cluster.config.reference import FOREIGN
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import (
+    ArtifactProvider,
+    NodeSettings,
+    PeerAddress,
+    RaftSettings,
+    TracingSettings,
+)
+from tests.codeq import configurations
+
+_TOKENS: Mapping[str, str] = {
+    "PRODUCER_AUTH_PROVIDER": "static",
+    "PRODUCER_AUTH_CONFIG": '"token-of-a-producer"',
+    "ALLOW_PRODUCER_AS_WORKER": "true",
+}
+_LEAST: Mapping[str, str] = {"PERSISTENCE_PATH": "data", **_TOKENS}
+
+
+def _says(loaded: Loaded) -> dict[str, str]:
+    """Return what is said of each key that is not taken as it is."""
+    said = {remark.name: remark.says for remark in loaded.remarks}
+    assert len(said) == len(loaded.remarks)
+    return said
+
+
+def _settings(environment: Mapping[str, str]) -> NodeSettings:
+    return load(environment={**_LEAST, **environment}).settings
+
+
+def _remarks(environment: Mapping[str, str]) -> dict[str, str]:
+    return _says(load(environment={**_LEAST, **environment}))
+
+
+def _refusal(environment: Mapping[str, str], file: Path | None = None) -> str:
+    with pytest.raises(ConfigInvalid) as caught:
+        load(file=file, environment={**_LEAST, **environment})
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_file_for_the_embedded_store_loads() -> None:
+    """With tokens, without which codeQ does not start either."""
+    loaded = load(file=configurations.EMBEDDED, environment=_TOKENS)
+
+    settings = loaded.settings
+    assert (settings.port, settings.log_level) == (8085, "warning")
+    assert settings.data_dir == Path("/var/lib/codeq/tasks")
+    assert settings.lifecycle.default_lease_seconds == 120
+    assert settings.lifecycle.max_attempts_default == 7
+    assert settings.lifecycle.backoff_base_seconds == 3
+    assert settings.lifecycle.retention_seconds == 7200
+    assert settings.tracing == TracingSettings(service_name="tasks", sample_ratio=0.25)
+    assert _says(loaded).keys() == {
+        "env",
+        "timezone",
+        "logFormat",
+        "persistenceConfig.fsyncOnCommit",
+        "cleanupIntervalSeconds",
+        "auth.jwt",
+        "webhookHandlers",
+        "tracingOtlpEndpoint",
+        "tracingOtlpInsecure",
+    }
+
+
+def test_a_file_with_every_key_of_a_server_loads() -> None:
+    """Keys that mean something are obeyed, the others named one by one."""
+    loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
+
+    settings = loaded.settings
+    assert (settings.data_dir, settings.shards) == (Path("/var/lib/codeq/tasks"), 2)
+    assert settings.auth.producer[0].tokens[0].tenant == "shop"
+    assert settings.auth.producer[0].tokens[0].scopes == ("codeq:admin",)
+    assert settings.auth.worker[0].tokens[0].event_types == ("RENDER", "PRINT")
+    assert settings.webhooks.subscription_min_interval_seconds == 1
+    assert (settings.webhooks.max_attempts, settings.webhooks.max_backoff_seconds) == (4, 300)
+    assert settings.rate_limit.webhook_requests_per_minute == 100
+    assert settings.artifacts.provider is ArtifactProvider.LOCAL
+    assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
+    assert settings.node_id == "node-x"
+    assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (100, 1000)
+    assert _says(loaded) == {
+        "redisAddr": "there is no Redis here; ignored",
+        "redisPassword": "there is no Redis here; ignored",
+        "env": "no mode relaxes a check; ignored",
+        "timezone": "every time is UTC; ignored",
+        "logFormat": "logs are JSON; ignored",
+        "requeueInspectLimit": (
+            "expired leases are found by time, not by inspecting a queue; ignored"
+        ),
+        "subscriptionCleanupIntervalSeconds": "a subscription ends when its time is over; ignored",
+        "workerStreamAddr": "there is no gRPC stream here; clients use HTTP; ignored",
+        "producerStreamAddr": "there is no gRPC stream here; clients use HTTP; ignored",
+        "identityServiceUrl": "`producerAuthConfig` decides; ignored",
+        "identityServiceApiKey": "an issuer's published keys are fetched without one; ignored",
+        "workerJwksUrl": "`workerAuthConfig` decides; ignored",
+        "workerIssuer": "`workerAuthConfig` decides; ignored",
+        "localArtifactsDir": "taken as `artifacts.directory`, which every node must reach",
+        "tracingEnabled": "no spans are made without `tracing.otlpEndpoint`; ignored",
+        "tracingOtlpEndpoint": (
+            "spans go over OTLP/HTTP to `tracing.otlpEndpoint`, whose scheme decides on TLS; "
+            "ignored"
+        ),
+        "tracingOtlpInsecure": (
+            "spans go over OTLP/HTTP to `tracing.otlpEndpoint`, whose scheme decides on TLS; "
+            "ignored"
+        ),
+        "cluster.selfId": "`raft.selfId` and `raft.peers` name the nodes; ignored",
+        "cluster.grpcAddr": "`raft.selfId` and `raft.peers` name the nodes; ignored",
+        "cluster.nodes": "`raft.selfId` and `raft.peers` name the nodes; ignored",
+        "raft.bootstrap": (
+            "a new cluster begins when all nodes of `raft.peers` are there; ignored"
+        ),
+        "raft.muxEnabled": "the shards always share one link; ignored",
+        "raft.heartbeatMS": (
+            "more than a third of `raft.electionMS`, it is codeQ's silence before an election, "
+            "which `raft.electionMS` is here; ignored"
+        ),
+        "raft.leaderLeaseMS": (
+            "no read relies on a lease; `raft.fallbackMS` ends a leadership; ignored"
+        ),
+        "raft.commitMS": "followers hear of a commit at once; ignored",
+        "raft.applyTimeoutSeconds": "`limits.requestTimeoutMs` bounds every request; ignored",
+        "raft.topicCatalogProtocol": "topics are always replicated; ignored",
+    }
+
+
+def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
+    """What it leaves empty counts as not set, and it trusts the identity service by its URL."""
+    audience = {"PERSISTENCE_PATH": "data", "IDENTITY_AUDIENCE": "codeq"}
+
+    loaded = load(file=configurations.CHART, environment=audience)
+
+    (producer,) = loaded.settings.auth.producer
+    assert producer.jwks_url == "https://issuer.example/v1/.well-known/jwks.json"
+    assert (producer.issuer, producer.audience) == ("https://issuer.example", "codeq")
+    assert loaded.settings.auth.allow_producer_as_worker
+    assert loaded.settings.webhooks.hmac_secret == ""
+    assert _says(loaded)["workerAudience"] == "there is no `workerJwksUrl`; ignored"
+    assert "identityServiceApiKey" not in _says(loaded)
+
+
+def test_the_environments_of_a_raft_cluster_load() -> None:
+    """They need a secret of the cluster more than codeQ has, and say the same on every node."""
+    loaded = {
+        name: load(environment={**variables, **configurations.CLUSTER_SECRET})
+        for name, variables in configurations.raft_environments().items()
+    }
+
+    peers = {each.settings.peers for each in loaded.values()}
+    assert peers == {
+        tuple(
+            PeerAddress(id=name, link=f"{name}:7000", http=f"http://{name}:8080")
+            for name in ("left", "middle", "right")
+        )
+    }
+    for name, each in loaded.items():
+        settings = each.settings
+        assert settings.node_id == name
+        assert (settings.link_host, settings.link_port) == ("", 7000)
+        assert settings.log_level == "warning"
+        assert settings.data_dir == Path("/var/lib/codeq/tasks")
+        assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
+        assert settings.lifecycle.default_lease_seconds == 45
+        assert settings.auth.producer[0].tokens[0].scopes == ("codeq:admin",)
+        assert settings.auth.worker[0].tokens[0].tenant == "shop"
+        assert _says(each).keys() == {
+            "env",
+            "GIN_MODE",
+            "logFormat",
+            "requeueInspectLimit",
+            "localArtifactsDir",
+            "workerAudience",
+            "raft.muxEnabled",
+            "raft.topicCatalogProtocol",
+            "raft.bootstrap",
+        }
+        assert {remark.source for remark in each.remarks if remark.name == "raft.bootstrap"} == {
+            "environment RAFT_BOOTSTRAP"
+        }
+
+
+def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
+    """CodeQ's link lets anybody in."""
+    refused = _refusal(configurations.raft_environments()["left"])
+
+    assert refused == (
+        "clusterSecret=not set (default): allowed is at least 16 characters, the same on every "
+        "node, when there are peers"
+    )
+
+
+def test_the_forms_of_its_raft_variables_are_understood() -> None:
+    """Its heartbeat is a follower's patience: beside its election time it cannot be ours."""
+    environment = {
+        "RAFT_ENABLED": "true",
+        "RAFT_SELF_ID": "node-2",
+        "RAFT_BIND_ADDR": ":7100",
+        "RAFT_PEERS": "node-1=host1:7000, node-2=host2:7100,",
+        "RAFT_PEER_HTTP_ADDRS": "node-1=http://host1:8081",
+        "RAFT_HEARTBEAT_MS": "250",
+        "RAFT_ELECTION_MS": "600",
+        "RAFT_LEADER_LEASE_MS": "200",
+        "RAFT_COMMIT_MS": "20",
+        "RAFT_APPLY_TIMEOUT_SECONDS": "8",
+        "RAFT_TOPIC_CATALOG_PROTOCOL": "v1",
+        **configurations.CLUSTER_SECRET,
+    }
+
+    settings = _settings(environment)
+
+    assert settings.raft == RaftSettings(heartbeat_ms=100, election_ms=600)
+    assert settings.peers == (
+        PeerAddress(id="node-1", link="host1:7000", http="http://host1:8081"),
+        PeerAddress(id="node-2", link="host2:7100", http="http://host2:8080"),
+    )
+    assert _settings({**environment, "RAFT_HEARTBEAT_MS": "200"}).raft.heartbeat_ms == 200
+    assert "raft.electionMS=600" in _refusal({**environment, "RAFT_HEARTBEAT_MS": "601"})
+
+
+def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> None:
+    """An address without a host leads nobody anywhere."""
+    settings = _settings({"RAFT_BIND_ADDR": ":7000", "RAFT_ENABLED": "false"})
+
+    assert (settings.link_host, settings.link_port) == ("", 7000)
+    assert [peer.link for peer in settings.peers] == ["127.0.0.1:7000"]
+    assert "raft.bindAddr=:0" in _refusal({"RAFT_BIND_ADDR": ":0"})
+    assert "raft.bindAddr=:http" in _refusal({"RAFT_BIND_ADDR": ":http"})
+
+
+@pytest.mark.parametrize("provider", ["redis", "memory", "postgres"])
+def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -> None:
+    """In one line, with what to write instead, and before anything else is found wrong."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text(f"persistenceProvider: {provider}\npersistenceConfig: {{addr: 'redis:6379'}}\n")
+    instead = (
+        "allowed is pebble or nothing, since a node keeps its data itself: write "
+        "persistenceProvider: pebble and, in persistenceConfig, path: DIRECTORY"
+    )
+
+    with pytest.raises(ConfigInvalid) as in_file:
+        load(file=file, environment={})
+    in_environment = _refusal({"PERSISTENCE_PROVIDER": provider})
+
+    assert str(in_file.value) == f"persistenceProvider={provider} (file {file}): {instead}"
+    assert in_environment == (
+        f"persistenceProvider={provider} (environment PERSISTENCE_PROVIDER): {instead}"
+    )
+
+
+def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
+    """It is the only one; what is said of Redis beside it is ignored."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text("persistenceConfig: {addr: 'redis:6379', password: turnip, path: data}\n")
+
+    loaded = load(file=file, environment=_TOKENS)
+
+    assert _says(loaded) == {
+        "persistenceConfig.addr": "there is no Redis here; ignored",
+        "persistenceConfig.password": "there is no Redis here; ignored",
+    }
+    assert _remarks({"PERSISTENCE_PROVIDER": "Pebble"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sharding: {enabled: true, backends: {}}\n", "sharding.enabled=True"),
+        ("cluster: {enabled: true, selfId: a}\n", "cluster.enabled=True"),
+        ("raft: {enabled: false, selfId: a, peers: {a: 'h:1'}}\n", "raft.enabled=False"),
+        ("cluster: {enabled: perhaps}\n", "cluster.enabled=perhaps"),
+        ("tracingEnabled: perhaps\n", "tracingEnabled=perhaps"),
+        ("identityServiceUrl: issuer\n", "identityServiceUrl=issuer"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    """Nodes that each have a part, or begin alone although they know others, would lose track."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text(text)
+    tokens = {"AUTH_PRODUCER": '[{"kind":"static","tokens":["t"]}]'}
+    environment = tokens if "identity" not in text else {}
+
+    with pytest.raises(ConfigInvalid, match=named):
+        load(file=file, environment={"PERSISTENCE_PATH": "data", **environment})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redisAdr: redis:6379\n",
+        "cleanupIntervalSecond: 1\n",
+        "tracingEnable: true\n",
+        "raft: {leaderLeaseMs: 1}\n",
+        "raft: {electionMs: 1}\n",
+        "persistenceConfig: {adr: redis}\n",
+        "auth: {jtw: {}}\n",
+    ],
+)
+def test_a_misspelt_key_stays_an_error(tmp_path: Path, text: str) -> None:
+    """Whether it was to be one of ours or one of codeQ's."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text(text)
+
+    assert "unknown key" in _refusal({}, file)
+
+
+def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
+    """By the source that decides; and what a template left empty is not named."""
+    file = tmp_path / "codeq.yaml"
+    file.write_text("redisAddr: redis:6379\nredisPassword: ''\ntimezone:\n")
+
+    loaded = load(file=file, environment={**_LEAST, "REDIS_ADDR": "redis:6380", "ENV": ""})
+
+    assert [(remark.name, remark.source) for remark in loaded.remarks] == [
+        ("redisAddr", "environment REDIS_ADDR")
+    ]
+
+
+def test_variables_without_a_key_are_named_as_they_are() -> None:
+    """Of the libraries that codeQ is made of."""
+    variables = ("KVROCKS_PASSWORD", "GIN_MODE", "CODEQ_PPROF", "CODEQ_PPROF_ADDR")
+
+    assert _remarks(dict.fromkeys(variables, "1")).keys() == set(variables)
+
+
+def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
+    """In nanoseconds, as Go writes durations; without them, ours."""
+    block = {
+        "jwksUrl": "https://issuer.example/keys",
+        "issuer": "https://issuer.example",
+        "audience": "codeq-worker",
+        "clockSkew": 90_000_000_000,
+        "httpTimeout": 2_500_000_000,
+    }
+    plain = {**block, "clockSkew": 0, "httpTimeout": 0}
+    multi = {"providers": [{"type": "jwks", "config": block}, {"type": "jwks", "config": plain}]}
+
+    auth = _settings(
+        {"WORKER_AUTH_PROVIDER": "multi", "WORKER_AUTH_CONFIG": json.dumps(multi)}
+    ).auth
+
+    first, second = auth.worker
+    assert (first.clock_skew_s, first.fetch_timeout_s) == (90.0, 2.5)
+    assert (second.clock_skew_s, second.fetch_timeout_s) == (0.0, None)
+    for part, wrong in (("clockSkew", "60s"), ("clockSkew", -1), ("httpTimeout", 61 * 10**9)):
+        refused = _refusal(
+            {
+                "WORKER_AUTH_PROVIDER": "jwks",
+                "WORKER_AUTH_CONFIG": json.dumps({**block, part: wrong}),
+            }
+        )
+        assert f"workerAuthConfig.{part}={wrong}" in refused
+        assert "nanoseconds" in refused
+
+
+def test_an_issuer_of_workers_has_codeqs_audience_by_default() -> None:
+    """As its own default is; the issuer has none."""
+    issuer = {"WORKER_JWKS_URL": "https://issuer.example/keys", "WORKER_ISSUER": "i"}
+
+    (provider,) = _settings(issuer).auth.worker
+
+    assert (provider.issuer, provider.audience) == ("i", "codeq-worker")
+
+
+def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
+    """A URL of its own for the keys decides, and the service is only the issuer."""
+    service = {
+        "PERSISTENCE_PATH": "data",
+        "ALLOW_PRODUCER_AS_WORKER": "true",
+        "IDENTITY_SERVICE_URL": "https://issuer.example",
+        "IDENTITY_AUDIENCE": "codeq",
+    }
+    keys = {"IDENTITY_JWKS_URL": "https://keys.example/"}
+
+    (other,) = load(environment={**service, **keys}).settings.auth.producer
+    whole = load(environment={**service, **keys, "IDENTITY_ISSUER": "i"})
+    with pytest.raises(ConfigInvalid, match=r"identityAudience=not set.*IDENTITY_SERVICE_URL"):
+        load(environment={**service, "IDENTITY_AUDIENCE": ""})
+
+    assert (other.jwks_url, other.issuer) == ("https://keys.example", "https://issuer.example")
+    assert _says(whole) == {
+        "identityServiceUrl": "`identityJwksUrl` and `identityIssuer` decide; ignored"
+    }
+
+
+def test_ours_decide_where_both_are_given() -> None:
+    """A file can be taken over key by key."""
+    environment = {
+        "TRACING_SERVICE_NAME": "theirs",
+        "OTEL_SERVICE_NAME": "ours",
+        "LOCAL_ARTIFACTS_DIR": "/theirs",
+        "ARTIFACTS_PROVIDER": "none",
+        "TRACING_SAMPLE_RATIO": "0.5",
+    }
+
+    settings = _settings(environment)
+
+    assert (settings.tracing.service_name, settings.tracing.sample_ratio) == ("ours", 0.5)
+    assert settings.artifacts.directory is None
+    assert _remarks(environment) == {
+        "tracingServiceName": "`tracing.serviceName` decides; ignored",
+        "localArtifactsDir": "`artifacts.provider` decides; ignored",
+    }
+    assert "tracing.sampleRatio=7 (environment TRACING_SAMPLE_RATIO" in _refusal(
+        {"TRACING_SAMPLE_RATIO": "7"}
+    )
+
+
+def test_tracing_that_is_switched_off_is_off() -> None:
+    """Though there is a collector; switched on, it needs one."""
+    collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
+    off, on = {"TRACING_ENABLED": "false"}, {"TRACING_ENABLED": "true"}
+
+    assert _settings({**collector, **on}).tracing.otlp_endpoint == "http://collector.example:4318"
+    assert _remarks({**collector, **on}) == {}
+    assert _settings({**collector, **off}).tracing.otlp_endpoint == ""
+    assert _remarks({**collector, **off}) == {
+        "tracing.otlpEndpoint": "`tracingEnabled` is false; ignored"
+    }
+    assert _remarks(off) == {}
+
+
+def test_no_secret_of_codeq_is_shown() -> None:
+    """Neither in a remark nor in what is in effect."""
+    loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
+
+    seen = f"{loaded!r}"
+
+    for secret in ("a-password-of-redis", "a-key-of-the-identity", "another-password", "token-of"):
+        assert secret not in seen
+
+
+def test_every_key_and_variable_of_codeq_is_known() -> None:
+    """None is an unknown key in a file, none is without effect and without a word."""
+    ours, theirs = {key.name: key.env for key in KEYS}, FOREIGN
+    known = {**ours, **{each.name: each.env for each in theirs.values()}}
+
+    for name, variable in configurations.KEYS.items():
+        assert name in known
+        assert variable in {known[name], ""}
+
+
+def test_variables_of_codeq_do_not_reach_a_child() -> None:
+    """A development cluster does not obey the environment of a codeQ beside it."""
+    variables = dict.fromkeys((name for name in configurations.KEYS.values() if name), "redis")
+
+    assert without_settings({**variables, "GIN_MODE": "release", "PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }
