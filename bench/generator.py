@@ -8,108 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import uvloop
 
+from bench.job import Job, Sample
 from bench.lanes import Lane, Tally, sweep
 from bench.machine import busy_seconds, cpu_seconds_exact
 from bench.work import BrokerWork
 from codeq_cluster.testing.accounting import Percentiles
 
+_ROOT = Path(__file__).parent.parent
+# For connecting, and for requests in flight when the time is over.
+_SPARE_S = 120.0
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The load to make.
 
-    Attributes:
-        kind: `create`, `cycle`, `batch` (cycles through the batch routes), `batch-create`, or
-            `refused`: creates that the server refuses after it has decoded them.
-        urls: Base URLs; each request goes to one of them at random.
-        lanes: Requests in flight; a lane sends the next when the last is answered.
-        seconds: The measured time, after `warm_up_s`.
-        batch: Tasks a request, of the batch kinds.
-        watched: By name: process ids whose CPU time is read at both ends of the measured time.
+def generate(job: Job) -> Sample:
+    """Run one job in a process of its own.
+
+    Raises:
+        CalledProcessError: The generator failed; it says why on standard error.
     """
-
-    kind: str
-    urls: list[str]
-    producer_token: str
-    worker_token: str
-    command: str
-    lanes: int = 1
-    seconds: float = 4.0
-    warm_up_s: float = 1.0
-    batch: int = 100
-    payload_bytes: int = 80
-    watched: dict[str, list[int]] = {}
-
-
-class Sample(msgspec.Struct, kw_only=True):
-    """What one job measured.
-
-    Attributes:
-        tasks: Created or finished in the measured time.
-        requests: Answered in it.
-        latency_ms: By operation, of requests sent in the measured time.
-        failed: Answers that were no success, by operation and status, with warm-up and end.
-        empty: Claims that found nothing.
-        cpu_s: CPU seconds of the watched processes in the measured time, by name.
-        generator_s: The generator's own.
-        foreign_s: CPU seconds of everything else on the machine.
-        operations: Tasks created or finished from start to end, warm-up included.
-    """
-
-    tasks: int = 0
-    requests: int = 0
-    seconds: float = 0.0
-    latency_ms: dict[str, Percentiles] = {}
-    failed: dict[str, int] = {}
-    empty: int = 0
-    cpu_s: dict[str, float] = {}
-    generator_s: float = 0.0
-    foreign_s: float = 0.0
-    operations: int = 0
-
-    @property
-    def per_s(self) -> float:
-        """Tasks a second."""
-        return self.tasks / self.seconds
-
-    def cpu_ms(self, name: str = "nodes") -> float:
-        """CPU of watched processes, ms a task."""
-        return 1000 * self.cpu_s[name] / max(1, self.tasks)
-
-    @property
-    def generator_ms(self) -> float:
-        """CPU of the generator, ms a request."""
-        return 1000 * self.generator_s / max(1, self.requests)
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.generator", msgspec.json.encode(job).decode()],
+        stdout=subprocess.PIPE,
+        cwd=_ROOT,
+        check=True,
+        timeout=job.warm_up_s + job.seconds + _SPARE_S,
+    )
+    return msgspec.json.decode(ended.stdout, type=Sample)
 
 
 async def run(job: Job) -> Sample:
-    """Connect, warm up, measure, let the lanes end; return what was measured.
-
-    Raises:
-        ExceptionGroup: With the OSError of a node that does not listen.
-    """
+    """Connect, warm up, measure, let the lanes end; return what was measured."""
     tally = Tally()
-    work = BrokerWork(
-        job.urls,
-        tally,
-        producer_token=job.producer_token,
-        worker_token=job.worker_token,
-        command=job.command,
-        batch=job.batch,
-        payload_bytes=job.payload_bytes,
-    ).of(job.kind)
-    async with asyncio.TaskGroup() as group:
-        lanes = [Lane(job.urls, work, tally, group) for _ in range(job.lanes)]
-        for lane in lanes:
-            await lane.connect()
-        sweeping = group.create_task(sweep(lanes))
-        for lane in lanes:
-            lane.start()
+    async with _lanes(job, tally):
         await asyncio.sleep(job.warm_up_s)
         before, begun_s = _used(job), time.perf_counter()
         tally.measuring = True
@@ -117,9 +56,6 @@ async def run(job: Job) -> Sample:
         tally.measuring = False
         after, ended_s = _used(job), time.perf_counter()
         tally.over = True
-        for lane in lanes:
-            await lane.ended.wait()
-        sweeping.cancel()
     used = {name: after[name] - before[name] for name in after}
     busy_s, generator_s = used.pop("all"), used.pop("generator")
     return Sample(
@@ -139,13 +75,52 @@ async def run(job: Job) -> Sample:
     )
 
 
+def _lanes(job: Job, tally: Tally) -> AbstractAsyncContextManager[None]:
+    if job.protocol == "codeq":
+        return _http_lanes(job, tally)
+    # The client libraries are there with the `bench` extra only.
+    from bench.peers.lanes import client_lanes  # noqa: PLC0415
+
+    return client_lanes(job, tally)
+
+
+@asynccontextmanager
+async def _http_lanes(job: Job, tally: Tally) -> AsyncIterator[None]:
+    """Run the lanes from entering to leaving, when the tally must be over.
+
+    Raises:
+        OSError: A node does not listen.
+    """
+    work = BrokerWork(
+        job.urls,
+        tally,
+        producer_token=job.producer_token,
+        worker_token=job.worker_token,
+        command=job.command,
+        batch=job.batch,
+        payload_bytes=job.payload_bytes,
+    ).of(job.kind)
+    async with asyncio.TaskGroup() as group:
+        lanes = [Lane(job.urls, work, tally, group) for _ in range(job.lanes)]
+        for lane in lanes:
+            await lane.connect()
+        sweeping = group.create_task(sweep(lanes))
+        for lane in lanes:
+            lane.start()
+        yield
+        for lane in lanes:
+            await lane.ended.wait()
+        sweeping.cancel()
+
+
 def _used(job: Job) -> dict[str, float]:
     used = {name: sum(map(cpu_seconds_exact, pids)) for name, pids in job.watched.items()}
     return used | {"all": busy_seconds(), "generator": time.process_time()}
 
 
 if __name__ == "__main__":
-    # The lanes make no cycles of references; collecting would stop all of them at once.
-    gc.disable()
     asked = msgspec.json.decode(sys.argv[1], type=Job)
+    if asked.protocol == "codeq":
+        # Bare lanes make no cycles of references; collecting would stop all of them at once.
+        gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(asked))))

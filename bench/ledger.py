@@ -24,11 +24,12 @@ from typing import Any
 import msgspec
 
 from bench import counters
-from bench.contenders import Checkout, commit_of, until_serving
-from bench.generator import Job, Sample
+from bench.checkout import Checkout, commit_of
+from bench.generator import generate
+from bench.job import Job, Sample
 from bench.machine import describe, prefer
+from bench.processes import listens, runs, wait_until
 from bench.run import RESULTS
-from bench.versus import generate
 from codeq_cluster.testing.cluster import free_ports
 
 _ROOT = Path(__file__).parent.parent
@@ -298,7 +299,7 @@ def _floor(nice: int) -> Iterator[tuple[str, int]]:
     url = f"http://127.0.0.1:{port}"
     server = subprocess.Popen([sys.executable, "-m", "bench.floor", str(port)], cwd=_ROOT)
     try:
-        until_serving(url)
+        wait_until(lambda: listens(port), running=lambda: runs(server), logs=list)
         prefer([server.pid], nice=nice)
         yield url, server.pid
     finally:
@@ -316,7 +317,6 @@ def figures(
     found = {}
     for row in rows:
         mine = samples[row.name]
-        slowest = [max(s.latency_ms.values(), key=lambda took: took.p50) for s in mine]
         layer_ms = None
         if row.less.keys() <= cpu_ms.keys():
             below = sum(share * cpu_ms[name] for name, share in row.less.items())
@@ -326,10 +326,10 @@ def figures(
             per_s=statistics.median(s.per_s for s in mine),
             cpu_ms=cpu_ms[row.name],
             layer_ms=layer_ms,
-            p50_ms=statistics.median(took.p50 for took in slowest),
-            p99_ms=statistics.median(took.p99 for took in slowest),
+            p50_ms=statistics.median(s.slowest.p50 for s in mine),
+            p99_ms=statistics.median(s.slowest.p99 for s in mine),
             generator_ms=statistics.median(s.generator_ms for s in mine),
-            foreign_cores=statistics.median(s.foreign_s / s.seconds for s in mine),
+            foreign_cores=statistics.median(s.foreign_cores for s in mine),
             failed={name: n for s in mine for name, n in s.failed.items()},
             counts={
                 name: statistics.median(counts.get(name, 0.0) for counts in counted[row.name])
@@ -376,7 +376,9 @@ def _entry(row: Row, now: Figures, before: Figures | None) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return f"{'-':>6}" if value is None else f"{value:>6.3f}"[:6].rjust(6)
+    if value is None:
+        return f"{'-':>6}"
+    return f"{value:>6.3f}" if value < 10 else f"{value:>6.1f}"
 
 
 def _place(machine: Mapping[str, Any]) -> str:
@@ -393,7 +395,7 @@ def _hardware(machine: Mapping[str, Any]) -> tuple[object, ...]:
 def _line(row: Row, sample: Sample) -> str:
     return (
         f"{row.name:<12} {sample.per_s:>7,.0f}/s {sample.cpu_ms():.3f} ms CPU,"
-        f" generator {sample.generator_ms:.3f}, foreign {sample.foreign_s / sample.seconds:.2f}"
+        f" generator {sample.generator_ms:.3f}, foreign {sample.foreign_cores:.2f}"
         f" cores {sample.failed or ''}"
     )
 

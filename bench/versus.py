@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from bench.contenders import Contender, contender
-from bench.generator import Job, Sample
+from bench.generator import generate
+from bench.job import Job, Sample
 from bench.machine import describe, prefer
 from bench.run import RESULTS
 
@@ -116,6 +116,7 @@ def _one(
     sample = generate(
         Job(
             kind=kind,
+            protocol=side.protocol,
             urls=side.urls,
             producer_token=side.producer_token,
             worker_token=side.worker_token,
@@ -130,18 +131,6 @@ def _one(
     return sample
 
 
-def generate(job: Job) -> Sample:
-    """Run one job in a process of its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "bench.generator", msgspec.json.encode(job).decode()],
-        stdout=subprocess.PIPE,
-        cwd=_ROOT,
-        check=True,
-        timeout=job.warm_up_s + job.seconds + 60,
-    )
-    return msgspec.json.decode(ended.stdout, type=Sample)
-
-
 def _line(sample: Sample) -> str:
     p50s = " ".join(
         f"{name} {took.p50:.2f}/{took.p99:.2f}" for name, took in sample.latency_ms.items()
@@ -150,7 +139,7 @@ def _line(sample: Sample) -> str:
         f"{sample.per_s:>7,.0f}/s  {sample.cpu_ms():.2f} ms CPU a task;"
         f" generator {sample.generator_ms:.3f} ms a request;"
         f" idle ones {sample.cpu_s.get('idle', 0) / sample.seconds:.0%},"
-        f" others {sample.foreign_s / sample.seconds:.0%} of a core;"
+        f" others {sample.foreign_cores:.0%} of a core;"
         f" p50/p99 {p50s} {sample.failed or ''}"
     )
 
@@ -173,12 +162,11 @@ def render(names: Sequence[str], samples: dict[str, list[list[Sample]]]) -> str:
 
 
 def _medians(samples: Sequence[Sample]) -> str:
-    slowest = [max(s.latency_ms.values(), key=lambda took: took.p50) for s in samples]
     return (
         f"{statistics.median(s.per_s for s in samples):>8,.0f}"
         f" {statistics.median(s.cpu_ms() for s in samples):>7.2f}"
-        f" {statistics.median(took.p50 for took in slowest):>7.2f}"
-        f" {statistics.median(took.p99 for took in slowest):>7.2f}   "
+        f" {statistics.median(s.slowest.p50 for s in samples):>7.2f}"
+        f" {statistics.median(s.slowest.p99 for s in samples):>7.2f}   "
         f" {statistics.median(s.generator_ms for s in samples):>10.3f}"
     )
 

@@ -1,0 +1,119 @@
+"""Checkout: a cluster of this project out of any checkout, by its own `codeq-cluster dev`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from bench.machine import prefer
+from bench.processes import get, is_free, runs, spawn, stop, wait_until
+from codeq_cluster.config import without_settings
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.cluster import free_ports
+
+# Where `dev` puts the link port of a node, above its HTTP port.
+_LINK_OFFSET = 10_000
+
+
+class Checkout:
+    """Nodes that run the code of a checkout, with its environment and its own defaults."""
+
+    protocol = "codeq"
+    batch_max = 100
+    producer_token = "dev-token"
+    worker_token = "dev-token"
+    syncs = "the log of a majority"
+
+    def __init__(
+        self, checkout: Path, directory: Path, *, shards: int, nodes: int = 3, nice: int = 0
+    ) -> None:
+        self.name = f"{commit_of(checkout)}/{nodes}x{shards}"
+        self._program = checkout / ".venv" / "bin" / "codeq-cluster"
+        if not self._program.exists():
+            raise ValueError(f"{self._program} is not there: `make dev-tools` in {checkout}")
+        self._directory = directory
+        self._nodes, self._shards, self._nice = nodes, shards, nice
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rows: list[dict[str, str | int]] = []
+
+    @property
+    def urls(self) -> list[str]:
+        """Base URLs of the nodes."""
+        return [str(row["url"]) for row in self._rows]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The same: every node takes every request."""
+        return self.urls
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the nodes."""
+        return [int(row["pid"]) for row in self._rows]
+
+    def start(self) -> None:
+        """Start a supervisor with its nodes and new data, and wait until all are ready."""
+        self._starts += 1
+        place = self._directory / str(self._starts)
+        data, log = place / "data", place / "dev.log"
+        command = [str(self._program), "dev", "--data", str(data)]
+        command += ["--nodes", str(self._nodes), "--shards", str(self._shards)]
+        command += ["--port-base", str(_port_base(self._nodes))]
+        self._process = spawn(command, log, without_settings(environment()))
+        wait_until(
+            lambda: b"READY:" in log.read_bytes(),
+            running=lambda: runs(self._process),
+            logs=lambda: [log, *sorted(data.glob("*/node.log"))],
+        )
+        self._rows = json.loads((data / "cluster.json").read_bytes())["nodes"]
+        prefer(self.pids, nice=self._nice)
+
+    def stop(self) -> None:
+        """Stop the supervisor, which stops its nodes; harmless when none runs."""
+        stop([self._process] if self._process else [])
+        self._process, self._rows = None, []
+
+    def leader(self, queue: str) -> str:
+        """Return the node that leads the first shard, which every queue has tasks on."""
+        del queue
+        return self.leaders()[0]
+
+    def kill(self, address: str) -> None:
+        """End a node with SIGKILL."""
+        os.kill(self.pids[self.urls.index(address)], signal.SIGKILL)
+        self._rows = [row for row in self._rows if row["url"] != address]
+
+    def metrics(self) -> list[str]:
+        """Return the metrics of every node, in the Prometheus text format."""
+        return [get(f"{url}/metrics", self.producer_token).decode() for url in self.urls]
+
+    def leaders(self) -> dict[int, str]:
+        """Return the URL of the node that leads each shard."""
+        found: dict[int, tuple[int, str]] = {}
+        for url in self.urls:
+            status = json.loads(get(f"{url}/v1/codeq/raft/status", self.producer_token))
+            for group in status["groups"]:
+                shard, term = group["shardIdx"], group["term"]
+                if group["isLeader"] and term > found.get(shard, (-1, ""))[0]:
+                    found[shard] = (term, url)
+        return {shard: url for shard, (_, url) in found.items()}
+
+
+def commit_of(checkout: Path) -> str:
+    """Return a checkout's commit, short, with `+` when files differ from it."""
+    asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or checkout.name
+
+
+def _port_base(nodes: int) -> int:
+    """Return the first of `nodes` free ports in a row, whose link ports are free as well."""
+    while True:
+        base = free_ports(1)[0]
+        ports = [base + offset + n for offset in (0, _LINK_OFFSET) for n in range(nodes)]
+        if all(map(is_free, ports)):
+            return base

@@ -1,0 +1,87 @@
+"""Job: a load to make, and what it measured; between a bench and its generator's process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from codeq_cluster.testing.accounting import Percentiles
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The load to make.
+
+    Attributes:
+        kind: `create`, `cycle`, `batch` (cycles through the batch routes), `batch-create`, or
+            `refused`: creates that the server refuses after it has decoded them.
+        protocol: `codeq`, or one that `bench.peers.clients` speaks.
+        urls: Of the nodes; each request goes to one of them.
+        command: The queue.
+        lanes: Requests in flight; a lane sends the next when the last is answered.
+        seconds: The measured time, after `warm_up_s`.
+        batch: Tasks a request, of the batch kinds.
+        watched: By name: process ids whose CPU time is read at both ends of the measured time.
+    """
+
+    kind: str
+    urls: list[str]
+    command: str
+    protocol: str = "codeq"
+    producer_token: str = ""
+    worker_token: str = ""
+    lanes: int = 1
+    seconds: float = 4.0
+    warm_up_s: float = 1.0
+    batch: int = 100
+    payload_bytes: int = 80
+    watched: dict[str, list[int]] = {}
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """What one job measured.
+
+    Attributes:
+        tasks: Created or finished in the measured time.
+        requests: Answered in it.
+        latency_ms: By operation, of requests answered in the measured time.
+        failed: Answers that were no success, by operation and status, with warm-up and end.
+        empty: Claims that found nothing.
+        cpu_s: CPU seconds of the watched processes in the measured time, by name.
+        generator_s: The generator's own.
+        foreign_s: CPU seconds of everything else on the machine.
+        operations: Tasks created or finished from start to end, warm-up included.
+    """
+
+    tasks: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    latency_ms: dict[str, Percentiles] = {}
+    failed: dict[str, int] = {}
+    empty: int = 0
+    cpu_s: dict[str, float] = {}
+    generator_s: float = 0.0
+    foreign_s: float = 0.0
+    operations: int = 0
+
+    @property
+    def per_s(self) -> float:
+        """Tasks a second."""
+        return self.tasks / self.seconds
+
+    @property
+    def slowest(self) -> Percentiles:
+        """Latencies in ms of the operation that takes longest at the median."""
+        return max(self.latency_ms.values(), key=lambda took: took.p50)
+
+    def cpu_ms(self, name: str = "nodes") -> float:
+        """CPU of watched processes, ms a task."""
+        return 1000 * self.cpu_s[name] / max(1, self.tasks)
+
+    @property
+    def generator_ms(self) -> float:
+        """CPU of the generator, ms a request."""
+        return 1000 * self.generator_s / max(1, self.requests)
+
+    @property
+    def foreign_cores(self) -> float:
+        """Cores that were busy with other work."""
+        return self.foreign_s / self.seconds

@@ -1,0 +1,96 @@
+"""Ledger: layers are differences, shown beside their budgets and beside an earlier run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bench.ledger import ROWS, Figures, Ledger, Row, figures, render
+from tests.unit.bench.samples import sample
+
+_MACHINE = {"cores": 2, "cpu": "x", "kernel": "6", "fsyncMs": 0.1, "loadBefore": 0.0}
+
+
+def _row(name: str, **less: float) -> Row:
+    return Row(name=name, says="", cluster="1x1", less=less)
+
+
+def _ledger(rows: dict[str, Figures], **machine: object) -> Ledger:
+    return Ledger(machine={**_MACHINE, **machine}, commit="c", command="", rows=rows)
+
+
+def _figures(*, layer_ms: float, failed: dict[str, int] | None = None) -> Figures:
+    return Figures(
+        per_s=1.0,
+        cpu_ms=layer_ms,
+        layer_ms=layer_ms,
+        p50_ms=1.0,
+        p99_ms=1.0,
+        generator_ms=0.1,
+        foreign_cores=0.0,
+        failed=failed or {},
+    )
+
+
+def test_a_layer_costs_what_its_row_takes_more_than_the_rows_below() -> None:
+    """Medians of the rounds are subtracted with their shares."""
+    rows = [_row("leader"), _row("followers"), _row("shards", leader=1 / 3, followers=2 / 3)]
+    rounds = {
+        "leader": [sample(cpu_ms=ms) for ms in (0.3, 0.6, 9.0)],
+        "followers": [sample(cpu_ms=ms) for ms in (0.9, 0.9, 0.9)],
+        "shards": [sample(cpu_ms=ms) for ms in (1.5, 1.5, 0.1)],
+    }
+
+    found = figures(rows, rounds, {row.name: [{}, {}, {}] for row in rows})
+
+    assert found["leader"].layer_ms == pytest.approx(0.6)
+    assert found["shards"].layer_ms == pytest.approx(1.5 - 0.2 - 0.6)
+
+
+def test_a_layer_whose_base_was_not_measured_has_no_cost() -> None:
+    """With `--only` a row may lack the rows below it."""
+    found = figures([_row("leader", other=1)], {"leader": [sample()]}, {"leader": [{}]})
+
+    assert found["leader"].layer_ms is None
+
+
+def test_counts_are_medians_of_the_rounds() -> None:
+    """What was counted in one round of three happened in none at the median."""
+    counts = {"leader": [{"fsync": 3.0}, {"fsync": 5.0, "frames": 1.0}, {"fsync": 4.0}]}
+
+    found = figures([_row("leader")], {"leader": [sample()] * 3}, counts)
+
+    assert found["leader"].counts == {"fsync": 4.0, "frames": 0.0}
+
+
+def test_a_row_stands_beside_its_budget_and_beside_the_run_before() -> None:
+    """One line has the cost, what it may be and what it was."""
+    now, before = _ledger({"leader": _figures(layer_ms=0.161)}), {"leader": _figures(layer_ms=0.32)}
+
+    (line,) = (x for x in render(now, _ledger(before)).splitlines() if x.startswith("leader"))
+
+    columns = re.findall(r"\d\.\d{3}", line)
+    assert columns[:5] == ["0.161", "0.080", "0.320", "0.161", "0.320"]
+
+
+def test_a_run_of_another_machine_is_said_to_be_one() -> None:
+    """Columns that do not compare come with a warning."""
+    ledger = _ledger({"leader": _figures(layer_ms=0.1)})
+
+    assert "ANOTHER MACHINE" in render(ledger, _ledger({}, cpu="y"))
+    assert "ANOTHER MACHINE" not in render(ledger, _ledger({}))
+
+
+def test_failed_requests_are_shown() -> None:
+    """A row whose requests failed says so in its line."""
+    ledger = _ledger({"leader": _figures(layer_ms=0.1, failed={"create 500": 3})})
+
+    assert "FAILED {'create 500': 3}" in render(ledger, None)
+
+
+def test_every_row_builds_on_rows_that_exist() -> None:
+    """No layer is the difference to a row that nobody measures."""
+    names = {row.name for row in ROWS}
+
+    assert all(row.less.keys() <= names for row in ROWS)

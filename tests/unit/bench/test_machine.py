@@ -1,0 +1,55 @@
+"""Machine: CPU time is of all threads, and finer than the ticks of /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from bench.machine import busy_seconds, cpu_seconds_exact
+
+
+def _burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_cpu_time_counts_every_thread_and_those_that_have_ended() -> None:
+    """A thread's work is in the figure of its process."""
+    before = cpu_seconds_exact(os.getpid())
+    thread = threading.Thread(target=_burn, args=(0.05,))
+    thread.start()
+    thread.join()
+
+    assert cpu_seconds_exact(os.getpid()) - before >= 0.05
+    assert cpu_seconds_exact(os.getpid()) == pytest.approx(time.process_time(), abs=0.01)
+
+
+def test_cpu_time_is_finer_than_a_tick() -> None:
+    """A millisecond shows, where /proc/PID/stat counts tens of them."""
+    before = cpu_seconds_exact(os.getpid())
+    _burn(0.001)
+
+    assert 0.001 <= cpu_seconds_exact(os.getpid()) - before
+
+
+def test_a_process_that_is_gone_has_no_cpu_time() -> None:
+    """A node that died while it was measured is an error, no zero."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    with pytest.raises(ProcessLookupError, match=str(child)):
+        cpu_seconds_exact(child)
+
+
+def test_the_machine_is_at_least_as_busy_as_this_process() -> None:
+    """What all processes used holds what one of them did, to a tick or two."""
+    before = busy_seconds()
+    _burn(0.1)
+
+    assert busy_seconds() - before >= 0.06
