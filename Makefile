@@ -15,10 +15,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench docs docker clean
+.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench bench-peers docs docker clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(VENV)/installed  ## start three nodes on this machine, until Ctrl-C (CODEQ_PORT_BASE=8080, ARGS=--help)
 	@exec $(BIN)/codeq-cluster dev $(ARGS)
@@ -52,6 +52,9 @@ mutants: $(VENV)/installed-dev  ## break the broker in each known way: do runs n
 bench: $(VENV)/installed-dev  ## measure; results go to bench/results
 	$(BIN)/python -m bench $(ARGS)
 
+bench-peers: $(VENV)/installed-bench  ## measure beside NATS, RabbitMQ and the original (ARGS=--write)
+	$(BIN)/python -m bench.peers $(ARGS)
+
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
 	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py $(ARGS)
 
@@ -82,4 +85,8 @@ $(VENV)/installed: $(VENV)/made pyproject.toml
 $(VENV)/installed-dev: $(VENV)/installed jepsen-lite/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e jepsen-lite
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e '.[bench]'
 	@touch $@

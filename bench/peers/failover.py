@@ -1,0 +1,120 @@
+"""Failover: what creates at a fixed rate wait when the leader is killed, and whether all arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import suppress
+
+import msgspec
+
+from bench.contenders import Contender
+from bench.peers.clients import Client, client_of, fresh_queue
+from bench.peers.lanes import first_created
+
+_PER_S = 100
+_BEFORE_S = 3.0
+_AFTER_S = 5.0
+_ATTEMPT_WITHIN_S = 1.0
+_PAUSE_S = 0.05
+# Of any one create, from when it was due.
+_ACKNOWLEDGED_WITHIN_S = 90.0
+_LANES = 8
+_SILENCE_S = 3.0
+# Three times what the slowest broker here has needed.
+_DRAINED_WITHIN_S = 120.0
+
+
+class Failover(msgspec.Struct, frozen=True, kw_only=True):
+    """One kill.
+
+    Attributes:
+        worst_s: The longest a create waited for its acknowledgement, from when it was due.
+        created: Creates acknowledged.
+        missing: Of those, how many no worker was given afterwards: lost, or not handed out.
+        twice: Tasks that workers were given more than once.
+    """
+
+    worst_s: float
+    created: int
+    missing: int
+    twice: int
+
+
+async def failover(contender: Contender) -> Failover:
+    """Kill the leader of a queue of its own under load, then take out all that was created.
+
+    The load goes to the nodes that stay alive; each create is tried again until it is
+    acknowledged.
+
+    Raises:
+        TimeoutError: A create was not acknowledged in time.
+    """
+    queue = fresh_queue()
+    await first_created(contender.protocol, contender.addresses, queue)
+    leader = await asyncio.to_thread(contender.leader, queue)
+    survivors = [url for url in contender.addresses if url != leader]
+    client = client_of(contender.protocol)
+    await client.connect(survivors, queue=queue, lanes=_LANES, batch=100)
+    try:
+        waits = await _load(client, contender, leader)
+        given = await _drained(client)
+    finally:
+        await client.close()
+    return Failover(
+        worst_s=max(waits.values()),
+        created=len(waits),
+        missing=len(waits.keys() - given.keys()),
+        twice=sum(count > 1 for count in given.values()),
+    )
+
+
+async def _load(client: Client, contender: Contender, leader: str) -> dict[int, float]:
+    """Return what each create waited, by its number."""
+    waits: dict[int, float] = {}
+
+    async def create(number: int, due_s: float) -> None:
+        payload = msgspec.json.encode({"n": number})
+        async with asyncio.timeout_at(due_s + _ACKNOWLEDGED_WITHIN_S):
+            while True:
+                try:
+                    async with asyncio.timeout(_ATTEMPT_WITHIN_S):
+                        await client.create(number % _LANES, payload, key=str(number))
+                    break
+                except Exception:  # noqa: BLE001 - each library has its own; the timeout bounds all
+                    await asyncio.sleep(_PAUSE_S)
+        waits[number] = loop.time() - due_s
+
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    async with asyncio.TaskGroup() as group:
+        for number in range(round(_PER_S * (_BEFORE_S + _AFTER_S))):
+            due_s = begun_s + number / _PER_S
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            group.create_task(create(number, due_s))
+            if number == round(_PER_S * _BEFORE_S):
+                group.create_task(asyncio.to_thread(contender.kill, leader))
+    return waits
+
+
+async def _drained(client: Client) -> Counter[int]:
+    """Return how often each number was given to a worker, until there is nothing more."""
+    given: Counter[int] = Counter()
+    deadline_s = time.monotonic() + _DRAINED_WITHIN_S
+
+    async def work(lane: int) -> None:
+        while time.monotonic() < deadline_s:
+            try:
+                handle = await client.claim(lane, within_s=_SILENCE_S)
+            except (TimeoutError, OSError):
+                return
+            given[msgspec.json.decode(client.payload(handle))["n"]] += 1
+            # Refused where another worker was given it, too, which `given` has counted.
+            with suppress(OSError):
+                await client.finish(lane, handle)
+
+    async with asyncio.TaskGroup() as group:
+        for lane in range(_LANES):
+            group.create_task(work(lane))
+    return given

@@ -1,0 +1,122 @@
+"""HTTP client: codeQ's API by aiohttp, for measures where what a client costs does not count."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from bench.peers.clients import ANSWER_WITHIN_S
+
+_TOKEN = "dev-token"
+_TASKS = "/v1/codeq/tasks"
+_LEASE_S = 60
+_CONNECTIONS = 1000
+# A leader that has moved on the way is named once more.
+_REDIRECTS_MAX = 3
+
+
+class HttpClient:
+    """One queue; creates go to the next node, and where that node says.
+
+    Claims go to nodes that took a create themselves: the original's followers hand out tasks
+    that their leader knows nothing of.
+    """
+
+    async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
+        """Keep the nodes in mind: a queue is made by its first task."""
+        del batch
+        self._turn = itertools.cycle(urls)
+        self._taking: dict[str, None] = {}
+        self._queue = queue
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {_TOKEN}"},
+            connector=aiohttp.TCPConnector(limit=max(lanes, _CONNECTIONS)),
+            timeout=aiohttp.ClientTimeout(total=2 * ANSWER_WITHIN_S),
+        )
+
+    async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
+        """Create a task."""
+        del lane
+        task: dict[str, object] = {"command": self._queue, "payload": msgspec.Raw(payload)}
+        if key:
+            task["idempotencyKey"] = f"{self._queue}-{key}"
+        took, _ = await self._post(next(self._turn), "", task)
+        self._taking[took] = None
+
+    async def claim(self, lane: int, *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any]:
+        """Claim a task, asking one node after the other.
+
+        Raises:
+            TimeoutError: None has one.
+        """
+        asked = {
+            "commands": [self._queue],
+            "leaseSeconds": _LEASE_S,
+            "waitSeconds": max(1, round(within_s / len(self._taking))),
+        }
+        nodes = list(self._taking)
+        for step in range(len(nodes)):
+            _, found = await self._post(nodes[(lane + step) % len(nodes)], "/claim", asked)
+            if found:
+                task: dict[str, Any] = msgspec.json.decode(found)
+                return task
+        raise TimeoutError("no task")
+
+    async def finish(self, lane: int, handle: dict[str, Any]) -> None:
+        """Finish a task."""
+        nodes = list(self._taking)
+        result = {"status": "COMPLETED", "result": {"ok": True}}
+        await self._post(nodes[lane % len(nodes)], f"/{handle['id']}/result", result)
+
+    def payload(self, handle: dict[str, Any]) -> bytes:
+        """Return the payload: a document, or its text where the server answers so."""
+        found = handle["payload"]
+        return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
+
+    async def create_batch(self, lane: int, payloads: Sequence[bytes]) -> None:
+        """Create each by itself."""
+        await asyncio.gather(*(self.create(lane, payload) for payload in payloads))
+
+    async def claim_batch(self, lane: int, count: int) -> list[dict[str, Any]]:
+        """Claim each by itself."""
+        return list(await asyncio.gather(*(self.claim(lane) for _ in range(count))))
+
+    async def finish_batch(self, lane: int, handles: Sequence[dict[str, Any]]) -> None:
+        """Finish each by itself."""
+        await asyncio.gather(*(self.finish(lane, handle) for handle in handles))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._session.close()
+
+    async def _post(self, url: str, path: str, body: object) -> tuple[str, bytes]:
+        """Return the node that answered, and its answer.
+
+        Raises:
+            OSError: It refused, or there is no answer.
+        """
+        raw = msgspec.json.encode(body)
+        for _ in range(_REDIRECTS_MAX):
+            try:
+                async with self._session.post(
+                    f"{url}{_TASKS}{path}", data=raw, allow_redirects=False
+                ) as response:
+                    found = await response.read()
+            except aiohttp.ClientError as error:
+                self._taking.pop(url, None)
+                raise OSError(f"{url}: {error!r}") from error
+            if response.status == 307:
+                # By hand: the library would leave the token behind on the way.
+                there = urlsplit(response.headers["Location"])
+                url = f"{there.scheme}://{there.netloc}"
+                continue
+            if response.status >= 300:
+                raise OSError(f"{path} {response.status} {found[:120]!r}")
+            return url, found
+        raise OSError(f"{path}: redirected more than {_REDIRECTS_MAX} times")

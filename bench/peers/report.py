@@ -1,0 +1,84 @@
+"""Report: what a run of all systems measured, and its medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from bench.job import Sample
+from bench.peers.failover import Failover
+
+# By name: kind and lanes.
+LOADS = {
+    "create@1": ("create", 1),
+    "create@32": ("create", 32),
+    "cycle@1": ("cycle", 1),
+    "cycle@8": ("cycle", 8),
+    "cycle@32": ("cycle", 32),
+    "cycle@128": ("cycle", 128),
+    "batch": ("batch", 4),
+}
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """One start of a system, and what was measured until its stop.
+
+    Attributes:
+        first_create_s: From the start of the processes to the first acknowledged create.
+        samples: By load.
+        rss_idle_mib: Of a node on average, before the loads.
+        rss_loaded_mib: The same after them.
+        failover: None where none was asked for.
+    """
+
+    first_create_s: float
+    rss_idle_mib: float
+    rss_loaded_mib: float = 0.0
+    samples: dict[str, Sample] = {}
+    failover: Failover | None = None
+
+
+class System(msgspec.Struct, kw_only=True):
+    """A system and its rounds.
+
+    Attributes:
+        syncs: What it has on disk when it acknowledges, in words.
+        syncs_a_cycle: Syncs of all nodes for a lone cycle; None where they were not counted.
+    """
+
+    name: str
+    syncs: str
+    batch: int
+    syncs_a_cycle: float | None = None
+    rounds: list[Round] = []
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """A run."""
+
+    machine: dict[str, Any]
+    command: str
+    when: str
+    systems: list[System]
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of the rounds of one figure."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def spread(system: System, load: str, figure: Callable[[Sample], float]) -> Spread | None:
+    """Return a figure of a load over the rounds, None where it was not measured."""
+    values = [figure(one.samples[load]) for one in system.rounds if load in one.samples]
+    return Spread.of(values) if values else None
