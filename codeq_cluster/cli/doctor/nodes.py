@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,18 +21,19 @@ _TIMEOUT_S = 5.0
 _SKEW_S_WARN = 2.0
 _SKEW_S_FAIL = 60.0
 
-_Check = Callable[[str, Broker], Awaitable[Finding]]
-
-
 async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
     """Check one node; when it is not reached, that alone."""
     async with Broker([url], token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as broker:
         reached = await _reachable(url, broker)
         if reached.todo:
             return [reached]
-        checks: tuple[_Check, ...] = (_ready, _token, _clock)
-        found = [reached, *[await check(url, broker) for check in checks]]
-        found += await _of_description(url, broker)
+        found = [
+            reached,
+            await _ready(url, broker),
+            *await _of_description(url, broker),
+            await _token(url, broker),
+            await _clock(url, broker),
+        ]
     if urlsplit(url).scheme == "https":
         found.append(await _presented(url, ca))
     return found

@@ -29,7 +29,14 @@ from codeq_cluster.api.middleware import Route
 from codeq_cluster.api.openapi_document import encoded
 from codeq_cluster.auth import Access, Role
 from codeq_cluster.config.providers import SCOPES
-from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings, NodeSettings
+from codeq_cluster.settings import (
+    ArtifactProvider,
+    ArtifactSettings,
+    LimitSettings,
+    NodeSettings,
+    Unsigned,
+    WebhookSettings,
+)
 from codeq_cluster.testing.cluster import LocalCluster
 from tests.integration.http.described_checks import (
     BASE,
@@ -104,6 +111,7 @@ DESCRIBED = NodeSettings(
     shards=SHARDS,
     limits=LimitSettings(claim_wait_seconds_max=0, result_wait_seconds_max=0),
     artifacts=ArtifactSettings(provider=ArtifactProvider.LOCAL, directory=Path()),
+    webhooks=WebhookSettings(unsigned=Unsigned.ALLOW),
 )
 DOCUMENT = json.loads(encoded(ROUTES, DESCRIBED))
 ROUTE_OF = {(route.method, route.path): route for route in ROUTES}
