@@ -21,6 +21,7 @@ _TIMEOUT_S = 5.0
 _SKEW_S_WARN = 2.0
 _SKEW_S_FAIL = 60.0
 
+
 async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
     """Check one node; when it is not reached, that alone."""
     async with Broker([url], token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as broker:
