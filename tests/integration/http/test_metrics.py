@@ -1,49 +1,152 @@
-"""What a scrape shows of a node that has done something."""
+"""What scrapes show of a cluster in which everything that is measured has happened."""
 
 from __future__ import annotations
 
-import re
+import asyncio
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.http.client import Client
+from codeq_cluster.settings import RaftSettings, RateLimitSettings
+from tests.integration.http.client import PATIENCE_S, Client
+from tests.integration.http.nodes import Nodes, three_nodes
+from tests.integration.http.operating import died
+from tests.integration.outbound.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-NAMES = (
-    "codeq_task_created_total",
-    "codeq_task_claimed_total",
-    "codeq_task_completed_total",
-    "codeq_task_processing_latency_seconds_count",
-    "codeq_http_request_seconds_count",
-    "codeq_raft_is_leader",
-    "codeq_raft_term",
-    "codeq_raft_commit_index",
-    "codeq_raft_applied_index",
-    "codeq_raft_log_bytes",
-    "codeq_raft_leader_changes_total",
-    "codeq_raft_entry_mutations_count",
-    "codeq_raft_commit_seconds_count",
-    "codeq_raft_fsync_seconds_count",
-    "codeq_link_peers_connected",
-    "codeq_link_refused_handshakes_total",
-    "codeq_link_bad_frames_total",
-    "codeq_store_level0_files",
-    "codeq_store_memtable_bytes",
-    "process_cpu_seconds_total",
-    "python_gc_collections_total",
-)
+_STATUS = {"command", "status"}
+_SHARD = {"shard"}
+
+# Those of the reference first, then ours; a histogram by its count. All but the levels must have
+# counted something.
+CONTRACT: dict[str, set[str]] = {
+    "codeq_task_created_total": {"command"},
+    "codeq_task_claimed_total": {"command"},
+    "codeq_task_completed_total": _STATUS,
+    "codeq_task_processing_latency_seconds_count": _STATUS,
+    "codeq_lease_expired_total": {"command"},
+    "codeq_webhook_deliveries_total": {"kind", "command", "outcome"},
+    "codeq_rate_limit_hits_total": {"scope", "operation"},
+    "codeq_queue_depth": {"command", "queue"},
+    "codeq_dlq_depth": {"command"},
+    "codeq_subscriptions_active": {"command"},
+    "codeq_http_request_seconds_count": {"route", "method", "status"},
+    "codeq_raft_is_leader": _SHARD,
+    "codeq_raft_term": _SHARD,
+    "codeq_raft_commit_index": _SHARD,
+    "codeq_raft_applied_index": _SHARD,
+    "codeq_raft_log_bytes": _SHARD,
+    "codeq_raft_leader_changes_total": _SHARD,
+    "codeq_raft_entry_mutations_count": _SHARD,
+    "codeq_raft_commit_seconds_count": _SHARD,
+    "codeq_raft_fsync_seconds_count": _SHARD,
+    "codeq_raft_snapshot_seconds_count": _SHARD,
+    "codeq_raft_peer_lag": {"shard", "peer"},
+    "codeq_forward_seconds_count": {"op"},
+    "codeq_store_level0_files": _SHARD,
+    "codeq_store_memtable_bytes": _SHARD,
+    "process_cpu_seconds_total": set(),
+    "python_gc_collections_total": {"generation"},
+}
+LEVELS = {"codeq_raft_peer_lag", "codeq_store_level0_files"}
+
+Scrape = dict[str, list[tuple[dict[str, str], float]]]
 
 
-async def test_every_metric_of_the_contract_that_applies_is_there(node: Client) -> None:
-    """After one task's life, with a value for each."""
-    task_id = await node.create("measured")
-    await node.claim("measured")
+async def scraped(*clients: Client) -> Scrape:
+    """Return the samples of all these nodes, by name, with their labels."""
+    samples: Scrape = defaultdict(list)
+    for client in clients:
+        text = (await client.get("/metrics", token="")).body.decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples[sample.name].append((sample.labels, sample.value))
+    return samples
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until it holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await holds():
+            pass  # Asking takes its time, and the deadline bounds it.
+
+
+async def everything_measured(nodes: Nodes) -> None:
+    """Let each thing that a metric of the contract counts happen once at least."""
+    n1, n2 = nodes.clients["n1"], nodes.clients["n2"]
+    async with listening() as target:
+        done = await n1.create("measured", webhook=target.url)
+        await n2.claim("measured")
+        await n2.post(f"tasks/{done}/result", {"status": "COMPLETED", "result": {}})
+        await n1.create("measured")
+        await n1.claim("measured", leaseSeconds=1)
+        await died(n1, "buried")
+        # Of the two shards one is led elsewhere, whichever node is asked.
+        for _ in range(8):
+            await n1.create("waiting")
+        await n1.post("workers/subscriptions", {"callbackUrl": target.url})
+        for _ in range(2):
+            await n1.post("admin/tasks/cleanup")
+
+        async def over() -> bool:
+            samples = await scraped(*nodes.clients.values())
+            return {"codeq_lease_expired_total", "codeq_webhook_deliveries_total"} <= set(samples)
+
+        await eventually(over)
+
+
+async def snapshot_fetched(nodes: Nodes) -> None:
+    """Let a node lose its data, whose log the others have forgotten."""
+    await nodes.stop("n3")
+    shutil.rmtree(nodes.settings["n3"].data_dir)
+    # A log is trimmed by four MiB at once.
+    for _ in range(24):
+        await nodes.clients["n1"].create("large", payload=os.urandom(2**18).hex())
+    await nodes.start("n3")
+    await nodes.ready("n1", "n2", "n3")
+
+
+async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path) -> None:
+    """On three nodes that have lived through all of it: named and labelled so, and counted."""
+    limited = RateLimitSettings(admin_requests_per_minute=1, admin_burst_size=1)
+    forgetful = RaftSettings(log_bytes_max=2**17)
+    async with three_nodes(tmp_path, rate_limit=limited, raft=forgetful) as nodes:
+        await everything_measured(nodes)
+        await snapshot_fetched(nodes)
+        samples = await scraped(*nodes.clients.values())
+
+    labels = {
+        name: {frozenset(labels) for labels, _ in samples[name]}
+        for name in CONTRACT
+        if name in samples
+    }
+    assert labels == {name: {frozenset(expected)} for name, expected in CONTRACT.items()}
+    assert [] == [
+        name
+        for name in CONTRACT.keys() - LEVELS
+        if not any(value > 0 for _, value in samples[name])
+    ]
+    assert {("n1", "n2", "n3")} == {
+        tuple(sorted({labels["peer"] for labels, _ in samples["codeq_raft_peer_lag"]}))
+    }
+    places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
+    assert places == {"ready", "delayed", "in_progress", "dlq"}
+
+
+async def test_a_scrape_shows_what_is_there_now(node: Client) -> None:
+    """A task under a worker is in progress, one that has ended is counted, both in lower case."""
+    task_id = await node.create("Measured-Now")
+    await node.claim("Measured-Now")
     during = (await node.get("/metrics")).body.decode()
     await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
-    scraped = (await node.get("/metrics")).body.decode()
+    after = (await node.get("/metrics")).body.decode()
 
-    assert [] == [name for name in NAMES if not re.search(rf"^{name}[ {{]", scraped, re.MULTILINE)]
-    assert 'codeq_queue_depth{command="measured",queue="in_progress"} 1.0' in during
-    assert 'codeq_dlq_depth{command="measured"} 0.0' in during
-    assert 'codeq_task_completed_total{command="measured",status="COMPLETED"} 1.0' in scraped
+    assert 'codeq_queue_depth{command="measured-now",queue="in_progress"} 1.0' in during
+    assert 'codeq_dlq_depth{command="measured-now"} 0.0' in during
+    assert 'codeq_task_completed_total{command="measured-now",status="COMPLETED"} 1.0' in after

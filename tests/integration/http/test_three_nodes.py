@@ -3,91 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.backup.recovering import survivor
-from codeq_cluster.node import Node
-from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
 from codeq_cluster.testing.cluster import free_ports
-from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer, Client, single
-
-NAMES = ("n1", "n2", "n3")
-
-
-@dataclass
-class Nodes:
-    """Nodes by their id, each with how it is configured."""
-
-    settings: dict[str, NodeSettings]
-    running: dict[str, Node] = field(default_factory=dict)
-    clients: dict[str, Client] = field(default_factory=dict)
-
-    async def start(self, name: str, **changed: object) -> Client:
-        """Start a node, configured as before but for what is named."""
-        node = Node(replace(self.settings[name], **changed))  # type: ignore[arg-type]
-        await node.start()
-        self.running[name] = node
-        self.clients[name] = Client(node.port)
-        return self.clients[name]
-
-    async def stop(self, name: str) -> None:
-        """Stop a node, and let its clients' connections go."""
-        for writer in self.clients.pop(name).open:
-            writer.close()
-        await self.running.pop(name).stop()
-
-    async def ready(self, *names: str) -> None:
-        """Wait until nodes are ready."""
-        for name in names:
-            await self.says(name, lambda missing: not missing)
-
-    async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until what a node tells its operator by `/readyz` is as wanted; return that."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                told = (await self.clients[name].get("/readyz", token=OPERATOR)).json
-                missing = [str(line) for line in told.get("missing", [])]  # type: ignore[attr-defined]
-                if holds(missing):
-                    return missing
+from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer
+from tests.integration.http.nodes import NAMES, Nodes, peers_at, three_nodes
 
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     """Run three nodes of two shards until the end of the test."""
-    ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
-    made = Nodes(
-        {
-            name: replace(
-                single(tmp_path / name, LimitSettings()),
-                node_id=name,
-                peers=_peers(ports),
-                link_port=ports[name],
-            )
-            for name in NAMES
-        }
-    )
-    for name in NAMES:
-        await made.start(name)
-    await made.ready(*NAMES)
-    yield made
-    async with contextlib.AsyncExitStack() as stack:
-        for name in list(made.running):
-            stack.push_async_callback(made.stop, name)
-
-
-def _peers(ports: Mapping[str, int]) -> tuple[PeerAddress, ...]:
-    return tuple(
-        PeerAddress(id=name, link=f"127.0.0.1:{port}", http=f"http://{name}")
-        for name, port in ports.items()
-    )
+    async with three_nodes(tmp_path) as running:
+        yield running
 
 
 async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is_found(
@@ -95,7 +30,7 @@ async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is
 ) -> None:
     """By the members, which still know where it is; `/readyz` says for whom it waits meanwhile."""
     own = next(peer for peer in nodes.settings["n2"].peers if peer.id == "n2")
-    gone = _peers(dict(zip(("n8", "n9"), free_ports(2), strict=True)))
+    gone = peers_at(dict(zip(("n8", "n9"), free_ports(2), strict=True)))
     for name in NAMES:
         await nodes.stop(name)
     shutil.rmtree(nodes.settings["n2"].data_dir)
