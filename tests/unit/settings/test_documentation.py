@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,6 +17,12 @@ _ROOT = Path(__file__).resolve().parents[3]
 _CONFIGURATION, _COMING = (
     (_ROOT / "docs" / "configuration.md").read_text().split("## Coming from codeQ's configuration")
 )
+_PACKAGE = _ROOT / "codeq_cluster"
+_DEPENDENCIES = (_ROOT / "docs" / "dependencies.md").read_text()
+_PLACE = re.compile(r"`([\w/]+(?:/|\.py))`")
+# What a library is imported as, where that is not its name.
+_IMPORTED = {"PyJWT": "jwt", "PyYAML": "yaml", "opentelemetry-api": "opentelemetry"}
+_NO_LIBRARIES = {*sys.stdlib_module_names, "codeq_cluster", "_typeshed"}
 
 
 def _row(key: Key) -> str:
@@ -62,12 +70,69 @@ def test_the_documentation_accounts_for_every_dependency() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     pins = [*project["dependencies"], *(pin for extra in extras for pin in extra)]
-    text = (_ROOT / "docs" / "dependencies.md").read_text().lower()
+    text = _DEPENDENCIES.lower()
 
     for pin in pins:
         name, version = re.fullmatch(r"([A-Za-z0-9-]+)(?:\[\w+\])?==(.+)", pin).groups()  # type: ignore[union-attr]
         assert name.lower() in text
         assert version
+
+
+def test_the_documentation_says_where_each_dependency_is_used() -> None:
+    """A library stays in the places that its row names, and each of them needs it."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", _DEPENDENCIES, re.MULTILINE)[1:]
+    places = {
+        _IMPORTED.get(library, library.lower().replace("-", "_")): set(_PLACE.findall(where))
+        for library, where in ((re.split(r"[ ,]", row[0])[0], row[1]) for row in rows)
+    }
+    modules = [path.relative_to(_PACKAGE).as_posix() for path in sorted(_PACKAGE.rglob("*.py"))]
+    used = {
+        (library, module)
+        for module in modules
+        for library in _imports(_PACKAGE / module)
+        if library not in _NO_LIBRARIES
+    }
+    elsewhere = {
+        (library, module)
+        for library, module in used
+        if not any(module.startswith(place) for place in places.get(library, ()))
+    }
+    unneeded = {
+        (library, place)
+        for library, named in places.items()
+        for place in named
+        if not any(module.startswith(place) for used_one, module in used if used_one == library)
+    }
+
+    assert elsewhere == set()
+    assert unneeded == set()
+
+
+def _imports(path: Path) -> set[str]:
+    """Return the top-level names that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                found |= {each.name.partition(".")[0] for each in names}
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module.partition(".")[0])
+    return found
+
+
+def test_the_design_of_raft_names_its_modules() -> None:
+    """Each module once and no other, so that a reader can find what is held where."""
+    package = _PACKAGE / "raft"
+    table = (package / "DESIGN.md").read_text().partition("## Modules")[2].partition("\n## ")[0]
+    named = [
+        name
+        for cell in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cell)
+    ]
+
+    assert sorted(named) == sorted(
+        path.stem for path in package.glob("*.py") if path.stem != "__init__"
+    )
 
 
 def test_the_documentation_names_every_target_of_make() -> None:
