@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench bench-peers docs docker clean
+.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench bench-peers docs dashboards docker clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench-peers: $(VENV)/installed-bench  ## measure beside NATS, RabbitMQ and the o
 
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
 	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py $(ARGS)
+
+dashboards: $(VENV)/installed-dev  ## write Grafana's dashboards from deploy/grafana/boards
+	$(BIN)/python -m deploy.grafana.boards
 
 docker: $(VENV)/installed-dev  ## build the image, run the compose cluster through a node's death
 	deploy/verify-compose.sh

@@ -1,0 +1,4 @@
+"""Boards: the source of the Grafana dashboards.
+
+`make dashboards` writes deploy/grafana/dashboards from it.
+"""

@@ -1,0 +1,80 @@
+"""Queues: what waits, what is worked on, and what dies, by command."""
+
+from __future__ import annotations
+
+from deploy.grafana.boards.panels import Board
+from deploy.grafana.boards.terms import growth, mean, of, quantile, rate, total
+
+_MINE = {"command": "$command"}
+_PLACES = {
+    "ready": "Ready",
+    "in_progress": "In progress",
+    "delayed": "Delayed",
+    "dlq": "Dead letters",
+}
+
+
+def queues() -> Board:
+    """Return the board of the queues."""
+    board = Board("queues", "Queues", "What waits, what is worked on, and what dies?")
+    board.choose("command", "Queue", "codeq_task_created_total")
+    board.row("How full")
+    for place, title in _PLACES.items():
+        depth = of("codeq_queue_depth", queue=place, **_MINE)
+        board.graph(title, (total(depth, "command"), "{{command}}"), width=6)
+
+    board.row("How fast")
+    board.graph(
+        "Created in a second",
+        (rate("codeq_task_created_total", "command", **_MINE), "{{command}}"),
+        unit="ops",
+    )
+    board.graph(
+        "Claimed in a second",
+        (rate("codeq_task_claimed_total", "command", **_MINE), "{{command}}"),
+        unit="ops",
+    )
+    board.graph(
+        "Ended in a second",
+        (rate("codeq_task_completed_total", "command, status", **_MINE), "{{command}} {{status}}"),
+        unit="ops",
+    )
+    ready = total(of("codeq_queue_depth", queue="ready", **_MINE), "command")
+    board.graph(
+        "Until the ready tasks are claimed",
+        (f"{ready} / {rate('codeq_task_claimed_total', 'command', **_MINE)}", "{{command}}"),
+        unit="s",
+        about="At the pace of the workers now, if nothing more were created.",
+    )
+    board.graph(
+        "From creation to end",
+        (quantile(0.5, "codeq_task_processing_latency_seconds", "command", **_MINE), "{{command}}"),
+        (
+            quantile(0.99, "codeq_task_processing_latency_seconds", "command", **_MINE),
+            "{{command}}, 99 of 100",
+        ),
+        unit="s",
+    )
+    board.graph(
+        "From creation to end, mean by outcome",
+        (
+            mean("codeq_task_processing_latency_seconds", "command, status", **_MINE),
+            "{{command}} {{status}}",
+        ),
+        unit="s",
+    )
+
+    board.row("What goes wrong")
+    board.graph(
+        "Leases that ended without a result",
+        (growth("codeq_lease_expired_total", "command", **_MINE), "{{command}}"),
+        about="A worker died, or worked for longer than it leased.",
+        width=12,
+    )
+    board.graph(
+        "Requests over a rate limit",
+        (growth("codeq_rate_limit_hits_total", "scope, operation"), "{{scope}} {{operation}}"),
+        about="Answered 429, or put off where they are webhooks. Of all queues.",
+        width=12,
+    )
+    return board

@@ -1,0 +1,48 @@
+"""Terms: PromQL that several panels are made of."""
+
+from __future__ import annotations
+
+STEP = "$__rate_interval"
+
+
+def of(metric: str, **labels: str) -> str:
+    """Return the series of a metric of the cluster shown; values of labels are patterns."""
+    matchers = ['job="$job"', *(f'{name}=~"{value}"' for name, value in labels.items())]
+    return f"{metric}{{{', '.join(matchers)}}}"
+
+
+def rate(metric: str, by: str = "", **labels: str) -> str:
+    """Return how much a counter grows in a second, added up by labels."""
+    return total(f"rate({of(metric, **labels)}[{STEP}])", by)
+
+
+def growth(metric: str, by: str = "", **labels: str) -> str:
+    """Return how much a counter has grown since the point before, added up by labels."""
+    return total(f"increase({of(metric, **labels)}[{STEP}])", by)
+
+
+def total(expression: str, by: str = "") -> str:
+    """Return a sum by labels, or of everything."""
+    return f"sum by ({by}) ({expression})" if by else f"sum({expression})"
+
+
+def most(expression: str, by: str) -> str:
+    """Return the largest by labels."""
+    return f"max by ({by}) ({expression})"
+
+
+def or_nothing(expression: str) -> str:
+    """Return a sum by node, with 0 for the nodes that have none."""
+    return f"{expression} or 0 * {total(of('up'), 'instance')}"
+
+
+def quantile(share: float, metric: str, by: str = "", **labels: str) -> str:
+    """Return a quantile of a histogram, by labels."""
+    keep = f"{by}, le" if by else "le"
+    return f"histogram_quantile({share}, {rate(f'{metric}_bucket', keep, **labels)})"
+
+
+def mean(metric: str, by: str = "", **labels: str) -> str:
+    """Return the mean of what a histogram has observed lately, by labels."""
+    observed = rate(f"{metric}_sum", by, **labels)
+    return f"{observed} / {rate(f'{metric}_count', by, **labels)}"
