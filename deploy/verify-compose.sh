@@ -86,6 +86,7 @@ step "read every compose file"
 for file in deploy/compose/*.yml; do
   "${compose[@]}" --env-file "$work/env" -p "$project" -f "$file" config --quiet
 done
+run --profile obs config --quiet
 step "build"
 docker build --quiet --network host -t "$CODEQ_IMAGE" . >/dev/null
 step "start three nodes"

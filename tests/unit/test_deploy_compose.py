@@ -182,7 +182,56 @@ def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
 
 def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
     """There is one way to run three nodes on one engine, whichever file is taken."""
-    assert _services(_ROOT / "docker-compose.yml") == _services(_SHIPPED / "three.yml")
+    services = _services(_ROOT / "docker-compose.yml")
+    always = {name: service for name, service in services.items() if "profiles" not in service}
+
+    assert always == _services(_SHIPPED / "three.yml")
+
+
+def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
+    """By the profile `obs`, for this machine alone, and with files of this repository."""
+    services = _services(_ROOT / "docker-compose.yml")
+    watching = {name: each for name, each in services.items() if each.get("profiles") == ["obs"]}
+    mounts = {
+        target: _ROOT / source
+        for each in watching.values()
+        for source, target, *_ in (volume.split(":") for volume in each["volumes"])
+        if source.startswith("./")
+    }
+
+    assert set(watching) == {"prometheus", "grafana"}
+    for each in watching.values():
+        assert [port.split(":")[0] for port in each["ports"]] == ["127.0.0.1"]
+    assert all(source.is_dir() for source in mounts.values())
+    home = watching["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    directory, _, file = home.rpartition("/")
+    assert (mounts[directory] / file).is_file()
+
+
+def test_what_watches_the_nodes_finds_them_and_each_other() -> None:
+    """Prometheus asks every node, Grafana asks Prometheus and finds the dashboards."""
+    services = _services(_ROOT / "docker-compose.yml")
+    nodes = [name for name, service in services.items() if "profiles" not in service]
+    prometheus = yaml.safe_load((_ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    provisioning = _ROOT / "deploy" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "codeq-cluster.yml").read_text())[
+        "providers"
+    ]
+    pins = (_ROOT / "pyproject.toml").read_text()
+    version = re.findall(r'"grafana-foundation-sdk==\d+!([\d.]+)"', pins)
+
+    assert job["static_configs"][0]["targets"] == [f"{node}:8080" for node in nodes]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+    assert any(
+        volume.split(":")[1] == provider["options"]["path"]
+        for volume in services["grafana"]["volumes"]
+    )
+    assert services["grafana"]["image"] == f"grafana/grafana:{version[0]}"
 
 
 @pytest.mark.parametrize("missing", _VARIABLES)
