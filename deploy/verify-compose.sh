@@ -21,6 +21,7 @@ WEBHOOKS_ALLOW_PRIVATE=true
 PRODUCER_TOKEN=$(secret)
 WORKER_TOKEN=$(secret)
 ADMIN_TOKEN=$(secret)
+OPERATOR_TOKEN=$(secret)
 TENANT=main
 SHARDS=4
 N1_PORT=$p1
@@ -52,7 +53,7 @@ run() {
   "${compose[@]}" --env-file "$work/env" -p "$project" \
     -f docker-compose.yml -f "$work/receiver.yml" "$@"
 }
-inside() { run exec -T -e CODEQ_TOKEN="$ADMIN_TOKEN" "$1" codeq-cluster "${@:2}"; }
+inside() { run exec -T -e CODEQ_TOKEN="$1" "$2" codeq-cluster "${@:3}"; }
 step() { echo "verify-compose: $*"; }
 
 finish() {
@@ -100,15 +101,21 @@ python3 deploy/probe.py artifact "$url1" "$url3"
 step "a callback's signature verifies"
 python3 deploy/probe.py callback "$hook" "$heard" "$url2"
 step "the doctor finds both in place"
-found=$(inside n1 doctor --url http://127.0.0.1:8080)
+found=$(inside "$OPERATOR_TOKEN" n1 doctor --url http://127.0.0.1:8080)
 for line in "artifacts *http.*: kept in a directory" "webhooks *http.*: signed" \
   "artifacts *environment: kept in a directory" "webhooks *environment: signed"; do
   grep -q "^ok *$line" <<< "$found" || { echo "verify-compose: $found" >&2; exit 1; }
 done
 step "a backup by n1, seen by n3, and what it has of the tenant into the cluster again"
-inside n1 backup create --url http://127.0.0.1:8080
-inside n3 backup verify --in /backup
-inside n3 import /backup --tenant "$TENANT" --url http://127.0.0.1:8080
+inside "$OPERATOR_TOKEN" n1 backup create --url http://127.0.0.1:8080
+inside "$OPERATOR_TOKEN" n3 backup verify --in /backup
+inside "$ADMIN_TOKEN" n3 import /backup --tenant "$TENANT" --url http://127.0.0.1:8080
+step "the operator commands the cluster, the admin does not"
+inside "$OPERATOR_TOKEN" n1 cluster status --url http://127.0.0.1:8080
+inside "$OPERATOR_TOKEN" n1 audit --url http://127.0.0.1:8080 | grep -q backup.create
+code=0
+inside "$ADMIN_TOKEN" n1 cluster status --url http://127.0.0.1:8080 2>/dev/null || code=$?
+[ "$code" = 3 ] || { echo "verify-compose: the admin was not refused, exit code $code" >&2; exit 1; }
 step "kill n2, a task through each of the others"
 docker kill "$(run ps -q n2)" >/dev/null
 python3 deploy/probe.py cycle "$url1" "$url3"

@@ -20,6 +20,7 @@ from codeq_cluster.config import load
 from codeq_cluster.settings import ArtifactProvider
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import LocalCluster, free_ports
+from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SHIPPED = _ROOT / "deploy" / "compose"
@@ -31,6 +32,7 @@ _VARIABLES = {
     "PRODUCER_TOKEN": "producer-token",
     "WORKER_TOKEN": "worker-token",
     "ADMIN_TOKEN": "admin-token",
+    "OPERATOR_TOKEN": "operator-token",
     "CERTIFICATES": "/etc/codeq/certificates",
 }
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)(?P<kind>:-|:\?)(?P<rest>[^}]*)\}")
@@ -136,6 +138,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert f"artifacts:{settings.artifacts.directory}" in service["volumes"]
         assert settings.webhooks.hmac_secret == _VARIABLES["WEBHOOK_HMAC_SECRET"]
         assert not settings.webhooks.allow_private
+        assert operators(settings) == [("operator", "operators")]
     assert len(services) == _NODES[name]
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from codeq_cluster.config import load
 from codeq_cluster.settings import NodeSettings, Signing
+from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHART = _ROOT / "deploy" / "helm" / "codeq-cluster"
@@ -170,6 +171,21 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
         "files",
         "the key of the bucket",
     )
+
+
+def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
+    """As it stands in the comment of the values, with texts for the tokens."""
+    comment = re.search(
+        r"^  producerAuth: \[\]\n((?:#.*\n)+)", (_CHART / "values.yaml").read_text(), re.MULTILINE
+    )
+    assert comment
+    example = yaml.safe_load(re.sub("^#", "", comment[1], flags=re.MULTILINE))
+    for number, token in enumerate(example[0]["tokens"]):
+        token["token"] = f"token-{number}"
+    values = {**_LEAST, "secret": {**_LEAST["secret"], "producerAuth": example}}
+    settings = _settings(_rendered(values), 0, tmp_path)
+
+    assert operators(settings) == [("operator", "operators")]
 
 
 def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from codeq_cluster.config import load
 from codeq_cluster.node import EXIT_UNSAFE
 from codeq_cluster.node_leaving import HANDOVER_S
 from codeq_cluster.settings import ArtifactProvider, LimitSettings, Signing
+from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SHIPPED = _ROOT / "deploy" / "systemd"
@@ -122,7 +123,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     """Once its secrets are there, and with the data directory the unit sets."""
     text = (_SHIPPED / "node.yaml").read_text()
-    for name in ("cluster", "webhook", "producer", "admin", "worker"):
+    for name in ("cluster", "webhook", "producer", "admin", "operator", "worker"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef")
     file = tmp_path / "node.yaml"
     file.write_text(text.replace("/etc/codeq-cluster/secrets", str(tmp_path)))
@@ -139,6 +140,7 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     assert settings.webhooks.signing is Signing.SIGNED
     assert {peer.id for peer in settings.peers} == {"n1", "n2", "n3"}
     assert len(settings.auth.producer) == len(settings.auth.worker) == 1
+    assert operators(settings) == [("operator", "operators")]
 
 
 def _example_variables() -> dict[str, str]:

@@ -7,11 +7,12 @@ import os
 import shutil
 from pathlib import Path
 
+from codeq_cluster.auth import Role
 from codeq_cluster.cli.doctor import offers
 from codeq_cluster.cli.doctor.finding import Finding, certificate, fail, ok, warn
 from codeq_cluster.config import Loaded
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, NodeSettings
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, AuthSettings, NodeSettings
 from codeq_cluster.wire.certificates import http_certificates, link_certificates
 
 # A full disk stops a node: below this the log of a few minutes does not fit any more.
@@ -38,9 +39,27 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
         first,
         *_data(settings),
         *_certificates(settings),
+        _operator(name, settings.auth),
         _artifacts(name, settings.artifacts),
         offers.webhooks(name, settings.webhooks.signing),
     ]
+
+
+def _operator(name: str, settings: AuthSettings) -> Finding:
+    """Judge whether anybody may command the cluster; what an issuer signs is not known here."""
+    providers = (*settings.producer, *settings.worker)
+    if any(provider.kind != "static" for provider in providers):
+        return ok("operator", name, f"whom an issuer gives the scope {Role.OPERATOR}")
+    named = sorted(
+        token.subject
+        for provider in providers
+        for token in provider.tokens
+        if Role.OPERATOR in token.scopes
+    )
+    if not named:
+        text = "nobody: no node can be let in, no backup taken, no upgrade finished"
+        return warn("operator", name, text, f"give a token the scope {Role.OPERATOR}")
+    return ok("operator", name, ", ".join(dict.fromkeys(named)))
 
 
 def _artifacts(name: str, settings: ArtifactSettings) -> Finding:

@@ -59,6 +59,37 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
     assert finding.text == "valid, but not taken as they are: redisAddr, timezone"
 
 
+@pytest.mark.parametrize(
+    ("providers", "level", "text"),
+    [
+        ('[{"kind":"static","tokens":["t"]}]', Level.WARN, "nobody: no node can be let in"),
+        (
+            '[{"kind":"static","tokens":[{"token":"t","scopes":["codeq:admin"]}]}]',
+            Level.WARN,
+            "nobody: no node can be let in",
+        ),
+        (
+            '[{"kind":"static","tokens":[{"token":"t","scopes":["codeq:operator"]}]}]',
+            Level.OK,
+            "static",
+        ),
+        (
+            '[{"kind":"hs256","secret":"0123456789abcdef0123456789abcdef"}]',
+            Level.OK,
+            "whom an issuer gives the scope codeq:operator",
+        ),
+    ],
+)
+def test_a_cluster_that_nobody_may_command_is_found(
+    tmp_path: Path, providers: str, level: Level, text: str
+) -> None:
+    """Where all tokens are in the configuration; an admin is no operator."""
+    found = _found(tmp_path, auth__producer=providers)["operator"]
+
+    assert found.level is level
+    assert found.text.startswith(text)
+
+
 @asynccontextmanager
 async def _node(
     *, version: str, ahead_s: float, code: int, offers: Mapping[str, str] | None = None
