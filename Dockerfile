@@ -14,9 +14,12 @@ RUN /opt/codeq-cluster/bin/pip install --quiet --no-deps --no-build-isolation . 
  && /opt/codeq-cluster/bin/pip uninstall --quiet --yes setuptools pip
 
 FROM python:3.11-slim-bookworm
+# The last two are where the compose files of codeQ mount volumes, as PERSISTENCE_CONFIG is what
+# they set: a variable of its own for the path would beat it.
 RUN groupadd --system --gid 10001 codeq \
  && useradd --system --uid 10001 --gid codeq --home-dir /data --no-create-home --shell /usr/sbin/nologin codeq \
- && install -d -o codeq -g codeq -m 0700 /data /backup /artifacts
+ && install -d -o codeq -g codeq -m 0700 /data /backup /artifacts \
+      /var/lib/codeq/pebble /var/lib/codeq/artifacts
 COPY --from=build /opt/codeq-cluster /opt/codeq-cluster
 ENV PATH=/opt/codeq-cluster/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -24,7 +27,7 @@ ENV PATH=/opt/codeq-cluster/bin:$PATH \
     PORT=8080 \
     CODEQ_HOST=0.0.0.0 \
     RAFT_BIND_ADDR=0.0.0.0:18080 \
-    PERSISTENCE_PATH=/data
+    PERSISTENCE_CONFIG='{"path":"/data"}'
 USER 10001:10001
 VOLUME /data
 EXPOSE 8080 18080

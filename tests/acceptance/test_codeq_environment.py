@@ -18,17 +18,6 @@ from codeq_cluster.testing.cluster import START_WITHIN_S, STOP_WITHIN_S, free_po
 from tests.codeq import configurations
 
 TOKEN = "one-token"
-NAMED = {
-    "env",
-    "GIN_MODE",
-    "logFormat",
-    "requeueInspectLimit",
-    "localArtifactsDir",
-    "workerAudience",
-    "raft.bootstrap",
-    "raft.muxEnabled",
-    "raft.topicCatalogProtocol",
-}
 
 
 def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -46,7 +35,7 @@ def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
             for peer in found:
                 text = text.replace(f"{peer}:7000", f"127.0.0.1:{links[peer]}")
                 text = text.replace(f"{peer}:8080", f"127.0.0.1:{https[peer]}")
-            text = text.replace("/var/lib/codeq/tasks", str(directory / name))
+            text = text.replace("/var/lib/codeq/pebble", str(directory / name))
             variables[variable] = text.replace("/var/lib/codeq", str(directory))
         variables["PORT"] = str(https[name])
         variables["RAFT_BIND_ADDR"] = f":{links[name]}"
@@ -107,7 +96,7 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
     for name in variables:
         lines = [json.loads(line) for line in (tmp_path / f"{name}.log").read_text().splitlines()]
         named = [line["key"] for line in lines if line["event"] == "setting of codeQ"]
-        assert sorted(named) == sorted(NAMED)
+        assert sorted(named) == sorted(configurations.RAFT_NAMED)
         assert {line["level"] for line in lines} <= {"warning", "error"}
 
 
@@ -134,5 +123,5 @@ async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path:
         "the shards always share one link; ignored",
         "environment RAFT_MUX_ENABLED",
     )
-    assert NAMED <= rows.keys()
+    assert configurations.RAFT_NAMED <= rows.keys()
     assert TOKEN not in output.decode()

@@ -17,6 +17,22 @@ CHART = _HERE / "chart.yaml"
 CLUSTER_SECRET: Mapping[str, str] = {"CLUSTER_SECRET": "a-secret-of-the-cluster"}
 
 
+# Of the environments of a Raft cluster, what a node names at its start.
+RAFT_NAMED = frozenset(
+    {
+        "env",
+        "GIN_MODE",
+        "logFormat",
+        "requeueInspectLimit",
+        "localArtifactsDir",
+        "workerAudience",
+        "raft.bootstrap",
+        "raft.muxEnabled",
+        "raft.topicCatalogProtocol",
+    }
+)
+
+
 def raft_environments() -> dict[str, dict[str, str]]:
     """Return the environment of each node of a Raft cluster of codeQ, by the node's id."""
     services = yaml.safe_load((_HERE / "raft-compose.yaml").read_text())["services"]

@@ -20,6 +20,8 @@ from codeq_cluster.config import load
 from codeq_cluster.settings import ArtifactProvider
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import LocalCluster, free_ports
+from tests.codeq import configurations
+from tests.unit.image import image_directories, image_variables
 from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,12 @@ _VARIABLES = {
     "ADMIN_TOKEN": "admin-token",
     "OPERATOR_TOKEN": "operator-token",
     "CERTIFICATES": "/etc/codeq/certificates",
+}
+# Where the compose files of codeQ mount volumes.
+_CODEQ_VOLUMES = {"/var/lib/codeq/pebble", "/var/lib/codeq/artifacts"}
+_ALONE = {
+    "AUTH_PRODUCER": '[{"kind": "static", "tokens": ["a-token-of-the-tests"]}]',
+    "ALLOW_PRODUCER_AS_WORKER": "true",
 }
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)(?P<kind>:-|:\?)(?P<rest>[^}]*)\}")
 
@@ -84,13 +92,6 @@ def _whole(service: dict[str, Any], file: Path, variables: Mapping[str, str]) ->
     return base | own | {"environment": base["environment"] | own["environment"]}
 
 
-def _image_variables() -> dict[str, str]:
-    """Return what the image sets."""
-    text = (_ROOT / "Dockerfile").read_text().replace("\\\n", " ")
-    lines = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
-    return dict(re.findall(r"([A-Z_]+)=(\S+)", lines[-1]))
-
-
 @pytest.mark.parametrize("file", [_ROOT / "docker-compose.yml", *sorted(_SHIPPED.glob("*.yml"))])
 def test_compose_knows_every_word_of_the_file(file: Path) -> None:
     """By the schema of the Compose specification."""
@@ -120,7 +121,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
     """The nodes agree on who they are, and each is one of them."""
     services = _services(_SHIPPED / f"{name}.yml")
     for node_id, service in services.items():
-        variables = _image_variables() | service["environment"]
+        variables = image_variables() | service["environment"]
         settings = load(file=None, environment=variables, flags={}).settings
         secure = name.endswith("-tls")
         scheme = "https" if secure else "http"
@@ -156,8 +157,6 @@ def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
 
 def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
     """The engine makes a new volume as the image has its directory."""
-    text = (_ROOT / "Dockerfile").read_text()
-    (made,) = re.findall(r"install -d -o codeq -g codeq -m 0700 (.*)$", text, re.MULTILINE)
     mounted = {
         volume.split(":")[1]
         for name in _NODES
@@ -165,7 +164,18 @@ def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
         for volume in service["volumes"]
     }
 
-    assert mounted - {"/certificates"} == set(made.split())
+    assert mounted - {"/certificates"} | _CODEQ_VOLUMES == image_directories()
+
+
+def test_a_container_keeps_its_data_where_the_environment_of_codeq_says() -> None:
+    """The image's own place gives way, or the data would not be in the volume that is mounted."""
+    for variables in configurations.raft_environments().values():
+        environment = image_variables() | variables | configurations.CLUSTER_SECRET
+        settings = load(file=None, environment=environment, flags={}).settings
+
+        assert {str(settings.data_dir), str(settings.artifacts.directory)} == _CODEQ_VOLUMES
+        assert settings.host == "0.0.0.0"
+    assert load(environment=image_variables() | _ALONE).settings.data_dir == Path("/data")
 
 
 def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from codeq_cluster.config import load
 from codeq_cluster.settings import NodeSettings, Signing
+from tests.unit.image import image_variables
 from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,7 @@ def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> N
         (directory / key).write_text(text)
     file = directory / "node.yaml"
     file.write_text(_one(objects, "ConfigMap")["data"]["node.yaml"])
-    variables = _image_variables()
+    variables = image_variables()
     for each in _container(objects)["env"]:
         value = each.get("value", "").replace("/run/codeq/secret", str(directory))
         if "valueFrom" in each:
@@ -122,12 +123,6 @@ def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> N
             value = f"{_one(objects, 'StatefulSet')['metadata']['name']}-{ordinal}"
         variables[each["name"]] = value
     return load(file=file, environment=variables, flags={}).settings
-
-
-def _image_variables() -> dict[str, str]:
-    text = (_ROOT / "Dockerfile").read_text().replace("\\\n", " ")
-    lines = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
-    return dict(re.findall(r"([A-Z_]+)=(\S+)", lines[-1]))
 
 
 @pytest.mark.parametrize("name", _SETS)
@@ -213,7 +208,9 @@ def test_every_mounted_file_has_its_volume(name: str) -> None:
     mounts = {each["name"]: each for each in _container(objects)["volumeMounts"]}
 
     assert volumes == set(mounts)
-    assert mounts["data"]["mountPath"] == _image_variables()["PERSISTENCE_PATH"]
+    assert (
+        mounts["data"]["mountPath"] == json.loads(image_variables()["PERSISTENCE_CONFIG"])["path"]
+    )
     assert all(each.get("readOnly") for name, each in mounts.items() if name != "data")
     assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
 

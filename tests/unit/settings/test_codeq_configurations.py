@@ -173,22 +173,12 @@ def test_the_environments_of_a_raft_cluster_load() -> None:
         assert settings.node_id == name
         assert (settings.link_host, settings.link_port) == ("", 7000)
         assert settings.log_level == "warning"
-        assert settings.data_dir == Path("/var/lib/codeq/tasks")
+        assert settings.data_dir == Path("/var/lib/codeq/pebble")
         assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
         assert settings.lifecycle.default_lease_seconds == 45
         assert settings.auth.producer[0].tokens[0].scopes == ("codeq:admin",)
         assert settings.auth.worker[0].tokens[0].tenant == "shop"
-        assert _says(each).keys() == {
-            "env",
-            "GIN_MODE",
-            "logFormat",
-            "requeueInspectLimit",
-            "localArtifactsDir",
-            "workerAudience",
-            "raft.muxEnabled",
-            "raft.topicCatalogProtocol",
-            "raft.bootstrap",
-        }
+        assert _says(each).keys() == configurations.RAFT_NAMED
         assert {remark.source for remark in each.remarks if remark.name == "raft.bootstrap"} == {
             "environment RAFT_BOOTSTRAP"
         }
