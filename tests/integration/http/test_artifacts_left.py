@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LifecycleSettings
+from codeq_cluster.settings import ArtifactProvider, LifecycleSettings
 from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
 from tests.integration.http.client import DEADLINE_S, PATIENCE_S, read_answer
 
@@ -250,7 +250,7 @@ async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_wit
         await node.put(task, "a", b"1")
         other = await node.leased()
         await node.put(other, "a", b"1")
-    nowhere = replace(local(root, timeout_ms=100), provider="none")
+    nowhere = replace(local(root, timeout_ms=100), provider=ArtifactProvider.NONE)
     limits = replace(LIMITS, request_timeout_ms=500)
     async with keeping(data, nowhere, files_below(root), limits=limits) as node:
         for each in (task, other):
