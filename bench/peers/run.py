@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -80,7 +81,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--stored", type=Path, help="measure nothing: a report of an earlier run")
     options = parser.parse_args(arguments)
-    missing = {name: reason for name, reason in _missing().items() if name in _SYSTEMS}
+    missing = _missing()
     asked = options.systems or [name for name in _SYSTEMS if name not in missing]
     if options.stored is None:
         for name in options.systems or ():
@@ -99,10 +100,13 @@ def _missing() -> Mapping[str, str]:
     if not environment().get(REFERENCE):
         reason = f"{REFERENCE} does not name the original's server binary"
         found |= {"original-4": reason, "original-1": reason}
-    if not Path(NATS).exists():
-        found["nats"] = "apt-get install nats-server"
-    if not RABBITMQ.exists():
-        found["rabbitmq"] = "apt-get install rabbitmq-server"
+    servers = {"nats": (Path(NATS), "nats-server"), "rabbitmq": (RABBITMQ, "rabbitmq-server")}
+    for name, (program, package) in servers.items():
+        if not program.exists():
+            found[name] = f"apt-get install {package}"
+    for name, library in (("nats", "nats"), ("rabbitmq", "aio_pika")):
+        if find_spec(library) is None:
+            found.setdefault(name, "pip install -e '.[bench]', as `make bench-peers` does")
     return found
 
 
