@@ -13,7 +13,8 @@ from codeq_cluster.raft.rules import Rules
 from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.cli import main
 from jepsen_lite.history import F, load
-from jepsen_lite.mutants import hunt_simulated, mutants
+from jepsen_lite.hunting import hunt_simulated
+from jepsen_lite.mutants import mutants
 from jepsen_lite.operations import History
 from jepsen_lite.running import HOME
 from jepsen_lite.simulation import Report, simulate
