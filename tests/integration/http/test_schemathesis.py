@@ -28,7 +28,7 @@ from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.middleware import Route
 from codeq_cluster.api.openapi_document import encoded
 from codeq_cluster.auth import Access, Role
-from codeq_cluster.config.providers import SCOPES
+from codeq_cluster.config.static_tokens import SCOPES
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,

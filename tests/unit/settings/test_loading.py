@@ -336,6 +336,14 @@ def test_an_ipv6_peer_stands_in_brackets() -> None:
         ({"AUTH_PRODUCER": "{"}, ("auth.producer=********", "JSON")),
         ({"AUTH_PRODUCER": "[]"}, ("auth.producer", "1 to 8")),
         ({"AUTH_PRODUCER": '[{"kind":"magic"}]'}, ("auth.producer[0].kind=magic", "hs256")),
+        ({"AUTH_PRODUCER": '[{"kind":["static"]}]'}, ("auth.producer[0].kind=['static']", "hs256")),
+        (
+            {
+                "WORKER_AUTH_PROVIDER": "multi",
+                "WORKER_AUTH_CONFIG": '{"providers":[{"type":{},"config":"t"}]}',
+            },
+            ("workerAuthConfig.providers[0]={}", "`type`"),
+        ),
         (
             {"AUTH_PRODUCER": '[{"kind":"hs256","secret":"short"}]'},
             ("auth.producer[0].secret=********", "32 bytes"),
