@@ -137,7 +137,8 @@ class Outages:
         self._back_since: dict[int, float] = {}
         self._differed_at: dict[int, list[float]] = {}
         self._withdrawn_soon: list[int] = []
-        self.reseeded: Counter[int] = Counter()
+        # From 0 on, so that the first is seen as one more.
+        self.reseeded = Counter(dict.fromkeys(range(len(replicas)), 0))
         self._retry_at = float("-inf")
         self._pause_s = _PAUSE_S
         self.free_bytes = 0

@@ -87,6 +87,8 @@ class Metrics:
         self._swept = self._counter(
             "codeq_artifact_sweeps", "Attempts to delete unneeded artifacts.", "outcome"
         )
+        for outcome in ("success", "failure"):
+            self._child(self._swept, outcome)
         self._rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )

@@ -47,7 +47,14 @@ PORTS = range(20_000, 32_000)
 PORTS_CLAIMED_MAX = 200
 _claims: deque[socket.socket] = deque()
 
-_SCOPES = ("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result")
+_SCOPES = (
+    "codeq:claim",
+    "codeq:heartbeat",
+    "codeq:abandon",
+    "codeq:nack",
+    "codeq:result",
+    "codeq:subscribe",
+)
 
 _PROVIDERS: Mapping[str, object] = {
     "producer": [

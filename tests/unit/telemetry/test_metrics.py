@@ -116,6 +116,14 @@ def test_what_one_look_yields_is_looked_at_once() -> None:
     assert "# TYPE codeq_silent gauge" in text
 
 
+def test_outcomes_that_are_known_begin_at_nothing() -> None:
+    """The first failure is seen as one more."""
+    assert lines(Metrics(), "codeq_artifact_sweeps_total") == [
+        'codeq_artifact_sweeps_total{outcome="success"} 0.0',
+        'codeq_artifact_sweeps_total{outcome="failure"} 0.0',
+    ]
+
+
 def test_what_is_counted_of_a_shard_begins_at_nothing() -> None:
     """A rate needs a value from before the first event."""
     metrics = Metrics()

@@ -1,0 +1,147 @@
+"""Prometheus: Debian's own, which scrapes a cluster of a test by the rules of deploy/prometheus.
+
+Whatever the rules say of minutes is said of seconds here: durations are a hundred and twentieth,
+within bounds that a scrape a second can meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from codeq_cluster.testing.cluster import ClusterError, LocalCluster, free_ports, until
+
+JOB = "codeq-cluster"
+RANGE_S = 5  # Of a rate: it holds some scrapes even when a machine is busy.
+
+_RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
+_HASTE = 120
+_FOR_S_MIN = 2  # One scrape that a busy machine is late for is no fault.
+_STARTED_WITHIN_S = 30.0
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+class Prometheus:
+    """A running one."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._http = http
+
+    async def query(self, expression: str) -> list[Mapping[str, Any]]:
+        """Return the series of an expression as of now, each with `metric` and `value`."""
+        answer = await self._get("query", query=expression)
+        assert answer["data"]["resultType"] == "vector", expression
+        result: list[Mapping[str, Any]] = answer["data"]["result"]
+        return result
+
+    async def firing(self) -> set[str]:
+        """Return the names of the alerts that fire now."""
+        alerts = (await self._get("alerts"))["data"]["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    async def wait_firing(self, *names: str, within_s: float) -> set[str]:
+        """Wait until each of these alerts has fired; return all that have meanwhile.
+
+        Raises:
+            ClusterError: One has not in time.
+        """
+        fired: set[str] = set()
+
+        async def all_have() -> bool:
+            fired.update(await self.firing())
+            return fired.issuperset(names)
+
+        try:
+            await until(all_have, within_s=within_s, what=f"alerts {names}")
+        except ClusterError as error:
+            raise ClusterError(f"{error}; others: {sorted(fired)}") from error
+        return fired
+
+    async def wait_silent(self, *names: str, within_s: float) -> None:
+        """Wait until none of these alerts fires."""
+
+        async def silent() -> bool:
+            return (await self.firing()).isdisjoint(names)
+
+        await until(silent, within_s=within_s, what=f"silence of {names}")
+
+    async def _get(self, what: str, **parameters: str) -> Mapping[str, Any]:
+        async with self._http.get(f"{self._url}/api/v1/{what}", params=parameters) as answer:
+            text: Mapping[str, Any] = await answer.json()
+        assert answer.status == 200, (parameters, text)
+        return text
+
+
+def hastened(rules: str) -> str:
+    """Return rules whose durations are short: those of `for` and those in brackets."""
+
+    def shorter(found: re.Match[str]) -> str:
+        seconds = int(found["count"]) * _UNITS_S[found["unit"]] // _HASTE
+        least = RANGE_S if found["before"] == "[" else _FOR_S_MIN
+        return f"{found['before']}{max(seconds, least)}s{found['after']}"
+
+    return re.sub(
+        r"(?P<before>\[|for: )(?P<count>\d+)(?P<unit>[smh])(?P<after>\]|$)",
+        shorter,
+        rules,
+        flags=re.MULTILINE,
+    )
+
+
+@asynccontextmanager
+async def scraping(cluster: LocalCluster, directory: Path) -> AsyncIterator[Prometheus]:
+    """Run Prometheus on the nodes of a cluster of TLS, every second."""
+    first = next(iter(cluster.nodes.values()))
+    job = {
+        "job_name": JOB,
+        "scheme": "https",
+        "tls_config": {"ca_file": str(first.directory / "ca.pem")},
+        "static_configs": [
+            {"targets": [f"127.0.0.1:{node.http_port}" for node in cluster.nodes.values()]}
+        ],
+    }
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    (directory / "rules.yml").write_text(
+        "".join(hastened(file.read_text()) for file in _RULES.glob("*.yml"))
+    )
+    (directory / "prometheus.yml").write_text(
+        yaml.safe_dump({"global": every, "rule_files": ["rules.yml"], "scrape_configs": [job]})
+    )
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    process = await asyncio.create_subprocess_exec(
+        "prometheus",
+        f"--config.file={directory / 'prometheus.yml'}",
+        f"--storage.tsdb.path={directory / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with aiohttp.ClientSession() as http:
+            await until(
+                lambda: _answers(http, f"{url}/-/ready"),
+                within_s=_STARTED_WITHIN_S,
+                what="Prometheus ready",
+            )
+            yield Prometheus(url, http)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with http.get(url) as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False
