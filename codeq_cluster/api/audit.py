@@ -1,4 +1,4 @@
-"""Audit: what operators changed, by whom and when."""
+"""Audit: what admins and operators changed, by whom and when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from codeq_cluster.core.items import Audit, Kind
 
 
 async def audit(call: Call) -> web.Response:
-    """Return what was done to the tenant's queues and tasks by its operators, the newest first."""
+    """Return what was done by admins of the tenant and by operators who belong to it.
+
+    The newest comes first. An operator's actions on the cluster are on record in the operator's
+    own tenant.
+    """
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,

@@ -66,7 +66,10 @@ class DeliveryView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class AuditView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """What an operator changed; `index` is that of the entry of the log that carries it."""
+    """What an admin or an operator changed.
+
+    `index` is that of the entry of the log that carries it.
+    """
 
     id: str
     at: str

@@ -1,4 +1,4 @@
-"""Operations of operators, and of subscriptions: what their handlers take and answer."""
+"""Operations of admins, of operators and of subscriptions: what their handlers take and answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that operators and subscribers send: what their types do not say of them."""
+"""Bodies that admins, operators and subscribers send: what their types do not say of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Command `audit`: what operators changed, by whom and when, the newest first."""
+"""Command `audit`: what admins and operators of a tenant changed, the newest first.
+
+The token must be that of an admin of the tenant. What an operator does to the cluster is put on
+record in the operator's own tenant.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ _COLUMNS = {
 
 def add(commands: Verbs) -> None:
     """Add the command."""
-    parser = commands.add_parser("audit", help="list what operators changed", description=__doc__)
+    parser = commands.add_parser(
+        "audit", help="list what admins and operators changed", description=__doc__
+    )
     add_paging(parser)
     asks(parser, Operator, _list)
 

@@ -16,6 +16,7 @@ from codeq_cluster.cli.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import document, note, notes, table
 from codeq_cluster.cli.place import add_place, bar, place_of
+from codeq_cluster.cli.target import OPERATORS
 from codeq_cluster.client import Operator
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.errors import BackupFailed
@@ -32,11 +33,16 @@ def add(commands: Verbs) -> None:
         help="have a node take a backup where its configuration says",
         description="Have a node take a backup of the whole cluster where its configuration says "
         "(backup.directory or backup.s3), and wait until it is verified.",
+        epilog=OPERATORS,
     )
     create.add_argument("--no-wait", action="store_true", help="print the id and end")
     asks(create, Operator, _create)
 
-    listing = verbs.add_parser("ls", help="list the backups of a node, or of a place")
+    listing = verbs.add_parser(
+        "ls",
+        help="list the backups of a node, or of a place",
+        epilog=f"{OPERATORS} With --in no node is asked.",
+    )
     asks(listing, Operator, _list_of_node)
     add_place(
         listing,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from codeq_cluster.cli import membership, recover, upgrading
 from codeq_cluster.cli.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.output import document, note, rows_of, table
+from codeq_cluster.cli.target import OPERATORS
 from codeq_cluster.client import Operator
 
 _NODE = ("id", "httpAddr", "addr", "connected", "voter", "level", "leads")
@@ -21,7 +22,9 @@ def add(commands: Verbs) -> None:
         "show the nodes, hand leaderships over, add and remove nodes",
         description=__doc__,
     )
-    status = verbs.add_parser("status", help="show nodes, and the leader of each shard")
+    status = verbs.add_parser(
+        "status", help="show nodes, and the leader of each shard", epilog=OPERATORS
+    )
     asks(status, Operator, _status)
 
     transfer = verbs.add_parser(
@@ -29,6 +32,7 @@ def add(commands: Verbs) -> None:
         help="hand a shard's leadership to another node",
         description="Hand a shard's leadership to another node. Its preferred node takes it back "
         "after a while.",
+        epilog=OPERATORS,
     )
     transfer.add_argument("--shard", type=int, required=True, metavar="N")
     transfer.add_argument(

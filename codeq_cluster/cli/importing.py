@@ -54,7 +54,7 @@ def add(commands: Verbs) -> None:
         help="take one tenant of a backup over into a cluster that serves",
         description="Take one tenant of a backup, or of an export, over into a cluster that "
         "serves. What is there already is left as it is, so the same command goes on where it was "
-        "interrupted. The token is that of an administrator of the tenant it becomes.",
+        "interrupted. The token is that of an admin of the tenant it becomes.",
     )
     parser.add_argument("place", metavar="PLACE", help="a directory, or s3://BUCKET/PREFIX")
     add_place_options(parser)

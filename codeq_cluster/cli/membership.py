@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from codeq_cluster.cli.asking import Verbs, asks
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import document, note, rows_of, table
+from codeq_cluster.cli.target import OPERATORS
 from codeq_cluster.client import Operator, Refused
 
 _WAIT_S_DEFAULT = 600
@@ -28,6 +29,7 @@ def add(verbs: Verbs) -> None:
         "in its raft.peers itself and at least one node that is there: one that names itself alone "
         "begins a new cluster of its own, which joins no other; to let it in after all, stop it "
         "and empty its data directory.",
+        epilog=OPERATORS,
     )
     _name(join, "node", "its id")
     _addresses(join)
@@ -39,6 +41,7 @@ def add(verbs: Verbs) -> None:
         help="remove a node for good",
         description="Remove a node for good; what it leads is handed over first. Refused when "
         "those who stay would have no majority.",
+        epilog=OPERATORS,
     )
     _name(remove, "node", "its id")
     _tries(remove)
@@ -48,6 +51,7 @@ def add(verbs: Verbs) -> None:
         "replace",
         help="let a node come in, then remove another one",
         description="Let a node come in, wait until it votes, then remove another one.",
+        epilog=OPERATORS,
     )
     _name(replace, "old", "id of the node that goes")
     _name(replace, "new", "id of the node that comes")
@@ -60,6 +64,7 @@ def add(verbs: Verbs) -> None:
         help="spread the leaderships evenly now",
         description="Hand every shard's leadership to the node that should lead it. That happens "
         "by itself too, a few seconds after that node is up to date.",
+        epilog=OPERATORS,
     )
     rebalance.add_argument(
         "--wait",

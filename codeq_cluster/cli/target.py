@@ -11,6 +11,9 @@ from codeq_cluster.cli.dev.plan import TOKEN
 from codeq_cluster.config.kinds import URL
 from codeq_cluster.settings import environment
 
+# At the end of the help of commands that act on the cluster and not on a tenant.
+OPERATORS = "The token must be that of an operator of the cluster (scope codeq:operator)."
+
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say which cluster is meant and who asks."""

@@ -60,7 +60,7 @@ def add(commands: Verbs) -> None:
     cancel.add_argument("id")
     _prints(cancel, lambda broker, options: broker.cancel(options.id))
 
-    found = verbs.add_parser("list", aliases=["ls"], help="list tasks, for operators")
+    found = verbs.add_parser("list", aliases=["ls"], help="list tasks, for admins")
     found.add_argument("--event", default="", metavar="NAME", help="only this queue's")
     found.add_argument("--status", default="", choices=_STATUSES, help="only these")
     found.add_argument("--error", default="", help="only those with exactly this error")

@@ -6,6 +6,7 @@ import argparse
 
 from codeq_cluster.cli.asking import Verbs, asks
 from codeq_cluster.cli.output import document, note, rows_of, table
+from codeq_cluster.cli.target import OPERATORS
 from codeq_cluster.client import Operator
 
 
@@ -17,6 +18,7 @@ def add(verbs: Verbs) -> None:
         description="Let the formats of the release that every node runs now be used. Refused "
         "while a node does not know them. Until then the earlier release may come back, node by "
         "node; from then on it may not.",
+        epilog=OPERATORS,
     )
     upgrade.add_argument(
         "--level", type=int, metavar="N", help="default: the newest that any node knows"

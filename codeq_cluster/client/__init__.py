@@ -1,7 +1,7 @@
 """Client: the broker from outside, over HTTP; imports no server code.
 
-`Broker` for producers, `Worker` for workers, `Operator` for operators; `Leases` is what `Worker`
-is made of, for a loop of one's own.
+`Broker` for producers, `Worker` for workers, `Operator` for admins of a tenant and operators of the
+cluster; `Leases` is what `Worker` is made of, for a loop of one's own.
 """
 
 from codeq_cluster.client.broker import Broker

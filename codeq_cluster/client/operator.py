@@ -1,4 +1,8 @@
-"""Operator: what operators ask of a cluster; the token must be an administrator's."""
+"""Operator: what admins ask of their tenant, and operators of the cluster.
+
+The token must be an admin's (scope `codeq:admin`); for the cluster and its backups, an operator's
+(`codeq:operator`).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class Page:
 
 
 class Operator(Session):
-    """The routes of operators; each raises as `Session._call` does.
+    """The routes of admins and operators; each raises as `Session._call` does.
 
     Pages have up to `limit` entries, 1 to `PAGE_MAX`; a page may be short and still have a cursor.
     """
@@ -147,7 +151,7 @@ class Operator(Session):
         return await self._call("POST", f"{_ADMIN}/deliveries/replay", body=json.dumps(wanted))
 
     async def audit(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
-        """Return a page of what operators changed, the newest first."""
+        """Return a page of what admins and operators of the tenant changed, the newest first."""
         return await self._page(f"{_ADMIN}/audit{query(limit=limit, cursor=cursor)}", "records")
 
     async def cluster(self) -> Mapping[str, object]:

@@ -22,7 +22,7 @@ def banner(nodes: Sequence[PlannedNode], directory: Path, *, shards: int) -> str
     return f"""
 READY: {counted}, {shards} shards
 {listed}
-  token  {TOKEN}  (producer, worker and admin; development only)
+  token  {TOKEN}  (producer, worker, admin and operator; development only)
   data   {directory}
 
 Create a task, claim it, finish it (any node takes any request):

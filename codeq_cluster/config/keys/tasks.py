@@ -55,7 +55,7 @@ LIFECYCLE = (
     key(
         "auditRetentionSeconds",
         whole(1, 2**31 - 1),
-        "the record of an operator's action is kept this long",
+        "the record of an admin's or operator's action is kept this long",
         path="lifecycle.",
     ),
     key(

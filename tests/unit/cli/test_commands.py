@@ -200,6 +200,23 @@ def test_a_command_for_operators_says_what_to_do_without_a_broker(
     assert "--url" in error
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("cluster", verb) for verb in ("status", "transfer", "join", "remove", "replace")),
+        *(("cluster", "rebalance"), ("cluster", "upgrade"), ("backup", "create"), ("backup", "ls")),
+    ],
+)
+def test_the_help_of_a_command_for_the_cluster_says_whose_token_it_takes(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An admin's is refused, so nobody should have to find out by trying."""
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+
+    assert "scope codeq:operator" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It is found here, before anything is sent."""
     code = main(["task", "create", "--event", "e", "--payload", "{", "--url", _nobody()])
