@@ -28,6 +28,10 @@ from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
 
 
+# Where the environment says where the data is, it configures a node.
+_DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
+
+
 def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
@@ -71,7 +75,7 @@ def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
     named = options.config or environment().get("CODEQ_CONFIG_PATH")
     if options.set or getattr(options, "set_persistenceConfig.path"):
         named = named or "flags"
-    elif environment().get("PERSISTENCE_PATH"):
+    elif any(environment().get(name) for name in _DATA_VARIABLES):
         named = named or "environment"  # As in a container, which has no file.
     if named:
         yield from _of_configuration(str(named), lambda: loaded(options))

@@ -223,12 +223,19 @@ def test_artifacts_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:
     assert found["artifacts"].level is Level.FAIL
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("PERSISTENCE_PATH", "data"), ("PERSISTENCE_CONFIG", '{"path": "data"}')]
+)
 async def test_a_node_that_its_environment_configures_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    value: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As in a container, which has no file."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PERSISTENCE_PATH", str(tmp_path / "data"))
+    monkeypatch.setenv(name, value)
     monkeypatch.setenv("AUTH_PRODUCER", '[{"kind":"static","tokens":[{"token":"t"}]}]')
     monkeypatch.setenv("ALLOW_PRODUCER_AS_WORKER", "true")
     async with _node(version=__version__, ahead_s=0, code=200) as url:
