@@ -27,7 +27,6 @@ from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
 
-
 # Where the environment says where the data is, it configures a node.
 _DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
 
