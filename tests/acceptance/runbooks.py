@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import web
@@ -33,6 +33,16 @@ on_node() {
   CONFIG=$CLUSTER/$1 DATA=$CLUSTER/$1/data BACKUP=$CLUSTER/$1/backup bash -euo pipefail -c "$2"
 }
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block: the section it stands in, its language, and the marks behind that."""
+
+    section: str
+    language: str
+    marks: str
+    body: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,33 +140,36 @@ def steps(text: str) -> list[Step]:
         AssertionError: A block is marked in a way nobody knows, so nobody would run it.
     """
     found: list[Step] = []
-    for block in _FENCE.finditer(text):
-        language, marks, body = block.groups()
-        sections = _SECTION.findall(text[: block.start()])
-        if (language, marks) == ("text", "shows"):
+    for block in blocks(text):
+        if (block.language, block.marks) == ("text", "shows"):
             last = found.pop()
             assert not last.shows, last
-            lines = tuple(body.splitlines())
-            found.append(
-                Step(
-                    section=last.section,
-                    script=last.script,
-                    again=last.again,
-                    exit_code=last.exit_code,
-                    shows=lines,
-                )
-            )
+            found.append(replace(last, shows=tuple(block.body.splitlines())))
             continue
-        marked = re.fullmatch(r"run( again)?(?: exit=(\d+))?", marks)
-        assert language == "sh", block.group()
-        assert marked, block.group()
+        marked = re.fullmatch(r"run( again)?(?: exit=(\d+))?", block.marks)
+        assert block.language == "sh", block
+        assert marked, block
         found.append(
             Step(
-                section=sections[-1],
-                script=body,
+                section=block.section,
+                script=block.body,
                 again=bool(marked[1]),
                 exit_code=int(marked[2] or 0),
                 shows=(),
+            )
+        )
+    return found
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a page, in their order."""
+    found = []
+    for fenced in _FENCE.finditer(text):
+        language, marks, body = fenced.groups()
+        sections = _SECTION.findall(text[: fenced.start()])
+        found.append(
+            Block(
+                section=sections[-1] if sections else "", language=language, marks=marks, body=body
             )
         )
     return found

@@ -1,0 +1,286 @@
+"""The README: every command in it does what it says, to a cluster of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.testing.cluster import until
+from tests.acceptance.runbooks import Block, blocks
+from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S, get, port_base
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text()
+READY = "Stop with Ctrl-C"
+TOKEN = "dev-token"
+RUN_WITHIN_S = 120.0
+# Nothing of the `make` that runs this test.
+ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:\w+=\S+ )?(?:make|docker|curl|\S*codeq-cluster|\.ci/run)\b")
+# Code within a line that is a command; capitals stand for what a reader fills in.
+INLINE = [
+    code for code in re.findall(r"`([^`\n]+)`", _FENCED.sub("", TEXT)) if _COMMAND.match(code)
+]
+UPS = sorted({code for code in INLINE if "make up" in code} - {"make up"})
+# Cut short, where the whole takes minutes: the program and its flags are the ones that `make` runs.
+SHORTENED = {
+    "make explore": "ARGS=--help",
+    "make simulate": "SEEDS=1",
+    "make jepsen": "ARGS=--help",
+    "make bench": "ARGS=--help",
+}
+# These say what they would do: the first two run this test, the last needs other brokers.
+TOLD = {"make check": "lint-imports", "make test": "pytest -n", "make bench-peers": "bench.peers"}
+# Run by others, which say so: `docker compose` is not everywhere, and is another program there.
+ELSEWHERE = {
+    "docker compose up -d --build": ("deploy/verify-compose.sh", ["docker build ", "run up -d "]),
+    ".ci/run": (".ci/run", ["exec make test "]),
+}
+
+
+class Checkout:
+    """A directory that looks like a fresh clone, whose clusters have ports of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make it; what is installed is this test's own environment."""
+        self._directory = directory
+        self._base = port_base()
+        (directory / "jepsen-lite").mkdir(parents=True)
+        for name in ("Makefile", "pyproject.toml", "jepsen-lite/pyproject.toml"):
+            # With its time: `make` installs again what is older than it.
+            shutil.copy2(ROOT / name, directory / name)
+        (directory / ".venv").symlink_to(sys.prefix)
+
+    def url(self, node: int) -> str:
+        """Return the base URL of the nth node."""
+        return f"http://127.0.0.1:{self._base + node - 1}"
+
+    def nodes(self) -> dict[str, dict[str, object]]:
+        """Return what the running cluster says of its nodes, by id."""
+        text = (self._directory / ".data" / "dev" / "cluster.json").read_text()
+        return {node["id"]: node for node in json.loads(text)["nodes"]}
+
+    async def run(self, script: str, *, exit_code: int = 0) -> str:
+        """Run a block to its end and return what it printed."""
+        process = await self._started(script, asyncio.subprocess.PIPE)
+        said = await _said(process)
+        assert process.returncode == exit_code, f"{script}\n{said}"
+        return said
+
+    @asynccontextmanager
+    async def serving(self, script: str, *, until_it_says: str = "") -> AsyncIterator[Path]:
+        """Run a block in a terminal of its own until the end of this one, then press Ctrl-C.
+
+        Args:
+            script: The block.
+            until_it_says: What it has printed when this begins.
+
+        Yields:
+            The file it prints into.
+        """
+        printed = self._directory / f"terminal-{len(list(self._directory.glob('terminal-*')))}"
+        with printed.open("wb") as output:
+            process = await self._started(script, output.fileno())
+
+        async def says() -> bool:
+            assert process.returncode is None, printed.read_text()
+            return until_it_says in printed.read_text()
+
+        try:
+            await until(says, within_s=READY_WITHIN_S, what=until_it_says)
+            yield printed
+        finally:
+            await _interrupt(process)
+
+    async def _started(self, script: str, output: int) -> asyncio.subprocess.Process:
+        script = re.sub(
+            r"127\.0\.0\.1:808([0-2])", lambda at: f"127.0.0.1:{self._base + int(at[1])}", script
+        )
+        return await asyncio.create_subprocess_exec(
+            *("bash", "-euo", "pipefail", "-c", script.replace("9080", str(self._base))),
+            cwd=self._directory,
+            env=ENVIRONMENT | {"CODEQ_PORT_BASE": str(self._base)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+async def _said(process: asyncio.subprocess.Process) -> str:
+    """Return what a process prints until its end, which comes in time."""
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), RUN_WITHIN_S)
+    except TimeoutError:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return output.decode()
+
+
+async def _interrupt(process: asyncio.subprocess.Process) -> None:
+    """Press Ctrl-C in the terminal of a process, and see it end."""
+    if process.returncode is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        await asyncio.wait_for(process.wait(), STOPPED_WITHIN_S)
+    except TimeoutError:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+class Reader:
+    """Somebody who takes the README's blocks in their order and leaves none out."""
+
+    def __init__(self) -> None:
+        self._blocks = [block for block in blocks(TEXT) if block.marks not in ("", "make")]
+
+    def next(self, section: str, language: str, marks: str) -> str:
+        """Return the next block, which must be this one."""
+        block = self._blocks.pop(0)
+        assert (section, language, marks) == (block.section, block.language, block.marks)
+        return block.body
+
+    @property
+    def left(self) -> list[Block]:
+        """What was not read."""
+        return self._blocks
+
+
+async def result_of(checkout: Checkout, *, node: int) -> object:
+    """Give the cluster a task and return the result that some worker makes of it."""
+    client = ".venv/bin/codeq-cluster task"
+    payload = shlex.quote('{"name":"world"}')
+    task_id = await checkout.run(f"{client} create --event greet --payload {payload} --quiet")
+    said = await checkout.run(
+        f"{client} result {task_id.strip()} --wait 30 --url {checkout.url(node)}"
+    )
+    ended = json.loads(said)["result"]
+    return ended.get("result")
+
+
+async def leaders(checkout: Checkout) -> set[object]:
+    """Return who leads, by the word of the first node."""
+    told = await asyncio.to_thread(get, f"{checkout.url(1)}/v1/codeq/raft/status", TOKEN)
+    groups = told["groups"]
+    assert isinstance(groups, list)
+    return {group["leaderId"] for group in groups}
+
+
+@pytest.mark.timeout(600)
+async def test_the_readme_works_as_it_is_written(tmp_path: Path) -> None:
+    """From the first start over work of all kinds to a killed node that comes back."""
+    checkout, reader = Checkout(tmp_path / "clone"), Reader()
+    async with checkout.serving(reader.next("Start", "sh", "serve"), until_it_says=READY):
+        lived = await checkout.run(reader.next("Start", "sh", "run"))
+        cancelled = await checkout.run(reader.next("Start", "sh", "run"))
+        async with checkout.serving(reader.next("Work", "sh", "serve")):
+            echoed = await result_of(checkout, node=1)
+        program = reader.next("Work", "python", "serve")
+        async with checkout.serving(f".venv/bin/python -c {shlex.quote(program)}"):
+            greeted = await result_of(checkout, node=2)
+        await checkout.run(reader.next("Kill a node", "sh", "run"))
+        status = reader.next("Kill a node", "sh", "run again exit=1")
+
+        async def led_by_the_others() -> bool:
+            return await leaders(checkout) <= {"n1", "n3"}
+
+        await until(led_by_the_others, within_s=READY_WITHIN_S, what="the others leading")
+        missing = await checkout.run(status, exit_code=1)
+        async with checkout.serving(reader.next("Kill a node", "sh", "serve")):
+
+            async def whole() -> bool:
+                return "no connection" not in await checkout.run(f"{status.strip()} || true")
+
+            await until(whole, within_s=READY_WITHIN_S, what="n2 back")
+
+    assert '{"greeting":"hello world"}' in lived
+    assert '"CANCELLED"' in cancelled
+    assert echoed == {"name": "world"}
+    assert greeted == {"greeting": "hello world"}
+    assert "no connection" in missing
+    assert reader.left == []
+
+
+@pytest.mark.parametrize("command", UPS)
+async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) -> None:
+    """Other ports, one node, or nodes that start again by themselves."""
+    checkout = Checkout(tmp_path / "clone")
+    async with checkout.serving(command, until_it_says=READY):
+        nodes = checkout.nodes()
+        urls = [node["url"] for node in nodes.values()]
+        if "--restart" in command:
+            killed = nodes["n2"]["pid"]
+            assert isinstance(killed, int)
+            os.kill(killed, signal.SIGKILL)
+
+            async def back() -> bool:
+                return checkout.nodes()["n2"]["pid"] not in (killed, None)
+
+            await until(back, within_s=READY_WITHIN_S, what="n2 started again")
+
+    assert urls == [checkout.url(n + 1) for n in range(1 if "--nodes 1" in command else 3)]
+
+
+@pytest.mark.parametrize("command", sorted(SHORTENED))
+async def test_a_target_runs_what_it_is_said_to(command: str) -> None:
+    """Cut short by an argument that the README's reader may give as well."""
+    process = await asyncio.create_subprocess_exec(
+        *shlex.split(f"{command} {SHORTENED[command]}"),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    said = await _said(process)
+
+    assert process.returncode == 0, said
+    assert "0 of 1 seeds failed" in said or "usage: " in said
+
+
+@pytest.mark.parametrize("command", sorted(TOLD))
+async def test_a_target_that_cannot_run_here_names_what_it_runs(
+    command: str, tmp_path: Path
+) -> None:
+    """It is there, and `make` finds all that it depends on."""
+    told = await Checkout(tmp_path / "clone").run(f"{command} --dry-run")
+
+    assert TOLD[command] in told
+
+
+def test_every_command_of_the_readme_is_run_by_a_test() -> None:
+    """One that is added is to be run as well."""
+    marked = blocks(TEXT)
+    listed = {
+        line.partition("#")[0].strip()
+        for block in marked
+        if block.marks == "make"
+        for line in block.body.splitlines()
+    }
+    shown = " ".join(block.body for block in marked if block.marks not in ("", "make"))
+    unrun = [
+        code
+        for code in INLINE
+        if code not in {"make", "make up", *UPS, *listed, *ELSEWHERE}
+        and not re.search(re.sub(r"[A-Z]{2,}", r"\\S+", re.escape(code)), shown)
+    ]
+
+    assert listed == SHORTENED.keys() | TOLD.keys()
+    assert unrun == []
+    assert {block.language for block in marked if not block.marks} <= {""}
+    for path, lines in ELSEWHERE.values():
+        assert all(line in (ROOT / path).read_text() for line in lines), path

@@ -1,0 +1,55 @@
+"""Named commands: the README's table has every command there is, and says true of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from codeq_cluster.cli.main import _parser
+
+_README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
+_TABLE = _README.partition("## Commands")[2].partition("\n## ")[0]
+# They serve, and print for whoever looks.
+_WITHOUT_JSON = {"dev", "node"}
+
+
+def _leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Yield every command that can be run, with its flags."""
+    within = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    if not within:
+        yield name, {flag for action in parser._actions for flag in action.option_strings}
+    for action in within:
+        # An alias comes after the name, with the same parser.
+        names = {id(deeper): word for word, deeper in reversed(action.choices.items())}
+        for word, deeper in action.choices.items():
+            if names[id(deeper)] == word:
+                yield from _leaves(deeper, f"{name} {word}".strip())
+
+
+def _named() -> set[str]:
+    """Return the commands of the table, each in full."""
+    first_cells = re.findall(r"^\| (`.*?`) \| ", _TABLE, re.MULTILINE)
+    names = [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
+    found = set()
+    for name in names:
+        stem, _, last = name.rpartition(" ")
+        found |= {f"{stem} {word}".strip() for word in last.split(r"\|")}
+    return found
+
+
+def test_the_readme_names_every_command() -> None:
+    """And none that is not there."""
+    assert _named() == {name for name, _ in _leaves(_parser([]))}
+
+
+def test_every_command_takes_what_the_readme_says() -> None:
+    """JSON of all but those that serve; who is asked, by whom and whom to believe of the others."""
+    leaves = dict(_leaves(_parser([])))
+    asking = {name for name, flags in leaves.items() if "--url" in flags}
+
+    assert "All but `dev` and `node` take `--json`" in _TABLE
+    assert _WITHOUT_JSON == {name for name, flags in leaves.items() if "--json" not in flags}
+    assert asking == {name for name, flags in leaves.items() if {"--token", "--ca"} <= flags}
+    assert {"status", "worker start", "cluster upgrade"} <= asking
