@@ -391,17 +391,27 @@ class AuthSettings:
     allow_http_jwks: bool = False
 
 
+class OtlpProtocol(StrEnum):
+    """How spans are sent; the words are those of every OpenTelemetry SDK."""
+
+    HTTP = "http/protobuf"
+    GRPC = "grpc"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSettings:
     """Spans for a collector; off without an endpoint.
 
     Attributes:
-        otlp_endpoint: Base URL of an OTLP/HTTP collector; `/v1/traces` is added to it.
+        otlp_endpoint: Base URL of the collector. By HTTP, `/v1/traces` is added to it; by gRPC, its
+            host and port are what counts. The scheme decides on TLS.
+        otlp_protocol: What the collector speaks there.
         sample_ratio: Of the traces that begin here; a caller's own decision is followed.
         headers: `name=value,name=value`, sent with every export.
     """
 
     otlp_endpoint: str = ""
+    otlp_protocol: OtlpProtocol = OtlpProtocol.HTTP
     sample_ratio: float = 1.0
     service_name: str = "codeq-cluster"
     headers: str = field(default="", repr=False)

@@ -177,16 +177,33 @@ class _Adoption:
             self.remarks.append(Remark("localArtifactsDir", place.source, says))
 
     def take_tracing(self) -> None:
-        """Take what codeQ says of spans; where they go, it says for another protocol."""
+        """Take what codeQ says of spans, and its collector, which is one of OTLP over gRPC."""
         self._rename("tracingServiceName", "tracing.serviceName")
         self._rename("tracingSampleRatio", "tracing.sampleRatio")
-        match self._flag("tracingEnabled"):
-            case False:
-                self.ignore("tracing.otlpEndpoint", "`tracingEnabled` is false")
-            case True if "tracing.otlpEndpoint" not in self.given:
-                reason = "no spans are made without `tracing.otlpEndpoint`"
-                self.ignore("tracingEnabled", reason)
+        enabled = self._flag("tracingEnabled")
+        if enabled is False:
+            self.ignore("tracing.otlpEndpoint", "`tracingEnabled` is false")
+        self._take_collector(enabled=bool(enabled))
+        if enabled and "tracing.otlpEndpoint" not in self.given:
+            reason = "no spans are made without `tracing.otlpEndpoint`"
+            self.ignore("tracingEnabled", reason)
         self._drop("tracingEnabled")
+
+    def _take_collector(self, *, enabled: bool) -> None:
+        place = self.given.get("tracingOtlpEndpoint")
+        if place is not None and enabled and "tracing.otlpEndpoint" not in self.given:
+            # codeQ takes a URL as well, and of that the address alone.
+            address = str(place.raw).rpartition("://")[2].partition("/")[0]
+            scheme = "http" if self._flag("tracingOtlpInsecure") else "https"
+            source = _source(place, "tracingOtlpEndpoint")
+            self.given["tracing.otlpEndpoint"] = Given(f"{scheme}://{address}", source)
+            self.given.setdefault("tracing.otlpProtocol", Given("grpc", source))
+            self._drop("tracingOtlpEndpoint", "tracingOtlpInsecure")
+        elif not enabled:
+            for name in ("tracingOtlpEndpoint", "tracingOtlpInsecure"):
+                self.ignore(name, "no spans are made without `tracingEnabled`")
+        for name in ("tracingOtlpEndpoint", "tracingOtlpInsecure"):
+            self.ignore(name, "`tracing.otlpEndpoint` decides")
 
     def _rename(self, name: str, ours: str) -> None:
         """Take a key of codeQ as one of ours, which decides when both are given."""

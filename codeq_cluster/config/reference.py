@@ -41,7 +41,6 @@ def _variable(name: str, reason: str) -> ForeignKey:
 
 _NO_REDIS = "there is no Redis here"
 _NO_STREAM = "there is no gRPC stream here; clients use HTTP"
-_OTLP_HTTP = "spans go over OTLP/HTTP to `tracing.otlpEndpoint`, whose scheme decides on TLS"
 _NO_RING = "`raft.selfId` and `raft.peers` name the nodes"
 _NOT_READ = "codeQ does not read it either"
 
@@ -55,6 +54,8 @@ _ADOPTED = (
     _key("tracingEnabled", ""),
     _key("tracingServiceName", ""),
     _key("tracingSampleRatio", ""),
+    _key("tracingOtlpEndpoint", ""),
+    _key("tracingOtlpInsecure", ""),
 )
 
 _IGNORED = (
@@ -75,9 +76,7 @@ _IGNORED = (
     _key("identityServiceApiKey", "an issuer's published keys are fetched without one"),
     _in_file("auth.jwt", f"{_NOT_READ}; `workerJwksUrl` and `identityJwksUrl` name the keys"),
     _in_file("webhookHandlers", f"{_NOT_READ}; a task names its webhook, a worker subscribes"),
-    _key("tracingOtlpEndpoint", _OTLP_HTTP),
-    _key("tracingOtlpInsecure", _OTLP_HTTP),
-    _variable("OTEL_EXPORTER_OTLP_INSECURE", _OTLP_HTTP),
+    _variable("OTEL_EXPORTER_OTLP_INSECURE", "the scheme of `tracing.otlpEndpoint` decides on TLS"),
     _key("raft.bootstrap", "a new cluster begins when all nodes of `raft.peers` are there"),
     _key("raft.muxEnabled", "the shards always share one link"),
     _key("raft.leaderLeaseMS", "no read relies on a lease; `raft.fallbackMS` ends a leadership"),

@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -30,11 +28,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from codeq_cluster import __version__
 from codeq_cluster.settings import TracingSettings
+from codeq_cluster.telemetry.exporters import LOGS, exporter_of
 
 log = logging.getLogger(__name__)
 
 FLUSH_S = 2.0  # A node that stops waits this long for the collector.
-_EXPORT_S = 5.0  # Of one export, its retries included.
 _QUEUE_MAX = 10_000  # Spans of about a kilobyte each.
 _BATCH_MAX = 512
 _PAUSE_MS = 1000
@@ -42,7 +40,6 @@ _COMPLAINT_S = 60.0  # Between two lines about a collector that is away.
 _ERROR_FROM = 500
 _ACCEPTED = range(200, 300)
 
-_EXPORTER_LOGS = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _STATE_LOGS = "opentelemetry.trace.span"  # Warns of a `tracestate` by quoting it: anybody's text.
 _PROPAGATOR = TraceContextTextMapPropagator()
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -57,12 +54,8 @@ class Spans:
     """
 
     def __init__(self, settings: TracingSettings, *, node_id: str) -> None:
-        _complain_seldom()
-        self._exporter = OTLPSpanExporter(
-            endpoint=f"{settings.otlp_endpoint.rstrip('/')}/v1/traces",
-            headers=_headers(settings.headers),
-            timeout=_EXPORT_S,
-        )
+        _complain_seldom(LOGS[settings.otlp_protocol])
+        self._exporter = exporter_of(settings)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
             resource=Resource.create(
@@ -188,7 +181,7 @@ class Spans:
             async with asyncio.timeout(FLUSH_S):
                 await sent.wait()
         except TimeoutError:
-            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+            self._exporter.shutdown()
             log.warning("the last spans were not sent", extra={"waited_s": FLUSH_S})
 
 
@@ -287,8 +280,8 @@ class _Seldom(logging.Filter):
         return True
 
 
-def _complain_seldom() -> None:
-    logs = logging.getLogger(_EXPORTER_LOGS)
+def _complain_seldom(name: str) -> None:
+    logs = logging.getLogger(name)
     if not any(isinstance(each, _Seldom) for each in logs.filters):
         logs.addFilter(_Seldom())
     logging.getLogger(_STATE_LOGS).setLevel(logging.ERROR)
@@ -314,8 +307,3 @@ def _trace_parent(span: Span) -> str:
 
 def _trace_state(span: Span) -> str:
     return span.get_span_context().trace_state.to_header()
-
-
-def _headers(text: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in text.split(",") if part.strip())
-    return {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}

@@ -16,7 +16,7 @@ from codeq_cluster.config.kinds import (
     number,
     whole,
 )
-from codeq_cluster.settings import ArtifactProvider, Unsigned
+from codeq_cluster.settings import ArtifactProvider, OtlpProtocol, Unsigned
 
 
 def _bucket(section: str, meaning: str) -> tuple[Key, ...]:
@@ -155,8 +155,14 @@ TRACING = (
     key(
         "tracing.otlpEndpoint",
         URL,
-        "base URL of an OTLP/HTTP collector; without it no spans are made",
+        "base URL of an OTLP collector; without it no spans are made",
         env="OTEL_EXPORTER_OTLP_ENDPOINT",
+    ),
+    key(
+        "tracing.otlpProtocol",
+        member(OtlpProtocol),
+        "what the collector speaks at that port",
+        env="OTEL_EXPORTER_OTLP_PROTOCOL",
     ),
     key(
         "tracing.sampleRatio",

@@ -1,17 +1,24 @@
-"""A real OTLP collector on a socket: it keeps the spans it is sent."""
+"""A real OTLP collector on a socket, by HTTP or by gRPC: it keeps the spans it is sent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import grpc
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -89,8 +96,17 @@ class Collector:
 
     async def _export(self, request: web.Request) -> web.Response:
         message = ExportTraceServiceRequest.FromString(await request.read())
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        await self.keep(message, headers)
+        return web.Response(
+            body=ExportTraceServiceResponse().SerializeToString(),
+            content_type="application/x-protobuf",
+        )
+
+    async def keep(self, message: ExportTraceServiceRequest, headers: dict[str, str]) -> None:
+        """Keep the spans of an export, once the collector is open."""
         async with self._came:
-            self.headers = {name.lower(): value for name, value in request.headers.items()}
+            self.headers = headers
             self._came.notify_all()
         await self.open.wait()
         async with self._came:
@@ -99,10 +115,50 @@ class Collector:
                 for scope in resource.scope_spans:
                     self.spans.extend(_seen(span, node) for span in scope.spans)
             self._came.notify_all()
-        return web.Response(
-            body=ExportTraceServiceResponse().SerializeToString(),
-            content_type="application/x-protobuf",
-        )
+
+
+class _GrpcDoor(TraceServiceServicer):  # type: ignore[misc]
+    """Takes exports on threads of gRPC, and hands them to the collector on its loop."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._loop = asyncio.get_running_loop()
+
+    def Export(  # noqa: N802 - gRPC's name
+        self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
+        """Answer when the spans are kept."""
+        headers = {str(each.key): str(each.value) for each in context.invocation_metadata()}
+        kept = asyncio.run_coroutine_threadsafe(self._collector.keep(request, headers), self._loop)
+        kept.result(WITHIN_S)
+        return ExportTraceServiceResponse()
+
+
+@asynccontextmanager
+async def collecting_by_grpc(
+    pair: tuple[bytes, bytes] | None = None,
+) -> AsyncIterator[Collector]:
+    """Run a collector that speaks gRPC.
+
+    Args:
+        pair: Key and certificate (PEM) to speak TLS with.
+    """
+    collector = Collector()
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_TraceServiceServicer_to_server(_GrpcDoor(collector), server)
+    if pair is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+        collector.url = f"http://127.0.0.1:{port}"
+    else:
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+        collector.url = f"https://127.0.0.1:{port}"
+    server.start()
+    try:
+        yield collector
+    finally:
+        collector.open.set()
+        ended = server.stop(grace=None)
+        await asyncio.to_thread(ended.wait)
 
 
 def _seen(span: Span, node: str) -> Seen:

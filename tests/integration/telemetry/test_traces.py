@@ -21,12 +21,14 @@ from aiohttp import web
 
 from codeq_cluster.node import Node
 from codeq_cluster.outbound.breaker import Breaker
-from codeq_cluster.settings import LimitSettings, TracingSettings
-from codeq_cluster.telemetry.spans import Spans
+from codeq_cluster.settings import LimitSettings, OtlpProtocol, TracingSettings
+from codeq_cluster.telemetry.exporters import LOGS
+from codeq_cluster.telemetry.spans import FLUSH_S, Spans
+from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
 from tests.integration.http.client import Client, single
 from tests.integration.outbound.target import listening, sending
-from tests.integration.telemetry.collector import Collector, Seen
+from tests.integration.telemetry.collector import Collector, Seen, collecting_by_grpc
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -367,6 +369,58 @@ async def test_a_collector_that_does_not_answer_disturbs_nobody(
     assert not unanswered
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_a_node_sends_its_spans_by_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    """To a collector that speaks that alone, with the headers it wants."""
+    authority = Authority()
+    pair = authority.issue("collector", "127.0.0.1")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.pem"))
+    async with collecting_by_grpc((pair.key, pair.certificate) if tls else None) as collector:
+        tracing = TracingSettings(
+            otlp_endpoint=collector.url, otlp_protocol=OtlpProtocol.GRPC, headers="X-Key=of%20ours"
+        )
+        node = Node(replace(single(tmp_path / "node", LimitSettings()), tracing=tracing))
+        await node.start()
+        client = Client(node.port)
+        while (await client.get("/readyz")).status != 200:
+            pass
+        trace_id, cause, header = new_trace()
+        await client.post("tasks", {"command": "called", "payload": 1}, traceparent=header)
+        seen = await collector.until(lambda spans: of_trace(spans, trace_id)[CREATE])
+        for writer in client.open:
+            writer.close()
+        await node.stop()
+
+    [creating] = [each for each in seen if each.trace_id == trace_id and each.name == CREATE]
+    assert creating.parent_id == cause
+    assert collector.headers["x-key"] == "of ours"
+
+
+async def test_a_grpc_collector_that_is_away_disturbs_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The stop waits for it no longer than its bound, and one line says that it is away."""
+    async with collecting_by_grpc() as collector:
+        pass
+    tracing = TracingSettings(otlp_endpoint=collector.url, otlp_protocol=OtlpProtocol.GRPC)
+    spans = Spans(tracing, node_id="n9")
+    loop = asyncio.get_running_loop()
+
+    with spans.serving("GET", "/r", {}):
+        pass
+    began_s = loop.time()
+    await spans.stop()
+    took_s = loop.time() - began_s
+    logging.getLogger(LOGS[OtlpProtocol.GRPC]).error("away still")
+    said = [each for each in caplog.records if each.name == LOGS[OtlpProtocol.GRPC]]
+
+    assert took_s < FLUSH_S + 5
+    assert ["UNAVAILABLE" in each.getMessage() for each in said] == [True]
+
+
 _OFF = """
 import asyncio, pathlib, sys
 from codeq_cluster.settings import LimitSettings
@@ -378,7 +432,7 @@ async def main():
         await client.claim("plain")
 
 asyncio.run(main())
-libraries = ("opentelemetry", "google", "requests", "urllib3")
+libraries = ("opentelemetry", "google", "grpc", "requests", "urllib3")
 print(sorted(name for name in sys.modules if name.split(".")[0] in libraries))
 """
 
@@ -394,3 +448,28 @@ async def test_a_node_without_a_collector_never_loads_the_library(tmp_path: Path
     said, _ = await process.communicate()
 
     assert (process.returncode, said) == (0, b"[]\n")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "library", "other"),
+    [(OtlpProtocol.HTTP, "requests", "grpc"), (OtlpProtocol.GRPC, "grpc", "requests")],
+)
+async def test_a_node_loads_what_its_collector_speaks_and_no_more(
+    protocol: OtlpProtocol, library: str, other: str
+) -> None:
+    """The two bring network stacks of their own."""
+    script = (
+        "import sys\n"
+        "from codeq_cluster.settings import OtlpProtocol, TracingSettings\n"
+        "from codeq_cluster.telemetry.exporters import exporter_of\n"
+        "exporter_of(TracingSettings(otlp_endpoint='http://127.0.0.1:1',"
+        f" otlp_protocol=OtlpProtocol({protocol.value!r})))\n"
+        "print(sorted({'grpc', 'requests'} & set(sys.modules)))\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script), cwd=ROOT, stdout=subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+
+    assert (process.returncode, said.decode().strip()) == (0, str([library]))
+    assert other not in said.decode()

@@ -15,6 +15,7 @@ from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
     ArtifactProvider,
     NodeSettings,
+    OtlpProtocol,
     PeerAddress,
     RaftSettings,
     TracingSettings,
@@ -92,6 +93,8 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
     assert settings.artifacts.provider is ArtifactProvider.LOCAL
     assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
     assert settings.node_id == "node-x"
+    assert settings.tracing.otlp_endpoint == "http://collector.example:4317"
+    assert settings.tracing.otlp_protocol is OtlpProtocol.GRPC
     assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (100, 1000)
     assert _says(loaded) == {
         "redisAddr": "there is no Redis here; ignored",
@@ -110,15 +113,6 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
         "workerJwksUrl": "`workerAuthConfig` decides; ignored",
         "workerIssuer": "`workerAuthConfig` decides; ignored",
         "localArtifactsDir": "taken as `artifacts.directory`, which every node must reach",
-        "tracingEnabled": "no spans are made without `tracing.otlpEndpoint`; ignored",
-        "tracingOtlpEndpoint": (
-            "spans go over OTLP/HTTP to `tracing.otlpEndpoint`, whose scheme decides on TLS; "
-            "ignored"
-        ),
-        "tracingOtlpInsecure": (
-            "spans go over OTLP/HTTP to `tracing.otlpEndpoint`, whose scheme decides on TLS; "
-            "ignored"
-        ),
         "cluster.selfId": "`raft.selfId` and `raft.peers` name the nodes; ignored",
         "cluster.grpcAddr": "`raft.selfId` and `raft.peers` name the nodes; ignored",
         "cluster.nodes": "`raft.selfId` and `raft.peers` name the nodes; ignored",
@@ -422,6 +416,44 @@ def test_tracing_that_is_switched_off_is_off() -> None:
         "tracing.otlpEndpoint": "`tracingEnabled` is false; ignored"
     }
     assert _remarks(off) == {}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "endpoint"),
+    [
+        ({"TRACING_OTLP_ENDPOINT": "host:4317"}, "https://host:4317"),
+        ({"TRACING_OTLP_ENDPOINT": "https://host:4317/v1"}, "https://host:4317"),
+        (
+            {"TRACING_OTLP_ENDPOINT": "host:4317", "TRACING_OTLP_INSECURE": "true"},
+            "http://host:4317",
+        ),
+    ],
+)
+def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpoint: str) -> None:
+    """Over TLS unless it is said otherwise, and only when tracing is on."""
+    on = {"TRACING_ENABLED": "true"}
+    ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://ours.example:4318"}
+
+    taken = _settings({**theirs, **on}).tracing
+    assert (taken.otlp_endpoint, taken.otlp_protocol) == (endpoint, OtlpProtocol.GRPC)
+    assert _remarks({**theirs, **on}) == {}
+    assert _settings(theirs).tracing.otlp_endpoint == ""
+    assert set(_remarks(theirs).values()) == {"no spans are made without `tracingEnabled`; ignored"}
+    kept = _settings({**theirs, **on, **ours}).tracing
+    assert (kept.otlp_endpoint, kept.otlp_protocol) == (
+        "http://ours.example:4318",
+        OtlpProtocol.HTTP,
+    )
+    assert _remarks({**theirs, **on, **ours})["tracingOtlpEndpoint"] == (
+        "`tracing.otlpEndpoint` decides; ignored"
+    )
+
+
+def test_a_collector_of_codeq_that_is_no_address_is_refused_by_its_own_name() -> None:
+    """As any other value that cannot be."""
+    refusal = _refusal({"TRACING_ENABLED": "true", "TRACING_OTLP_ENDPOINT": "user:word@host"})
+
+    assert "TRACING_OTLP_ENDPOINT" in refusal
 
 
 def test_no_secret_of_codeq_is_shown() -> None:

@@ -235,9 +235,10 @@ clusterSecret: a-secret-of-the-cluster
     assert settings.auth.worker[0].jwks_url == "https://id.example/jwks.json"
     assert settings.auth.worker[0].clock_skew_s == 30.0
     assert [remark.name for remark in loaded.remarks if remark.says.endswith("; ignored")] == [
-        *("workerAudience", "redisAddr", "persistenceConfig.fsyncOnCommit", "env", "timezone"),
-        *("requeueInspectLimit", "cleanupIntervalSeconds", "subscriptionCleanupIntervalSeconds"),
-        *("workerStreamAddr", "producerStreamAddr", "tracingOtlpEndpoint", "tracingOtlpInsecure"),
+        *("workerAudience", "tracingOtlpEndpoint", "tracingOtlpInsecure", "redisAddr"),
+        *("persistenceConfig.fsyncOnCommit", "env", "timezone", "requeueInspectLimit"),
+        *("cleanupIntervalSeconds", "subscriptionCleanupIntervalSeconds"),
+        *("workerStreamAddr", "producerStreamAddr"),
         *("raft.bootstrap", "raft.leaderLeaseMS", "raft.commitMS", "raft.applyTimeoutSeconds"),
         "raft.topicCatalogProtocol",
     ]
