@@ -15,6 +15,7 @@ import pytest
 
 from codeq_cluster.testing.accounting import Outcome, audit
 from codeq_cluster.testing.cluster import (
+    ADMIN_TOKEN,
     OPERATOR_TOKEN,
     PRODUCER_TOKEN,
     WORKER_TOKENS,
@@ -141,7 +142,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         shown = await answer(cluster, "cluster", "status")
         assert shown["level"] == LEVEL
         assert [shard["level"] for shard in shown["shards"]] == [LEVEL, LEVEL]
-        records = (await answer(cluster, "audit"))["records"]
+        records = (await answer(cluster, "audit", "--token", ADMIN_TOKEN))["records"]
         assert records[0]["action"] == "cluster.upgrade"
 
         # Its own log does not say so yet, but its leader does.
