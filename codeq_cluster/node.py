@@ -21,7 +21,9 @@ from codeq_cluster.backup.opening import open_place
 from codeq_cluster.backup.running import Backups
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.depths import LocalDepths
 from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import ShardStatus
@@ -29,6 +31,7 @@ from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.view import ShardView
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.cluster.gathering import GATHER, Gathering
 from codeq_cluster.cluster.quotas import BORROW, Quotas, RateLimits
 from codeq_cluster.cluster.transfers import TRANSFER, Transfers
 from codeq_cluster.core.budget import Budget
@@ -43,6 +46,7 @@ from codeq_cluster.node_offers import tell_offers
 from codeq_cluster.node_outages import out_of_room
 from codeq_cluster.node_outgoing import Outgoing
 from codeq_cluster.node_readiness import Readiness
+from codeq_cluster.node_report import Reporter
 from codeq_cluster.node_status import status_of
 from codeq_cluster.node_upkeep import Upkeep
 from codeq_cluster.outbound import Targets
@@ -53,8 +57,11 @@ from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.history import History
 from codeq_cluster.telemetry.tasks import TaskObserver
 from codeq_cluster.telemetry.tracing import Tracing, start_tracing
+from codeq_cluster.ui.routes import mount
+from codeq_cluster.ui.sources import Shared, Sources
 from codeq_cluster.wire import Mesh, http_certificates, link_certificates
 from codeq_cluster.wire.certificates import Certificates
 
@@ -164,6 +171,7 @@ class Node:
 
         # The broker's engines, one a shard, and what they know of one another.
         catalogue = Catalogue()
+        self._history = History(catalogue.counters, time.time)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
         self._make_engines(waiters, catalogue)
         self._attach(catalogue, waiters)
@@ -188,6 +196,8 @@ class Node:
             peers=self._members.connected,
         )
         transfers = self._serve_peers(mesh, forwarder)
+        gathering = Gathering(node_id=settings.node_id, peers=self._members.connected, calls=mesh)
+        self._served[GATHER] = gathering.serve
 
         # The Raft groups drive the engines; what they fetch ends before they do.
         self._make_groups(mesh, directory, disk)
@@ -255,21 +265,26 @@ class Node:
             lookup=Names(threads_max=_NAMES_AT_ONCE).addresses,
         )
 
-        # Last, the door.
+        # Last, the door, with the page.
+        polls = Polls(SystemClock().wall_ms)
+        app = make_app(
+            broker,
+            authenticator,
+            settings,
+            self.metrics,
+            quotas=self._quotas,
+            tracing=self._tracing,
+            targets=targets,
+            cluster=transfers,
+            members=self._members.members,
+            polls=polls,
+            artifacts=None if files is None else files.kept,
+            backups=self._open_backups(directory, forwarder, catalogue, background),
+        )
+        mount(app, self._sources(catalogue, polls, gathering, background))
+        watching.spawn(self._history.run())
         self._http = HttpServer(
-            make_app(
-                broker,
-                authenticator,
-                settings,
-                self.metrics,
-                quotas=self._quotas,
-                tracing=self._tracing,
-                targets=targets,
-                cluster=transfers,
-                members=self._members.members,
-                artifacts=None if files is None else files.kept,
-                backups=self._open_backups(directory, forwarder, catalogue, background),
-            ),
+            app,
             host=settings.host,
             port=settings.port,
             limits=settings.limits,
@@ -277,10 +292,35 @@ class Node:
             certificates=self._http_tls,
         )
         register_tls(self.metrics, certificates=certificates, http=self._http)
-        await self._http.start()
-        stack.push_async_callback(self._http.stop)
-        tell_offers(settings)
-        log.info("serving", extra={"port": self._http.port})
+        await self._open_door(self._http)
+
+    async def _open_door(self, http: HttpServer) -> None:
+        await http.start()
+        self._stack.push_async_callback(http.stop)
+        tell_offers(self.settings)
+        log.info("serving", extra={"port": http.port})
+
+    def _sources(
+        self, catalogue: Catalogue, polls: Polls, gathering: Gathering, background: Background
+    ) -> Sources:
+        """Return what the page is fed from, here and, by the link, on the other nodes."""
+        reporter = Reporter(
+            self.settings,
+            groups=self._groups,
+            outages=self._upkeep.outages,
+            missing=self.missing,
+            started_ms=SystemClock().wall_ms(),
+        )
+        sources = Sources(
+            depths=LocalDepths(stores=[store.state for store in self._shards], catalogue=catalogue),
+            history=self._history,
+            polls=polls,
+            gathering=gathering,
+            now_ms=SystemClock().wall_ms,
+            shared=Shared(background),
+        )
+        sources.offer(reporter.report)
+        return sources
 
     def _read_certificates(self, watching: Background) -> list[Certificates[Any]]:
         settings = self.settings
@@ -397,7 +437,7 @@ class Node:
             lease_grace_ms=int(lifecycle.lease_grace_seconds * 1000),
             entry_bytes_max=settings.raft.entry_bytes_max,
         )
-        observer = TaskObserver(self.metrics)
+        observer = TaskObserver(self.metrics, self._history)
         for shard in range(settings.shards):
             with self._naming_damage(shard):
                 engine = Engine(

@@ -39,12 +39,14 @@ from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, T
 from codeq_cluster.api.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
+from codeq_cluster.broker.polls import Polls
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 
 BASE = "/v1/codeq"
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
+SERVICES = web.AppKey("services", Services)
 WAITS = web.AppKey("waits", Waits)
 
 _BODY = "invalid body"
@@ -152,6 +154,7 @@ def make_app(
     quotas: Quotas,
     cluster: Cluster,
     members: Members,
+    polls: Polls,
     artifacts: ArtifactStore | None = None,
     backups: Backups | None = None,
     tracing: Tracing | None = None,
@@ -168,6 +171,7 @@ def make_app(
         quotas: Which requests are within the rate limits.
         cluster: Who leads what.
         members: Who forms it.
+        polls: Is told of every claim.
         artifacts: Where artifacts are kept; None when nowhere.
         backups: Those this node takes; None when it has no place for them.
         tracing: Makes spans of requests; None for none.
@@ -188,12 +192,14 @@ def make_app(
         members=members,
         large_bodies=LargeBodies(settings),
         import_room=ImportRoom(),
+        polls=polls,
         artifacts=artifacts,
         backups=backups,
     )
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
     app[ACCESS_LOG] = services.access_log
     app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
+    app[SERVICES] = services
     app[WAITS] = services.waits
     for route in ROUTES:
         # An artifact's name may have slashes.

@@ -16,6 +16,7 @@ from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, T
 from codeq_cluster.api.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator, Identity
+from codeq_cluster.broker.polls import Polls
 from codeq_cluster.core.rate import Scope
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
@@ -42,6 +43,7 @@ class Services:
 
     Attributes:
         now_ms: Wall clock for what is only shown, Unix milliseconds.
+        polls: Which workers have claimed here.
         artifacts: Where artifacts are kept; None when nowhere.
         backups: Those this node takes; None when it has no place for them.
         tracing: Makes spans of requests; None for none.
@@ -60,6 +62,7 @@ class Services:
     members: Members
     large_bodies: LargeBodies
     import_room: ImportRoom
+    polls: Polls
     artifacts: ArtifactStore | None = None
     backups: Backups | None = None
     tracing: Tracing | None = None

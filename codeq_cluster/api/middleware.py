@@ -34,7 +34,7 @@ from codeq_cluster.api.errors import (
     invalid_body,
 )
 from codeq_cluster.api.large_bodies import Body
-from codeq_cluster.auth import Access, AccessRefused, Identity
+from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import LimitSettings
@@ -48,6 +48,7 @@ _CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Admitting = Callable[[web.Request], Awaitable[Identity]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,18 @@ class Route:
     stale: bool = False
 
 
-def wrapped(route: Route, services: Services) -> Answering:
-    """Return the aiohttp handler of a route."""
-    access, scope, unreadable = route.access, route.scope, route.unreadable
+def wrapped(route: Route, services: Services, admit: Admitting | None = None) -> Answering:
+    """Return the aiohttp handler of a route.
+
+    Args:
+        route: Which one.
+        services: Of the node.
+        admit: Says who calls, or refuses; None to go by the route's access and the bearer token.
+    """
+    access, unreadable = route.access, route.unreadable
+    admitted = admit or _by_token(route, services.authenticator)
     handler = _with_large_body(route, services) if route.large else route.handler
     small = unreadable and not route.large
-    authenticator = services.authenticator
     limits = services.settings.limits
     answered = services.metrics.http_answered
     access_log = services.access_log
@@ -88,12 +95,7 @@ def wrapped(route: Route, services: Services) -> Answering:
         status = _CLIENT_GONE
         identity = _NOBODY
         try:
-            if access is not Access.OPEN:
-                header = authorization(request)
-                known = authenticator.known(header, access)
-                identity = known or await authenticator.authenticate(header, access)
-                if scope and scope not in identity.scopes:
-                    raise ApiError(403, "missing scope", "forbidden")  # noqa: TRY301
+            identity = await admitted(request)
             if request.query_string and not route.stale:
                 _refuse_consistency(request)
             text = await _body(request, limits, unreadable) if small else ""
@@ -143,6 +145,23 @@ def wrapped(route: Route, services: Services) -> Answering:
     tracing = services.tracing
     # What only machines ask again and again would bury the rest.
     return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
+
+
+def _by_token(route: Route, authenticator: Authenticator) -> Admitting:
+    """Return what lets in the callers whose bearer token opens the route."""
+    access, scope = route.access, route.scope
+
+    async def admit(request: web.Request) -> Identity:
+        if access is Access.OPEN:
+            return _NOBODY
+        header = authorization(request)
+        known = authenticator.known(header, access)
+        identity = known or await authenticator.authenticate(header, access)
+        if scope and scope not in identity.scopes:
+            raise ApiError(403, "missing scope", "forbidden")
+        return identity
+
+    return admit
 
 
 def _with_large_body(route: Route, services: Services) -> Handler:

@@ -35,7 +35,7 @@ from codeq_cluster.api.openapi_types import (
     Parameter,
 )
 from codeq_cluster.auth import Access, AccessRefused, Role
-from codeq_cluster.auth.identity import NO_TENANT_DATA, lacks
+from codeq_cluster.auth.identity import NO_TENANT_DATA, PAGE_ALONE, lacks
 from codeq_cluster.errors import MethodUnknown, NoLeader, OutcomeUnknown, Overloaded
 from codeq_cluster.settings import NodeSettings
 
@@ -224,13 +224,14 @@ class _Described:
         match route.access:
             case Access.PRODUCER | Access.TENANT:
                 yield from_access(AccessRefused(403, NO_TENANT_DATA))
+                yield from_access(AccessRefused(403, PAGE_ALONE))
             case Access.WORKER:
                 yield from map(from_access, _WORKER_REFUSED)
             case Access.ADMIN:
                 yield from_access(lacks(Role.ADMIN))
             case Access.OPERATOR:
                 yield from_access(lacks(Role.OPERATOR))
-            case Access.OPEN | Access.ANY:
+            case Access.OPEN | Access.ANY | Access.PAGE:
                 pass
         if not route.stale:
             yield NEVER_STALE

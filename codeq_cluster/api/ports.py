@@ -8,6 +8,7 @@ from typing import Protocol
 from codeq_cluster.backup.catalogue import Found as FoundBackup
 from codeq_cluster.backup.running import Progress
 from codeq_cluster.broker.operators import Done, Selection
+from codeq_cluster.broker.questions import ALL_TASKS, TaskFilter
 from codeq_cluster.broker.requests import (
     Found,
     NewResult,
@@ -36,7 +37,7 @@ from codeq_cluster.core.outcomes import (
     TopicStands,
 )
 from codeq_cluster.core.rate import Scope
-from codeq_cluster.core.task import Result
+from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import CodeqError
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Operators",
     "PeerStatus",
     "QueueDepth",
+    "Searching",
     "Selection",
     "ShardStatus",
     "Targets",
@@ -179,6 +181,38 @@ class Operators(Protocol):
         """Try dead deliveries again, all of them when none is named; return how many it were."""
 
 
+class Searching(Protocol):
+    """Lists of tasks without their payloads.
+
+    A page may be short, or empty, and still have a next one: an empty position is the end.
+    """
+
+    async def tasks(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        places: tuple[Place, ...],
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        only: TaskFilter = ALL_TASKS,
+    ) -> tuple[list[Task], bytes]:
+        """Return the next tasks by queue and place, and where to go on."""
+
+    async def delayed(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        only: TaskFilter = ALL_TASKS,
+    ) -> tuple[list[Task], bytes]:
+        """Return the next delayed tasks, those due first at the front, and where to go on."""
+
+
 class Governors(Protocol):
     """What governs a tenant's queues; a change is answered once every shard's leader goes by it."""
 
@@ -262,6 +296,10 @@ class Broker(Protocol):
     @property
     def operators(self) -> Operators:
         """Return who lists tasks and acts on many of them."""
+
+    @property
+    def searching(self) -> Searching:
+        """Return who finds tasks."""
 
     @property
     def governors(self) -> Governors:

@@ -174,21 +174,23 @@ async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claime
     limits = call.services.settings.limits
     wait_s = schemas.whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
+    commands = allowed_commands(call, body.commands)
     claiming = call.services.broker.claim(
         call.identity.tenant,
         call.identity.subject,
-        commands=allowed_commands(call, body.commands),
+        commands=commands,
         count=count,
         lease_ms=_lease_ms(call, body.lease_seconds, "leaseSeconds"),
         wait_s=max(0.0, wait_s - EARLY_S),
         timeout_s=call.timeout_s,
     )
-    if wait_s == 0:
-        return await claiming
-    try:
-        return await call.services.waits.wait(claiming)
-    except WaitEnded:
-        return Claimed(())
+    with call.services.polls.polling(call.identity.tenant, call.identity.subject, commands):
+        if wait_s == 0:
+            return await claiming
+        try:
+            return await call.services.waits.wait(claiming)
+        except WaitEnded:
+            return Claimed(())
 
 
 def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from codeq_cluster.auth.identity import (
     NO_TENANT_DATA,
+    PAGE_ALONE,
     WORKER_SCOPES,
     Access,
     AccessRefused,
@@ -112,6 +113,8 @@ class Authenticator:
                 return await self._admit_role(token, Role.ADMIN)
             case Access.OPERATOR:
                 return await self._admit_role(token, Role.OPERATOR)
+            case Access.PAGE:
+                return await self._admit_to_page(token)
             case Access.OPEN:
                 raise AssertionError("an open route asks for no identity")
 
@@ -143,13 +146,20 @@ class Authenticator:
     ) -> tuple[Identity, Claims]:
         identity, claims = self._identified(await self._verify(token, providers))
         if not identity.acts_for_its_tenant:
-            raise AccessRefused(403, NO_TENANT_DATA)
+            operates = Role.OPERATOR in identity.roles
+            raise AccessRefused(403, NO_TENANT_DATA if operates else PAGE_ALONE)
         return identity, claims
 
     async def _admit_role(self, token: str, role: Role) -> tuple[Identity, Claims]:
         identity, claims = self._identified(await self._verify(token, self._providers))
         if role not in identity.roles:
             raise lacks(role)
+        return identity, claims
+
+    async def _admit_to_page(self, token: str) -> tuple[Identity, Claims]:
+        identity, claims = self._identified(await self._verify(token, self._providers))
+        if not identity.roles:
+            raise lacks(Role.VIEWER)
         return identity, claims
 
     async def _verify(self, token: str, providers: Sequence[Provider]) -> Claims:

@@ -14,6 +14,7 @@ WORKER_SCOPES = frozenset(
 
 # To a token of roles that give none; such a caller needs another token.
 NO_TENANT_DATA = "forbidden. An operator has no tenant's data: use a token of the tenant"
+PAGE_ALONE = "forbidden. A viewer has the page alone: use a token of the tenant"
 
 _TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
@@ -22,7 +23,8 @@ _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organizatio
 class Access(StrEnum):
     """Whom a route serves.
 
-    TENANT is whoever acts for a tenant, as a producer, a worker or an admin; ANY is every token.
+    TENANT is whoever acts for a tenant, as a producer, a worker or an admin; ANY is every token;
+    PAGE is every token with a role.
     """
 
     OPEN = "open"
@@ -32,15 +34,18 @@ class Access(StrEnum):
     ANY = "any"
     ADMIN = "admin"
     OPERATOR = "operator"
+    PAGE = "page"
 
 
 class Role(StrEnum):
     """What a token entitles to beyond a producer's and a worker's routes; each value is a scope.
 
     An admin has its own tenant and nothing of the cluster, an operator the cluster and nothing of
-    any tenant. A token may have both.
+    any tenant. A viewer sees its own tenant on the page, payloads and results excepted. A token may
+    have several.
     """
 
+    VIEWER = "codeq:view"
     ADMIN = "codeq:admin"
     OPERATOR = "codeq:operator"
 
@@ -87,6 +92,7 @@ class Identity(Struct, frozen=True, kw_only=True):
         event_types: Commands a worker may claim, `*` for every one.
         scopes: Of the token; a worker's routes ask for them one by one.
         roles: What whole groups of routes ask for; a role may come from elsewhere than a scope.
+        expires_s: When the token ends, Unix seconds; infinity when it does not.
     """
 
     subject: str
@@ -94,6 +100,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     scopes: frozenset[str]
     event_types: tuple[str, ...]
     roles: frozenset[Role]
+    expires_s: float = float("inf")
 
     @property
     def names_a_worker(self) -> bool:
@@ -138,6 +145,7 @@ def identify(claims: Claims, *, tenant_fallback: str) -> Identity:
         scopes=claims.scopes,
         event_types=claims.event_types,
         roles=_roles(claims),
+        expires_s=claims.expires_s,
     )
 
 
@@ -148,6 +156,8 @@ def lacks(role: Role) -> AccessRefused:
             return AccessRefused(401, "unauthorized. Admin only")
         case Role.OPERATOR:
             return AccessRefused(403, f"forbidden. Operator only (scope {role})")
+        case Role.VIEWER:
+            return AccessRefused(403, f"forbidden. The page needs scope {', '.join(Role)}")
 
 
 def _roles(claims: Claims) -> frozenset[Role]:

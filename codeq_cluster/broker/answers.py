@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 
 from codeq_cluster.broker.ports import StateStore
-from codeq_cluster.broker.questions import END, Browse, Explain, ItemPage, ListItems, Page
-from codeq_cluster.broker.view import ShardView
+from codeq_cluster.broker.questions import (
+    END,
+    Browse,
+    BrowseDelayed,
+    Explain,
+    ItemPage,
+    ListItems,
+    Page,
+)
+from codeq_cluster.broker.view import ShardView, seq_ms
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.explaining import Explanation, Facts, explain
 from codeq_cluster.core.items import Item, Kind
 from codeq_cluster.core.rules import Rules
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
 # Rows of one answer, those a filter drops and places without any included: about 15 ms on the loop.
 LOOKED_AT_MAX = 1000
@@ -49,7 +58,7 @@ def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> Page:
                 position = head + key[len(prefix) :]
                 record = _record(store, keyspace.place_task_id(key))
                 task = records.decode_task(record)
-                if not asked.error or task.error == asked.error:
+                if (not asked.error or task.error == asked.error) and asked.only.fits(task):
                     rows.append((position, task))
                     size += len(record)
                 looked_at += 1
@@ -59,6 +68,26 @@ def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> Page:
             start = page[-1][0] + b"\0"
         if looked_at >= LOOKED_AT_MAX:
             return Page(tuple(rows), _beyond(queue, place))
+    return Page(tuple(rows), END)
+
+
+def browse_delayed(store: StateStore, queues: Iterable[str], asked: BrowseDelayed) -> Page:
+    """Return the tenant's next delayed tasks, those of all its queues in one order.
+
+    Args:
+        store: The shard's.
+        queues: Of the tenant, those with delayed tasks.
+        asked: What for.
+    """
+    wanted = [queue for queue in queues if asked.queue in ("", queue)]
+    positions = heapq.merge(*(_delays(store, queue, asked) for queue in wanted))
+    rows: list[tuple[bytes, Task]] = []
+    for looked_at, (position, task_id) in enumerate(positions, 1):
+        task = records.decode_task(_record(store, task_id))
+        if asked.only.fits(task):
+            rows.append((position, task))
+        if len(rows) == asked.count or looked_at == LOOKED_AT_MAX:
+            return Page(tuple(rows), position)
     return Page(tuple(rows), END)
 
 
@@ -112,6 +141,22 @@ def explain_task(
     return explain(task, facts)
 
 
+def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
+    """Return when the queue's longest-waiting ready task became ready; 0 when there is none."""
+    start, end = keyspace.pending_range(queue, tenant)
+    oldest = 0
+    for _ in range(PRIORITY_MAX + 1):
+        page = store.scan(start, end, 1)
+        if not page:
+            break
+        priority, seq, _task_id = keyspace.pending_parts(page[0][0])
+        oldest = min(oldest or seq, seq)
+        if priority == 0:
+            break
+        start = keyspace.pending_prefix(queue, tenant, priority - 1)
+    return seq_ms(oldest)
+
+
 def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, Place]]:
     """Yield the places to look at, in the order of the list."""
     first = asked.after.split(b"\0", 1)[0]
@@ -120,6 +165,23 @@ def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, Place]]
         for place in _ORDER:
             if place in asked.places:
                 yield queue, place
+
+
+def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tuple[bytes, str]]:
+    """Yield (position, task id) of a queue's delayed tasks, in pages that grow."""
+    prefix = keyspace.place_prefix(Place.DELAYED, queue, asked.tenant)
+    start, end = keyspace.prefix_range(prefix)
+    if asked.after:
+        start = prefix + asked.after + b"\0"
+    # Most queues give one task or none to a page: they are asked for little at first.
+    count = 2
+    while page := store.scan(start, end, count):
+        for key, _ in page:
+            yield key[len(prefix) :], keyspace.place_task_id(key)
+        if len(page) < count:
+            return
+        start = page[-1][0] + b"\0"
+        count = min(4 * count, LOOKED_AT_MAX)
 
 
 def _position(queue: str, place: Place, suffix: bytes) -> bytes:

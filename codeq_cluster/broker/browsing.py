@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.questions import Browse, ItemPage, ListItems, Page
+from codeq_cluster.broker.questions import (
+    ALL_TASKS,
+    Browse,
+    BrowseDelayed,
+    ItemPage,
+    ListItems,
+    Page,
+)
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Task
 
@@ -26,14 +33,19 @@ class Browser:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    async def tasks(self, asked: Browse, *, deadline: float) -> tuple[Rows[Task], bytes]:
+    async def tasks(
+        self, asked: Browse | BrowseDelayed, *, deadline: float
+    ) -> tuple[Rows[Task], bytes]:
         """Return the next tasks and where to go on; `END` when there are no more.
 
         A page may be short, or empty, and still have a next one: what a filter drops was looked at.
         """
         answers = await self._all(asked, deadline=deadline)
         pages = [answer for answer in answers if isinstance(answer, Page)]
-        return _merged([(page.rows, page.edge) for page in pages], asked.count)
+        rows, edge = _merged([(page.rows, page.edge) for page in pages], asked.count)
+        if asked.only != ALL_TASKS:
+            rows = [row for row in rows if asked.only.fits(row[1])]
+        return rows, edge
 
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
         """Return the next items and where to go on; likewise."""
@@ -41,7 +53,9 @@ class Browser:
         pages = [answer for answer in answers if isinstance(answer, ItemPage)]
         return _merged([(page.rows, page.edge) for page in pages], asked.count)
 
-    async def _all(self, asked: Browse | ListItems, *, deadline: float) -> list[object]:
+    async def _all(
+        self, asked: Browse | BrowseDelayed | ListItems, *, deadline: float
+    ) -> list[object]:
         return await asyncio.gather(
             *(
                 self._shards.ask(shard, asked, deadline=deadline)

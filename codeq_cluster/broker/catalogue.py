@@ -99,6 +99,18 @@ class Catalogue:
         """Return how many of so many ready tasks of the queue may be claimed now."""
         return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
 
+    def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
+        """Return how many tasks are where by (queue, tenant), one mapping a shard."""
+        return [tally().counters for tally in self._tallies]
+
+    def paused(self, tenant: str) -> set[str]:
+        """Return the tenant's queues that nobody may claim from."""
+        return {
+            queue
+            for (owner, queue), policy in self._policies.items()
+            if owner == tenant and policy.paused
+        }
+
     def queues(self) -> set[tuple[str, str]]:
         """Return (tenant, queue) of every queue with tasks, on any shard."""
         return {(tenant, queue) for tally in self._tallies for queue, tenant in tally().counters}

@@ -30,7 +30,13 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from codeq_cluster.broker.answers import browse, explain_task, list_items
+from codeq_cluster.broker.answers import (
+    browse,
+    browse_delayed,
+    explain_task,
+    list_items,
+    oldest_ready_ms,
+)
 from codeq_cluster.broker.batch import Batch, Waiting, weigh
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.ports import (
@@ -46,6 +52,7 @@ from codeq_cluster.broker.ports import (
 from codeq_cluster.broker.questions import (
     Answer,
     Browse,
+    BrowseDelayed,
     Explain,
     Explained,
     ListItems,
@@ -53,7 +60,7 @@ from codeq_cluster.broker.questions import (
     Settle,
     Settled,
 )
-from codeq_cluster.broker.view import ShardView, seq_ms
+from codeq_cluster.broker.view import ShardView
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import TaskChange
@@ -62,7 +69,7 @@ from codeq_cluster.core.operations import Advance, Claim, Create, Import, Operat
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import PRIORITY_MAX, Task
+from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
     CodeqError,
     NotLeader,
@@ -263,7 +270,7 @@ class Engine:
             found = {name: each for (name, owner), each in counted.items() if owner == tenant}
         depths: list[Depth] = []
         for name, counters in found.items():
-            oldest_ready_ms = self._oldest_ready_ms(name, tenant) if counters.ready else 0
+            oldest_ms = oldest_ready_ms(self._store, name, tenant) if counters.ready else 0
             depths.append(
                 Depth(
                     name,
@@ -271,7 +278,7 @@ class Engine:
                     counters.delayed,
                     counters.leased,
                     counters.dead,
-                    oldest_ready_ms,
+                    oldest_ms,
                 )
             )
             if len(depths) % DEPTHS_AT_ONCE == 0:
@@ -292,6 +299,13 @@ class Engine:
                     queue for queue, tenant in self._replica.counters if tenant == question.tenant
                 ]
                 return browse(self._store, queues, question)
+            case BrowseDelayed():
+                delayed = [
+                    queue
+                    for (queue, tenant), counters in self._replica.counters.items()
+                    if tenant == question.tenant and counters.delayed
+                ]
+                return browse_delayed(self._store, delayed, question)
             case ListItems():
                 return list_items(self._store, question)
             case Explain():
@@ -638,20 +652,6 @@ class Engine:
     def _tell_leader(self) -> None:
         for call in self._on_leader:
             call()
-
-    def _oldest_ready_ms(self, queue: str, tenant: str) -> int:
-        start, end = keyspace.pending_range(queue, tenant)
-        oldest = 0
-        for _ in range(PRIORITY_MAX + 1):
-            page = self._store.scan(start, end, 1)
-            if not page:
-                break
-            priority, seq, _task_id = keyspace.pending_parts(page[0][0])
-            oldest = min(oldest or seq, seq)
-            if priority == 0:
-                break
-            start = keyspace.pending_prefix(queue, tenant, priority - 1)
-        return seq_ms(oldest)
 
 
 def _smaller(operation: Operation) -> Operation:

@@ -16,6 +16,35 @@ from codeq_cluster.core.task import Task
 END = b"\xff" * 9
 
 
+class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
+    """Which tasks of a list are meant.
+
+    A leader of an earlier release does not know it, so whoever asks filters once more.
+
+    Attributes:
+        error_part: Part of the error, whatever its case; empty for any.
+        created_from_ms: Created then or later; 0 for any, as is `created_before_ms`.
+        worker: Who holds the lease; empty for any.
+    """
+
+    error_part: str = ""
+    created_from_ms: int = 0
+    created_before_ms: int = 0
+    worker: str = ""
+
+    def fits(self, task: Task) -> bool:
+        """Return whether the task is meant."""
+        return (
+            (not self.error_part or self.error_part.lower() in task.error.lower())
+            and self.created_from_ms <= task.created_ms
+            and (not self.created_before_ms or task.created_ms < self.created_before_ms)
+            and (not self.worker or task.worker == self.worker)
+        )
+
+
+ALL_TASKS = TaskFilter()
+
+
 class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
     """List a tenant's tasks by queue, place and the place's own order.
 
@@ -25,6 +54,7 @@ class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
         count: Rows at most.
         error: Only tasks with this error; empty for all.
         ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
+        only: Which of them.
     """
 
     tenant: str
@@ -34,6 +64,22 @@ class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
     count: int
     error: str = ""
     ended_before_ms: int = 0
+    only: TaskFilter = ALL_TASKS
+
+
+class BrowseDelayed(Struct, frozen=True, array_like=True, tag="browse_delayed", kw_only=True):
+    """List a tenant's delayed tasks by when they become ready, whatever their queue.
+
+    Attributes:
+        queue: In lower case; empty for every queue.
+        after: Position after which to begin; empty for the start.
+    """
+
+    tenant: str
+    queue: str
+    after: bytes
+    count: int
+    only: TaskFilter = ALL_TASKS
 
 
 class Explain(Struct, frozen=True, array_like=True, tag="explain", kw_only=True):
@@ -64,7 +110,7 @@ class Settle(Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
     index: int
 
 
-Question = Browse | Explain | ListItems | Settle
+Question = Browse | BrowseDelayed | Explain | ListItems | Settle
 
 
 class Page(Struct, frozen=True, array_like=True, tag="page"):

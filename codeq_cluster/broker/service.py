@@ -14,6 +14,7 @@ from codeq_cluster.broker.ports import Missing, Shards
 from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.queries import Queries
 from codeq_cluster.broker.requests import ShardStatus
+from codeq_cluster.broker.searching import Searching
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 
@@ -25,6 +26,7 @@ class Broker:
         operators: Lists, and what is done to many tasks at once.
         governors: Topics, pauses, subscriptions.
         importer: What other clusters had.
+        searching: Tasks by what is known of them.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Broker:
         self.operators = Operators(shards)
         self.governors = Governors(shards)
         self.importer = Importer(shards)
+        self.searching = Searching(shards)
         self.create = producer.create
         self.claim = consumer.claim
         self.heartbeat = consumer.heartbeat

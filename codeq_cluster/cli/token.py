@@ -41,9 +41,9 @@ def add(commands: Verbs) -> None:
         dest="roles",
         action="append",
         default=[],
-        choices=("producer", "worker", "admin", "operator"),
+        choices=("producer", "worker", "admin", "operator", "viewer"),
         help="a worker gets a worker's scopes and event types, an admin of the tenant codeq:admin, "
-        "an operator of the cluster codeq:operator; "
+        "an operator of the cluster codeq:operator, a viewer of the tenant's page codeq:view; "
         "may be repeated; default: producer",
     )
     parser.add_argument("--scope", action="append", default=[], metavar="NAME", help="one more")
@@ -78,11 +78,13 @@ def _run(options: argparse.Namespace) -> Exit:
 def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
     if not 1 <= options.ttl <= _TTL_SECONDS_MAX:
         raise Usage(f"--ttl {options.ttl}: allowed is 1 to {_TTL_SECONDS_MAX} seconds")
-    if set(options.roles) == {"producer", "operator"}:
-        raise Usage(
-            "--as producer --as operator: such a token is an operator's alone, who has no tenant's "
-            "data; make one token each, or an admin's and operator's"
-        )
+    if "producer" in options.roles and not {"worker", "admin"} & {*options.roles}:
+        other = next((each for each in options.roles if each != "producer"), "")
+        if other:
+            raise Usage(
+                f"--as producer --as {other}: such a token is the {other}'s alone, who has no "
+                "tenant's tasks; make one token each, or an admin's too"
+            )
     worker = "worker" in options.roles
     scopes = {*options.scope, *(WORKER_SCOPES if worker else ())}
     scopes |= {role for role in Role if role.name.lower() in options.roles}

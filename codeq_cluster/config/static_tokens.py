@@ -20,7 +20,7 @@ _SCOPES_OF_WORKER = (
     "codeq:result",
     "codeq:subscribe",
 )
-SCOPES = (*_SCOPES_OF_WORKER, "codeq:admin", "codeq:operator")
+SCOPES = (*_SCOPES_OF_WORKER, "codeq:admin", "codeq:operator", "codeq:view")
 _FIELDS = {"token", "tokenFile", "subject", "tenant", "scopes", "eventTypes", "email", "raw"}
 
 

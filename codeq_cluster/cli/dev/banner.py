@@ -22,6 +22,7 @@ def banner(nodes: Sequence[PlannedNode], directory: Path, *, shards: int) -> str
     return f"""
 READY: {counted}, {shards} shards
 {listed}
+  page   {nodes[0].url}/ui
   token  {TOKEN}  (producer, worker, admin and operator; development only)
   data   {directory}
 

@@ -1,0 +1,68 @@
+"""Searching: a tenant's tasks without their payloads, by what is known of them, in pages."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.broker.browsing import Browser, Rows
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import ALL_TASKS, END, Browse, BrowseDelayed, TaskFilter
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.task import Task
+
+# Pages that a filter leaves short before the caller is told to go on itself: of each, a shard's
+# leader looks at a thousand tasks at most.
+LOOKS_MAX = 5
+
+
+class Searching:
+    """Finds tasks; a page may be short, or empty, and still have a next one."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._browser = Browser(shards)
+
+    async def tasks(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        places: tuple[Place, ...],
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        only: TaskFilter = ALL_TASKS,
+    ) -> tuple[list[Task], bytes]:
+        """Return the next tasks by queue and place, and where to go on; empty at the end."""
+        asked = Browse(
+            tenant=tenant, queue=queue, places=places, after=after, count=count, only=only
+        )
+        return await self._found(asked, timeout_s=timeout_s)
+
+    async def delayed(
+        self,
+        tenant: str,
+        *,
+        queue: str,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+        only: TaskFilter = ALL_TASKS,
+    ) -> tuple[list[Task], bytes]:
+        """Return the next delayed tasks, those due first at the front, and where to go on."""
+        asked = BrowseDelayed(tenant=tenant, queue=queue, after=after, count=count, only=only)
+        return await self._found(asked, timeout_s=timeout_s)
+
+    async def _found(
+        self, asked: Browse | BrowseDelayed, *, timeout_s: float
+    ) -> tuple[list[Task], bytes]:
+        deadline = deadline_in(timeout_s)
+        rows: Rows[Task] = []
+        after = asked.after
+        for _ in range(LOOKS_MAX):
+            missing = replace(asked, after=after, count=asked.count - len(rows))
+            found, after = await self._browser.tasks(missing, deadline=deadline)
+            rows += found
+            if len(rows) >= asked.count or after == END:
+                break
+        return [task for _, task in rows], b"" if after == END else after

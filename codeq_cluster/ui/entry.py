@@ -1,0 +1,145 @@
+"""Entry: logging in with a token, saying who is logged in, logging out."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from msgspec import Struct
+
+from codeq_cluster import __version__
+from codeq_cluster.api import schemas
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.rendering import encode
+from codeq_cluster.auth import AccessRefused
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.ui.sessions import Session, Sessions
+from codeq_cluster.ui.throttle import Throttle
+from codeq_cluster.ui.views.standing import Standing, standing
+
+log = logging.getLogger(__name__)
+
+_INVALID = invalid_body()
+_NO_TOKEN = bad_request("a token is needed", "token-required")
+_SITE_BITS = 64  # Of an IPv6 address: whoever has one has all that share them.
+
+
+class LoginBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """What the log-in form sends."""
+
+    token: str | None = None
+
+
+class SessionView(Struct, rename="camel", kw_only=True):
+    """Who is logged in, and where.
+
+    Attributes:
+        tenant: Empty for the default tenant.
+        roles: Scopes that the page knows.
+        csrf: To be sent along with every write.
+    """
+
+    subject: str
+    tenant: str
+    roles: list[str]
+    csrf: str
+    ends_at: str
+    cluster: str
+    version: str
+    standing: Standing
+
+
+LOGIN = schemas.Schema(LoginBody)
+
+
+class Entry:
+    """Lets in and out.
+
+    Args:
+        sessions: Of the node.
+        now_ns: Monotonic nanoseconds.
+    """
+
+    def __init__(self, sessions: Sessions, now_ns: Callable[[], int]) -> None:
+        self._sessions = sessions
+        self._throttle = Throttle(now_ns)
+
+    async def login(self, call: Call) -> web.Response:
+        """Begin a session with a token; an address that tries many has to wait."""
+        self._sessions.refuse_foreign(call.request)
+        if call.request.content_type != "application/json":
+            # A form of another site could send anything else without being asked first.
+            raise ApiError(415, "use Content-Type application/json", "unsupported-media-type")
+        address = _site(call.request.remote or "")
+        wait_s = self._throttle.wait_s(address)
+        if wait_s:
+            raise _too_often(wait_s)
+        token = (LOGIN.decode(call.text, error=_INVALID.text).token or "").strip()
+        if not token:
+            raise _NO_TOKEN
+        try:
+            session, sealed = await self._sessions.begin(token)
+        except AccessRefused as refused:
+            if refused.status == 401:
+                self._throttle.failed(address)
+            raise
+        identity = session.identity
+        log.info("logged in", extra={"subject": identity.subject, "tenant": identity.tenant})
+        response = self._view(call, session)
+        self._sessions.keep(response, sealed, session)
+        return response
+
+    async def session(self, call: Call) -> web.Response:
+        """Say who is logged in; null for nobody, which is no error of the page."""
+        try:
+            session = await self._sessions.of(call.request)
+        except ApiError as refused:
+            if refused.status != 401:
+                raise
+            return reply(b"null")
+        return self._view(call, session)
+
+    async def logout(self, call: Call) -> web.Response:  # noqa: ARG002, every handler takes the call
+        """Have the browser forget its session."""
+        response = reply(encode({"loggedOut": True}))
+        self._sessions.drop(response)
+        return response
+
+    @staticmethod
+    def _view(call: Call, session: Session) -> web.Response:
+        identity = session.identity
+        view = SessionView(
+            subject=identity.subject,
+            tenant=identity.tenant,
+            roles=sorted(identity.roles),
+            csrf=session.csrf,
+            ends_at=rfc3339(session.ends_ms),
+            cluster=call.services.settings.cluster_id,
+            version=__version__,
+            standing=standing(call),
+        )
+        return reply(encode(view))
+
+
+def _too_often(wait_s: int) -> ApiError:
+    return ApiError(
+        429,
+        f"too many wrong tokens from this address: try again in {wait_s} s",
+        "too-many-log-ins",
+        retryable=True,
+        headers={"Retry-After": str(wait_s)},
+    )
+
+
+def _site(address: str) -> str:
+    """Return an address as far as it tells one caller from others."""
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if known.version == 4:
+        return address
+    return str(ipaddress.ip_network((known, _SITE_BITS), strict=False))

@@ -1,0 +1,101 @@
+"""Routes: the page's own, below `/ui`. The API's handlers do the work wherever it has them.
+
+No route of the API takes a session, and none of these a bearer token: a browser can be made to send
+a cookie, and what it may bring about stays below one path, each write behind a token of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from codeq_cluster.api import queues as queue_routes
+from codeq_cluster.api.app import SERVICES
+from codeq_cluster.api.call import Call
+from codeq_cluster.api.errors import ApiError
+from codeq_cluster.api.middleware import Handler, Route, wrapped
+from codeq_cluster.auth import Access, Role
+from codeq_cluster.ui.assets import Assets
+from codeq_cluster.ui.entry import Entry
+from codeq_cluster.ui.live import Live, View
+from codeq_cluster.ui.sessions import PATH, Sessions
+from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views import overview, queue, queues
+
+API = f"{PATH}/api"
+
+_BODY = "invalid body"
+_ANYBODY = tuple(Role)
+_VIEWERS = (Role.VIEWER, Role.ADMIN)
+_ADMINS = (Role.ADMIN,)
+_NOT_FOUND = ApiError(404, "not found", "no-such-route")
+
+VIEWS = {
+    "frame": View(roles=_ANYBODY),
+    "overview": View(roles=_ANYBODY, look=overview.look, draw=overview.draw),
+    "queues": View(roles=_VIEWERS, look=queues.look),
+    "queue": View(roles=_VIEWERS, look=queue.look, draw=queue.draw),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """One line of the table.
+
+    Attributes:
+        roles: One of them is needed.
+        unreadable: What the route calls a body it cannot read; empty when it takes no body.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    roles: tuple[Role, ...]
+    unreadable: str = ""
+
+
+def mount(app: web.Application, sources: Sources) -> None:
+    """Add the page to a node's application."""
+    services = app[SERVICES]
+    sessions = Sessions(services.authenticator, services.settings, services.now_ms)
+    assets = Assets()
+    entry = Entry(sessions, time.monotonic_ns)
+    live = Live(VIEWS, sources, sessions)
+
+    opened = [
+        Route("POST", f"{API}/session", entry.login, Access.OPEN, unreadable=_BODY),
+        Route("GET", f"{API}/session", entry.session, Access.OPEN),
+        Route("GET", f"{API}/{{rest:.*}}", _nothing, Access.OPEN),
+        Route("GET", f"{PATH}/static/{{digest}}/{{name:.+}}", assets.asset, Access.OPEN),
+        Route("GET", PATH, assets.page, Access.OPEN),
+        Route("GET", f"{PATH}/{{rest:.*}}", assets.page, Access.OPEN),
+    ]
+    for line in _table(sources, entry, live):
+        route = Route(
+            line.method, API + line.path, line.handler, Access.PAGE, unreadable=line.unreadable
+        )
+        app.router.add_route(
+            route.method, route.path, wrapped(route, services, sessions.admit(*line.roles))
+        )
+    # Last, since the last of them takes every path.
+    for route in opened:
+        app.router.add_route(route.method, route.path, wrapped(route, services))
+
+
+def _table(sources: Sources, entry: Entry, live: Live) -> Sequence[PageRoute]:
+    del sources
+    named = "/queues/{command}"
+    return (
+        PageRoute("DELETE", "/session", entry.logout, _ANYBODY),
+        PageRoute("GET", "/live", live.stream, _ANYBODY),
+        PageRoute("GET", "/now", live.now, _ANYBODY),
+        PageRoute("POST", f"{named}/pause", queue_routes.pause, _ADMINS),
+        PageRoute("POST", f"{named}/resume", queue_routes.resume, _ADMINS),
+    )
+
+
+async def _nothing(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call
+    raise _NOT_FOUND

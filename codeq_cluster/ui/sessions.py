@@ -1,0 +1,169 @@
+"""Sessions: a token in a sealed cookie, judged anew by whichever node gets it.
+
+The cookie holds the token itself, so a session is never worth more than its token: it ends when the
+token expires, and when a node no longer accepts it. Nothing is kept on any node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from codeq_cluster.api.errors import ApiError
+from codeq_cluster.api.middleware import Admitting
+from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity, Role
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.ui.seal import OVERHEAD_BYTES, Seal
+
+# A working day: a token that never expires must not leave a browser open for ever.
+SESSION_S_MAX = 12 * 3600
+CSRF_HEADER = "X-CSRF-Token"
+PATH = "/ui"
+
+# Browsers drop a cookie of more than 4096 bytes, its name and attributes included.
+_COOKIE_CHARS_MAX = 3900
+_STAMP_BYTES = 8
+TOKEN_CHARS_MAX = _COOKIE_CHARS_MAX * 3 // 4 - OVERHEAD_BYTES - _STAMP_BYTES
+
+_NO_SESSION = ApiError(401, "no session: log in", "no-session")
+_FORGED = ApiError(403, f"missing or wrong {CSRF_HEADER}: reload the page", "csrf")
+_FOREIGN = ApiError(403, "the request comes from another site", "cross-site")
+_TOO_LONG = ApiError(
+    400,
+    f"the token has more than {TOKEN_CHARS_MAX} characters, which no cookie can hold",
+    "token-too-long",
+)
+_OWN_SITES = ("same-origin", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Who is logged in.
+
+    Attributes:
+        csrf: What every write must bring along.
+        ends_ms: Unix milliseconds.
+    """
+
+    identity: Identity
+    csrf: str
+    ends_ms: int
+
+
+class Sessions:
+    """Begins sessions and finds them again.
+
+    Args:
+        authenticator: Judges tokens, of this node.
+        settings: Of the node.
+        now_ms: Unix milliseconds.
+    """
+
+    def __init__(
+        self, authenticator: Authenticator, settings: NodeSettings, now_ms: Callable[[], int]
+    ) -> None:
+        self._authenticator = authenticator
+        self._now_ms = now_ms
+        self._seal = Seal(settings.cluster_secret, cluster_id=settings.cluster_id)
+        self._secure = settings.tls.cert_file is not None
+        # Browsers do not tell ports apart: clusters on one host must not share a cookie.
+        of_cluster = hashlib.sha256(settings.cluster_id.encode()).hexdigest()[:8]
+        self._cookie = f"codeq_session_{of_cluster}"
+
+    async def begin(self, token: str) -> tuple[Session, str]:
+        """Return the session of a token, and the cookie's value.
+
+        Raises:
+            AccessRefused: The token opens no page.
+            KeysUnavailable: It cannot be judged now.
+            ApiError: 400 for one that does not fit a cookie.
+        """
+        if len(token.encode()) > TOKEN_CHARS_MAX:
+            raise _TOO_LONG
+        stamp = self._now_ms().to_bytes(_STAMP_BYTES, "big")
+        sealed = self._seal.close(stamp + token.encode())
+        return await self._opened(sealed), sealed
+
+    def admit(self, *roles: Role) -> Admitting:
+        """Return what lets in the sessions that have one of the roles."""
+        lacking = ApiError(403, f"forbidden. This needs scope {' or '.join(roles)}", "forbidden")
+
+        async def admit(request: web.Request) -> Identity:
+            session = await self.of(request)
+            if session.identity.roles.isdisjoint(roles):
+                raise lacking
+            return session.identity
+
+        return admit
+
+    async def of(self, request: web.Request) -> Session:
+        """Return the session of a request that the page has sent.
+
+        Raises:
+            ApiError: 401 without a session; 403 when something else than the page has sent it.
+            KeysUnavailable: The token cannot be judged now.
+        """
+        self.refuse_foreign(request)
+        sealed = request.cookies.get(self._cookie)
+        if sealed is None:
+            raise _NO_SESSION
+        try:
+            session = await self._opened(sealed)
+        except AccessRefused as refused:
+            raise _NO_SESSION from refused
+        if request.method not in ("GET", "HEAD"):
+            given = request.headers.get(CSRF_HEADER, "")
+            if not hmac.compare_digest(given.encode(errors="replace"), session.csrf.encode()):
+                raise _FORGED
+        return session
+
+    @staticmethod
+    def refuse_foreign(request: web.Request) -> None:
+        """Refuse what a browser says another site has made it send.
+
+        Raises:
+            ApiError: 403.
+        """
+        if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+            raise _FOREIGN
+
+    def keep(self, response: web.Response, sealed: str, session: Session) -> None:
+        """Have the browser keep a session until it ends."""
+        left_s = (session.ends_ms - self._now_ms()) // 1000
+        self._set(response, sealed, max_age=left_s)
+
+    def drop(self, response: web.Response) -> None:
+        """Have the browser forget its session."""
+        self._set(response, "", max_age=0)
+
+    def _set(self, response: web.Response, value: str, *, max_age: int) -> None:
+        response.set_cookie(
+            self._cookie,
+            value,
+            path=PATH,
+            max_age=max_age,
+            httponly=True,
+            samesite="Strict",
+            secure=self._secure,
+        )
+
+    async def _opened(self, sealed: str) -> Session:
+        plain = self._seal.open(sealed)
+        if plain is None:
+            raise _NO_SESSION
+        began_ms = int.from_bytes(plain[:_STAMP_BYTES], "big")
+        header = f"Bearer {plain[_STAMP_BYTES:].decode()}"
+        known = self._authenticator.known(header, Access.PAGE)
+        identity = known or await self._authenticator.authenticate(header, Access.PAGE)
+        expires_ms = identity.expires_s * 1000
+        ends_ms = began_ms + SESSION_S_MAX * 1000
+        if math.isfinite(expires_ms):
+            ends_ms = min(ends_ms, int(expires_ms))
+        if ends_ms <= self._now_ms():
+            raise _NO_SESSION
+        return Session(identity=identity, csrf=self._seal.mark(sealed), ends_ms=ends_ms)

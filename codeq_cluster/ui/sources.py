@@ -1,0 +1,142 @@
+"""Sources: where the page's views get what the routes of the API do not tell."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.depths import LocalDepths
+from codeq_cluster.broker.polls import Poll, Polls
+from codeq_cluster.cluster.gathering import Gathering
+from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.telemetry.history import Flow, History, Slice, merged
+
+RATES = "rates"
+SLOTS = "slots"
+POLLS = "polls"
+REPORT = "report"
+
+# A node writes a slot down when its clock says so: for the others to have done so as well.
+_SETTLED_S = 2
+
+_T = TypeVar("_T")
+
+
+class Shared:
+    """Lets those who ask for the same within a moment have one answer.
+
+    Args:
+        background: Owns what is being made.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, background: Background, clock: Callable[[], float] = time.monotonic) -> None:
+        self._background = background
+        self._clock = clock
+        self._made: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def of(
+        self, name: Hashable, keep_s: float, make: Callable[[], Coroutine[Any, Any, _T]]
+    ) -> _T:
+        """Return what `make` returned for this name at most `keep_s` ago, or makes now."""
+        now_s = self._clock()
+        made = self._made.get(name)
+        if made is None or made[0] <= now_s:
+            self._forget(now_s)
+            made = (now_s + keep_s, self._background.spawn(make()))
+            self._made[name] = made
+        try:
+            # Whoever goes away must not take the answer from the others.
+            return cast("_T", await asyncio.shield(made[1]))
+        except Exception:
+            self._made.pop(name, None)
+            raise
+
+    def _forget(self, now_s: float) -> None:
+        old = [name for name, (until_s, _) in self._made.items() if until_s <= now_s]
+        for name in old:
+            del self._made[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a node knows, and what it can ask the others.
+
+    Attributes:
+        depths: Of this node's replicas.
+        history: Of this node.
+        polls: Of this node.
+        gathering: Asks every node; answers `offer_all`.
+        now_ms: Unix milliseconds.
+        shared: Answers that several pages show.
+    """
+
+    depths: LocalDepths
+    history: History
+    polls: Polls
+    gathering: Gathering
+    now_ms: Callable[[], int]
+    shared: Shared
+
+    def offer(self, report: Callable[[object], Awaitable[NodeReport]]) -> None:
+        """Begin to answer the other nodes."""
+
+        async def rates(tenant: Any) -> dict[str, list[int]]:
+            return self.history.rates(str(tenant))
+
+        async def slots(asked: Any) -> Slice:
+            tenant, queue, step_s, since, until = asked
+            return self.history.slots(tenant, queue, step_s=step_s, since=since, until=until)
+
+        async def polls(tenant: Any) -> list[Poll]:
+            return self.polls.of(str(tenant))
+
+        self.gathering.offer(RATES, rates)
+        self.gathering.offer(SLOTS, slots)
+        self.gathering.offer(POLLS, polls)
+        self.gathering.offer(REPORT, report)
+
+    async def rates(self, tenant: str) -> dict[str, list[int]]:
+        """Return what flowed in the last minute over all nodes, by queue: a number a `Flow`."""
+
+        async def make() -> dict[str, list[int]]:
+            sums: dict[str, list[int]] = {}
+            said = await self.gathering.ask(RATES, tenant, dict[str, list[int]])
+            for rates in said.values():
+                for queue, flows in rates.items():
+                    before = sums.get(queue, [0] * len(Flow))
+                    sums[queue] = [a + b for a, b in zip(before, flows, strict=True)]
+            return sums
+
+        return await self.shared.of((RATES, tenant), 2, make)
+
+    async def slots(self, tenant: str | None, queue: str, *, step_s: int, since: int) -> Slice:
+        """Return the slots after `since`, over all nodes; `since` is 0 for all there are."""
+        until = (self.now_ms() // 1000 - _SETTLED_S) // step_s
+
+        async def make() -> Slice:
+            asked = [tenant, queue, step_s, since, until]
+            said = await self.gathering.ask(SLOTS, asked, Slice)
+            return merged(list(said.values()))
+
+        return await self.shared.of((SLOTS, tenant, queue, step_s, since, until), step_s, make)
+
+    async def workers(self, tenant: str) -> dict[str, list[Poll]]:
+        """Return by node which workers have claimed there."""
+
+        async def make() -> dict[str, list[Poll]]:
+            return await self.gathering.ask(POLLS, tenant, list[Poll])
+
+        return await self.shared.of((POLLS, tenant), 2, make)
+
+    async def reports(self) -> dict[str, NodeReport]:
+        """Return what each node tells of itself that can be reached."""
+
+        async def make() -> dict[str, NodeReport]:
+            return await self.gathering.ask(REPORT, None, NodeReport)
+
+        return await self.shared.of(REPORT, 1, make)

@@ -1,0 +1,55 @@
+// Dialogs: what is asked before something is done.
+
+import { h, put } from "./dom.js";
+
+let numbered = 0;
+
+// Opens a form in a dialog. Returns what send(form) returned, or null when it was closed.
+export function ask({ title, body, button = "OK", danger = false, send }) {
+  return new Promise((done) => {
+    const id = "dialog-" + ++numbered;
+    const error = h("p.error", { role: "alert" });
+    const go = h("button.primary", { class: danger ? "danger" : "" }, button);
+    const form = h("form", { method: "dialog" },
+      h("h2", { id }, title), body, error,
+      h("div.buttons", {}, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go));
+    const dialog = h("dialog", { "aria-labelledby": id }, form);
+    let answer = null;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      go.disabled = true;
+      put(error);
+      try {
+        answer = await send(form);
+        dialog.close();
+      } catch (failure) {
+        put(error, failure.message);
+        go.disabled = false;
+      }
+    });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      done(answer);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    const first = form.querySelector("input, textarea, select");
+    (first || go).focus();
+  });
+}
+
+// Asks whether to go on; with `typed`, only whoever types it in may.
+export async function confirm({ title, text, button, danger, typed }) {
+  const field = typed && h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "typed" });
+  const answer = await ask({
+    title,
+    button,
+    danger,
+    body: [h("p", {}, text), typed && h("label.field", {}, h("span", {}, "Type ", h("code", {}, typed), " to go on"), field)],
+    send: async () => {
+      if (typed && field.value.trim() !== typed) throw new Error(`Type ${typed} to go on`);
+      return true;
+    },
+  });
+  return answer === true;
+}

@@ -1,0 +1,61 @@
+// Requests to the node that served this page; writes carry the session's token.
+
+export class Refused extends Error {
+  constructor(status, body) {
+    super(body.error || "status " + status);
+    this.status = status;
+    this.code = body.code || "";
+    this.requestId = body.requestId || "";
+  }
+}
+
+export class Unreachable extends Error {
+  constructor() {
+    super("this node does not answer");
+  }
+}
+
+let csrf = "";
+let onEnd = () => {};
+
+export function use(token, ended) {
+  csrf = token;
+  onEnd = ended || onEnd;
+}
+
+export function path(...parts) {
+  return "/" + parts.map((part) => encodeURIComponent(part)).join("/");
+}
+
+export function query(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
+  return given.length ? "?" + new URLSearchParams(given) : "";
+}
+
+export async function ask(method, where, body, { signal, quiet } = {}) {
+  let answer;
+  try {
+    answer = await fetch("/ui/api" + where, {
+      method,
+      signal,
+      headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...(method === "GET" ? {} : { "X-CSRF-Token": csrf }) },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (failure) {
+    if (failure.name === "AbortError") throw failure;
+    throw new Unreachable();
+  }
+  const text = await answer.text();
+  let said = {};
+  try {
+    said = text ? JSON.parse(text) : {};
+  } catch {
+    said = { error: "the answer is no JSON: " + text.slice(0, 80) };
+  }
+  if (answer.ok) return said;
+  if (answer.status === 401 && !quiet) onEnd();
+  throw new Refused(answer.status, said);
+}
+
+export const get = (where, options) => ask("GET", where, undefined, options);
+export const post = (where, body = {}) => ask("POST", where, body);

@@ -1,0 +1,44 @@
+// Parts that several views show.
+
+import { h } from "./dom.js";
+import { count, rate, short, span } from "./format.js";
+
+export function head(title, { trail, actions } = {}) {
+  return h("div.head", {}, trail && h("span.trail", {}, h("a", { href: trail.href }, trail.text), " /"), h("h1", {}, title), actions && h("div.actions", {}, actions));
+}
+
+export function card(title, body, { aside, flush, label } = {}) {
+  return h("section.card", { "aria-label": label || (typeof title === "string" ? title : null) },
+    title && h("header", {}, h("h2", {}, title), aside), h("div.body", { class: flush ? "flush" : "" }, body));
+}
+
+export function figure({ name, value, note, kind, href }) {
+  return h(href ? "a.figure" : "div.figure", { href, "data-key": name },
+    h("div.name", {}, kind && h("i.dot", { class: kind }), name), h("div.value", {}, value), h("div.note", {}, note || ""));
+}
+
+export function number(value, kind = "") {
+  return h("span", { class: value ? kind : "zero", title: value > 9999 ? count(value) : null }, short(value));
+}
+
+export function perSecond(value, kind = "") {
+  return h("span", { class: value ? kind : "zero" }, rate(value));
+}
+
+export function waited(seconds) {
+  return h("span", { class: seconds >= 300 ? "warn" : seconds ? "" : "zero" }, seconds ? span(seconds) : "–");
+}
+
+export function choice(label, values, chosen, onchange) {
+  return h("label.field", {}, label, h("select", { onchange: (event) => onchange(event.target.value) },
+    values.map(([value, text]) => h("option", { value, selected: value === chosen }, text))));
+}
+
+// Calls after the last of several changes, as of what is being typed.
+export function settled(call, milliseconds = 250) {
+  let timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => call(...values), milliseconds);
+  };
+}

@@ -1,0 +1,37 @@
+// Addresses: /ui/<view>/<what>?<filters>; moving between them loads nothing anew.
+
+const ROOT = "/ui";
+
+export function here() {
+  const parts = location.pathname.slice(ROOT.length).split("/").filter(Boolean).map(decodeURIComponent);
+  return { view: parts[0] || "overview", rest: parts.slice(1), query: new URLSearchParams(location.search) };
+}
+
+export function href(view, ...rest) {
+  return [ROOT, ...(view === "overview" ? [] : [view]), ...rest.map(encodeURIComponent)].join("/");
+}
+
+export function go(address) {
+  if (address !== location.pathname + location.search) history.pushState(null, "", address);
+  dispatchEvent(new PopStateEvent("popstate"));
+}
+
+// Writes filters into the address, so that it can be kept and sent on.
+export function keep(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  history.replaceState(null, "", location.pathname + (text ? "?" + text : ""));
+}
+
+export function onMove(call) {
+  addEventListener("popstate", call);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    const url = new URL(link.href);
+    const own = url.pathname === ROOT || url.pathname.startsWith(ROOT + "/");
+    if (link.target || link.hasAttribute("download") || url.origin !== location.origin || !own || url.hash) return;
+    event.preventDefault();
+    go(url.pathname + url.search);
+  });
+}

@@ -1,0 +1,58 @@
+// Tables: columns say what a row shows; rows are found again by their key when they are drawn anew.
+
+import { h, patch } from "./dom.js";
+
+// columns: [{name, title?, cell(row) → text or nodes, num, less, wide, sort}], key(row) → text.
+// sorted: {by, order, on(by, order)} when the server sorts; selection: a Set of keys and onselect.
+export function table({ caption, columns, key, sorted, selection, onselect, empty }) {
+  const body = h("tbody");
+  const all = selection && h("input", { type: "checkbox", "aria-label": "Select all shown", onchange: () => pick(rowsNow.map(key), all.checked) });
+  const head = h("tr");
+  let rowsNow = [];
+
+  function pick(keys, chosen) {
+    for (const each of keys) chosen ? selection.add(each) : selection.delete(each);
+    draw(rowsNow);
+    onselect();
+  }
+
+  function header(column) {
+    const attributes = { scope: "col", class: classes(column), title: column.title };
+    if (!column.sort || !sorted) return h("th", attributes, column.name);
+    const chosen = sorted.by === column.sort;
+    if (chosen) attributes["aria-sort"] = sorted.order === "desc" ? "descending" : "ascending";
+    const order = chosen ? (sorted.order === "desc" ? "asc" : "desc") : column.num ? "desc" : "asc";
+    return h("th", attributes, h("button", { type: "button", onclick: () => sorted.on(column.sort, order) }, column.name));
+  }
+
+  function row(each) {
+    const id = key(each);
+    const cells = columns.map((column, n) => h(n ? "td" : "th", { class: classes(column), scope: n ? null : "row" }, column.cell(each)));
+    if (selection) {
+      const box = h("input", { type: "checkbox", "aria-label": "Select " + id, onchange: (event) => pick([id], event.target.checked) });
+      if (selection.has(id)) box.setAttribute("checked", "");
+      cells.unshift(h("td.check", {}, box));
+    }
+    return h("tr", { "data-key": id, "aria-selected": selection && selection.has(id) ? "true" : null }, cells);
+  }
+
+  function draw(rows) {
+    rowsNow = rows;
+    patch(head, selection && h("th.check", { scope: "col" }, all), columns.map(header));
+    const width = columns.length + (selection ? 1 : 0);
+    patch(body, rows.length ? rows.map(row) : h("tr", { "data-key": "-" }, h("td.empty", { colspan: width }, empty || "Nothing here.")));
+    if (all) {
+      const chosen = rows.filter((each) => selection.has(key(each))).length;
+      all.checked = chosen > 0 && chosen === rows.length;
+      all.indeterminate = chosen > 0 && chosen < rows.length;
+    }
+  }
+
+  const node = h("div.scroll", { tabindex: "0", role: "region", "aria-label": caption },
+    h("table", {}, h("caption.hidden", {}, caption), h("thead", {}, head), body));
+  return { node, draw };
+}
+
+function classes(column) {
+  return [column.num && "num", column.less && "less", column.wide && "wide"].filter(Boolean).join(" ");
+}

@@ -1,0 +1,101 @@
+// One queue: how full it is, what flows, what governs it, who works on it.
+
+import { confirm } from "../dialog.js";
+import { h, patch } from "../dom.js";
+import { ago, bytes, plural, short, span } from "../format.js";
+import { path, post } from "../http.js";
+import { card, figure, head, waited } from "../parts.js";
+import { href, keep } from "../router.js";
+import { administers } from "../state.js";
+import { table } from "../table.js";
+import { failed, toast } from "../toast.js";
+import { charts } from "./overview.js";
+
+export function openQueue({ query, follow }, name) {
+  const queue = name.toLowerCase();
+  const step = query.get("step") === "60" ? 60 : 5;
+  const drawn = charts(step, (chosen) => {
+    keep({ step: chosen === 60 ? 60 : "" });
+    dispatchEvent(new PopStateEvent("popstate"));
+  });
+  const figures = h("div.figures", { "aria-label": "Totals" });
+  const policy = h("dl.facts");
+  const actions = h("div.actions");
+  const state = h("span");
+  const workers = table({
+    caption: "Workers that ask for this queue",
+    empty: "No worker has asked for it since the nodes started.",
+    key: (row) => row.worker + " " + row.node,
+    columns: [
+      { name: "Worker", wide: true, cell: (row) => h("span.break", {}, row.worker) },
+      { name: "Last poll", cell: (row) => h("span.nowrap", {}, row.waiting ? "waiting now" : ago(row.lastPollAt)) },
+      { name: "Node", less: true, cell: (row) => row.node },
+    ],
+  });
+  let view = null;
+
+  async function change(verb, done) {
+    try {
+      await post(path("queues", queue, verb));
+      toast(done);
+      feed.refresh();
+    } catch (failure) {
+      failed(failure);
+    }
+  }
+
+  async function pause() {
+    const sure = await confirm({
+      title: `Pause ${queue}?`,
+      text: "Nobody can claim from it until it is resumed. Tasks in progress go on, and tasks can be added.",
+      button: "Pause",
+    });
+    if (sure) change("pause", `${queue} is paused`);
+  }
+
+  function draw() {
+    const { queue: row, totals } = view;
+    const to = (status) => href("tasks") + `?command=${encodeURIComponent(queue)}&state=${status}`;
+    patch(figures, [
+      figure({ name: "Ready", kind: "ready", value: short(row.ready), note: row.oldestReadySeconds ? "oldest " + span(row.oldestReadySeconds) : "", href: to("ready") }),
+      figure({ name: "In progress", kind: "in-progress", value: short(row.inProgress), href: to("in-progress") }),
+      figure({ name: "Delayed", kind: "delayed", value: short(row.delayed), href: href("delayed") + "?command=" + encodeURIComponent(queue) }),
+      figure({ name: "Dead letters", kind: "dlq", value: short(row.dlq), href: href("dead-letters", queue) }),
+      figure({ name: "Completed", kind: "completed", value: short(totals.completed), note: "kept", href: to("completed") }),
+      figure({ name: "Failed", kind: "failed", value: short(totals.failed), note: "kept", href: to("failed") }),
+      figure({ name: "Stored", value: bytes(totals.storedBytes), note: "payloads, results" }),
+    ]);
+    const topic = view.topic;
+    const fact = (term, text) => [h("dt", {}, term), h("dd", {}, text)];
+    patch(policy,
+      fact("Paused", view.pausedBy || row.paused ? `by ${view.pausedBy || "somebody"}${view.pausedAt ? ", " + ago(view.pausedAt) : ""}` : "no"),
+      fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : "none: the broker's own policy"),
+      topic && topic.maxConsumers && fact("In progress at once", topic.maxConsumers),
+      topic && topic.maxAttempts && fact("Attempts", topic.maxAttempts),
+      topic && topic.deadLetterTopicRef && fact("Dead letters go to", h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef)),
+      topic && topic.retentionSeconds && fact("Results are kept", span(topic.retentionSeconds)),
+      fact("Longest waiting", waited(row.oldestReadySeconds)));
+    patch(state, row.paused && h("span.tag.warn", {}, "paused"));
+    workers.draw(view.polls);
+    patch(actions, drawn.range, administers() && [
+      row.paused
+        ? h("button", { type: "button", onclick: () => change("resume", `${queue} is resumed`) }, "Resume")
+        : h("button", { type: "button", onclick: pause }, "Pause"),
+    ]);
+  }
+
+  const feed = follow("queue", { queue, step: step === 60 ? 60 : "" }, (part, data) => {
+    if (part === "series" && data) drawn.take(data);
+    if (part === "view") {
+      view = data;
+      draw();
+    }
+  });
+  const top = head(queue, { trail: { text: "Queues", href: href("queues") }, actions: [] });
+  top.querySelector("h1").after(state);
+  top.querySelector(".actions").replaceWith(actions);
+  return {
+    title: queue,
+    node: h("div", {}, top, h("div.stack", {}, figures, drawn.node, h("div.columns", {}, card("Policy", policy), card("Workers", workers.node, { flush: true })))),
+  };
+}

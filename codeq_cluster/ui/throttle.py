@@ -1,0 +1,45 @@
+"""Throttle: how often an address may try a token that opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codeq_cluster.core.rate import RateLimit, TokenBucket
+
+# Ten wrong tokens at once are a person with the wrong clipboard; then one in six seconds.
+FAILURES = RateLimit(per_minute=10, burst=10)
+ADDRESSES_MAX = 10_000  # Each costs about 200 bytes; beyond it the longest known is forgotten.
+
+_SECOND_NS = 10**9
+
+
+class Throttle:
+    """Counts failed log-ins by address, on this node.
+
+    Args:
+        now_ns: Monotonic nanoseconds.
+    """
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def wait_s(self, address: str) -> int:
+        """Return for how many seconds an address must not try, 0 when it may."""
+        bucket = self._buckets.get(address)
+        if bucket is None:
+            return 0
+        now_ns = self._now_ns()
+        if bucket.held(now_ns):
+            return 0
+        # Nothing is taken: the bucket holds less than one token.
+        return -(-bucket.take(1, now_ns) // _SECOND_NS)
+
+    def failed(self, address: str) -> None:
+        """Count a failure."""
+        now_ns = self._now_ns()
+        bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES, now_ns=now_ns)
+        bucket.take(1, now_ns)
+        if len(self._buckets) >= ADDRESSES_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[address] = bucket

@@ -1,0 +1,1 @@
+"""Views: what each part of the page shows, one module each."""

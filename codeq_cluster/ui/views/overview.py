@@ -1,0 +1,102 @@
+"""Overview: how much flows, how much waits, for how long, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from codeq_cluster.api.call import Call
+from codeq_cluster.auth import Role
+from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views import problems
+from codeq_cluster.ui.views.problems import Problem, Severity
+from codeq_cluster.ui.views.queues import QueueRow, Rates, all_rows
+from codeq_cluster.ui.views.series import SeriesView, series
+from codeq_cluster.ui.views.standing import TENANT, Totals, standing, totals_view
+
+TOP = 8
+TENANTS_MAX = 50  # Shown, those with most waiting.
+
+
+class TenantRow(Struct, rename="camel", kw_only=True):
+    """One tenant's share of the cluster; an empty name is the default tenant."""
+
+    tenant: str
+    queues: int
+    totals: Totals
+
+
+class Overview(Struct, rename="camel", kw_only=True):
+    """The first view.
+
+    Attributes:
+        rates: Of the caller's tenant.
+        waiting: Queues with the longest-waiting tasks.
+        busy: Queues that most is finished of.
+        queues: How many the tenant has.
+        tenants: For operators; None for others.
+    """
+
+    problems: list[Problem]
+    rates: Rates | None
+    waiting: list[QueueRow]
+    busy: list[QueueRow]
+    queues: int
+    tenants: list[TenantRow] | None
+    tenants_all: int
+
+
+async def look(call: Call, sources: Sources) -> Overview:
+    """Return what the caller may see of it."""
+    roles = call.identity.roles
+    rows: list[QueueRow] = []
+    found: list[Problem] = [*problems.of_node(standing(call))]
+    tenants: list[TenantRow] | None = None
+    tenants_all = 0
+    if Role.OPERATOR in roles:
+        found += problems.of_cluster(await sources.reports())
+        loads = await sources.shared.of("tenants", 2, sources.depths.tenants)
+        loads = sorted(loads, key=lambda load: -load.counters.ready)
+        tenants_all = len(loads)
+        tenants = [
+            TenantRow(tenant=load.tenant, queues=load.queues, totals=totals_view(load.counters))
+            for load in loads[:TENANTS_MAX]
+        ]
+    of_tenant = not roles.isdisjoint(TENANT)
+    if of_tenant:
+        tenant = call.identity.tenant
+        rows = await all_rows(tenant, sources)
+        polls = await sources.workers(tenant)
+        died = sources.history.died(tenant)
+        found += problems.of_queues(rows, polls, died, now_ms=sources.now_ms())
+        found += problems.of_webhooks(sources.depths.dead_deliveries(tenant))
+    found.sort(key=lambda problem: problem.severity is not Severity.BAD)
+    waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
+    busy = sorted((row for row in rows if row.rates.started), key=lambda row: -row.rates.started)
+    return Overview(
+        problems=found,
+        rates=_sum(row.rates for row in rows) if of_tenant else None,
+        waiting=waiting[:TOP],
+        busy=busy[:TOP],
+        queues=len(rows),
+        tenants=tenants,
+        tenants_all=tenants_all,
+    )
+
+
+async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
+    """Return the slots of the tenant, or of the cluster for who has nothing to do with a tenant."""
+    of_tenant = not call.identity.roles.isdisjoint(TENANT)
+    tenant = call.identity.tenant if of_tenant else None
+    return await series(call, sources, tenant=tenant, queue="", since=since)
+
+
+def _sum(rates: Iterable[Rates]) -> Rates:
+    found = list(rates)
+    return Rates(
+        created=round(sum(each.created for each in found), 2),
+        started=round(sum(each.started for each in found), 2),
+        completed=round(sum(each.completed for each in found), 2),
+        failed=round(sum(each.failed for each in found), 2),
+    )

@@ -1,0 +1,175 @@
+"""Problems: what is wrong now, in the words of somebody who has to mend it, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from codeq_cluster.broker.polls import Poll
+from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.ui.views.queues import QueueRow
+from codeq_cluster.ui.views.standing import Standing
+
+# Of one kind; that there are more is said in one line.
+SHOWN_MAX = 5
+# A worker that waits for work asks again within half a minute.
+_UNPOLLED_S = 60
+# Ready for longer than this is behind: five minutes are the default lease.
+_BEHIND_S = 300
+_DISK_LOW = 0.1  # Of the whole disk.
+
+
+class Severity(StrEnum):
+    """How soon it has to be looked at."""
+
+    BAD = "bad"
+    WARN = "warn"
+
+
+class Problem(Struct, rename="camel", kw_only=True):
+    """One thing that is wrong.
+
+    Attributes:
+        link: Where on the page more is told, below its root; empty for nowhere.
+    """
+
+    severity: Severity
+    text: str
+    link: str = ""
+
+
+def of_node(standing: Standing) -> Iterator[Problem]:
+    """Yield what is wrong as far as the serving node sees it."""
+    for text in standing.missing:
+        yield Problem(
+            severity=Severity.BAD, text=f"Node {standing.node} is not ready: {text}", link="cluster"
+        )
+    for node in standing.nodes:
+        if not node.connected:
+            yield Problem(
+                severity=Severity.BAD,
+                text=f"Node {node.id} is not connected with {standing.node}",
+                link="cluster",
+            )
+
+
+def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
+    """Yield what the nodes tell of themselves."""
+    for report in reports.values():
+        if report.disk_free_bytes < _DISK_LOW * report.disk_bytes:
+            free = report.disk_free_bytes / report.disk_bytes
+            yield Problem(
+                severity=Severity.WARN,
+                text=f"The disk of {report.id} is {1 - free:.0%} full",
+                link="cluster",
+            )
+    versions = sorted({report.version for report in reports.values()})
+    if len(versions) > 1:
+        yield Problem(
+            severity=Severity.WARN,
+            text=f"Nodes run releases {' and '.join(versions)}: an upgrade is under way",
+            link="cluster",
+        )
+
+
+def of_queues(
+    rows: Sequence[QueueRow],
+    polls: Mapping[str, Sequence[Poll]],
+    died: Mapping[str, int],
+    *,
+    now_ms: int,
+) -> Iterator[Problem]:
+    """Yield what keeps a tenant's tasks waiting, and what they die of.
+
+    Args:
+        rows: Of the tenant.
+        polls: Of the tenant, by node.
+        died: New dead letters by queue.
+        now_ms: Unix milliseconds.
+    """
+    polled, everything = _polled(polls, now_ms=now_ms)
+    waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
+    old = [row for row in waiting if not row.paused and row.oldest_ready_seconds >= _UNPOLLED_S]
+    unpolled = [row for row in old if not everything and row.command not in polled]
+    late = [row for row in old if row.oldest_ready_seconds >= _BEHIND_S and row not in unpolled]
+    yield from _each(
+        [(row.command, f"No worker asks for {row.command}: {_waits(row)}") for row in unpolled],
+        Severity.BAD,
+    )
+    by_number = sorted(died.items(), key=lambda each: -each[1])
+    yield from _each(
+        [
+            (queue, f"Dead letters of {queue}: {n:,} more in a quarter of an hour")
+            for queue, n in by_number
+        ],
+        Severity.BAD,
+        page="dead-letters",
+    )
+    yield from _each([(row.command, _behind(row)) for row in late], Severity.WARN)
+    yield from _each(
+        [
+            (row.command, f"Queue {row.command} is paused: {_waits(row)}")
+            for row in waiting
+            if row.paused
+        ],
+        Severity.WARN,
+    )
+
+
+def of_webhooks(dead: int) -> Iterator[Problem]:
+    """Yield that result callbacks were given up."""
+    if dead:
+        yield Problem(
+            severity=Severity.WARN,
+            text=f"Dead webhook deliveries: {dead}",
+            link="webhooks",
+        )
+
+
+def _each(
+    found: Sequence[tuple[str, str]], severity: Severity, *, page: str = "queues"
+) -> Iterator[Problem]:
+    """Yield a problem for each (queue, text), the first ones by themselves."""
+    for queue, text in found[:SHOWN_MAX]:
+        yield Problem(severity=severity, text=text, link=f"{page}/{queue}")
+    more = len(found) - SHOWN_MAX
+    if more > 0:
+        others = "queue" if more == 1 else "queues"
+        yield Problem(severity=severity, text=f"The same of {more} more {others}", link="queues")
+
+
+def _polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> tuple[set[str], bool]:
+    """Return the queues that workers have asked for lately, and whether one asks for all."""
+    lately = [
+        poll
+        for node in polls.values()
+        for poll in node
+        if poll.waiting or poll.last_ms >= now_ms - _UNPOLLED_S * 1000
+    ]
+    return {queue for poll in lately for queue in poll.commands}, not all(
+        poll.commands for poll in lately
+    )
+
+
+def _behind(row: QueueRow) -> str:
+    flows = f"{row.rates.created:g}/s come, {row.rates.started:g}/s are claimed"
+    return f"Queue {row.command} is behind: {_waits(row)}, {flows}"
+
+
+def _waits(row: QueueRow) -> str:
+    """Return how much waits in a queue, and for how long."""
+    return f"{_counted(row.ready, 'task')}, the oldest for {_span(row.oldest_ready_seconds)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _span(seconds: int) -> str:
+    """Return a span of time in the largest unit that it has two of."""
+    for unit_s, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s} {name}"
+    return f"{seconds} s"

@@ -1,0 +1,98 @@
+"""Queue: one queue of the caller's tenant, what governs it and who works on it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from codeq_cluster.api.call import COMMAND, Call
+from codeq_cluster.api.errors import bad_request
+from codeq_cluster.api.item_views import TopicView, topic_view
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.task import Counters
+from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views.queues import QueueRow, all_rows, rates_view
+from codeq_cluster.ui.views.series import SeriesView, series
+from codeq_cluster.ui.views.standing import Totals, depths, totals_view
+
+WORKERS_MAX = 50
+
+
+class PollRow(Struct, rename="camel", kw_only=True):
+    """A worker that has asked for the queue, through one node."""
+
+    worker: str
+    node: str
+    last_poll_at: str
+    waiting: int
+
+
+class QueueDetail(Struct, rename="camel", kw_only=True):
+    """One queue; a command that nobody has used has an empty one.
+
+    Attributes:
+        topic: None when the broker's own policy governs it.
+        polls: Workers that ask for it by name or for everything, who came last first.
+    """
+
+    queue: QueueRow
+    totals: Totals
+    paused_by: str
+    paused_at: str
+    topic: TopicView | None
+    polls: list[PollRow]
+
+
+async def look(call: Call, sources: Sources) -> QueueDetail:
+    """Return the queue that the query names."""
+    tenant, queue = call.identity.tenant, _queue(call)
+    rows = [row for row in await all_rows(tenant, sources) if row.command == queue]
+    counters = (await depths(tenant, sources)).get(queue, Counters())
+    pause = sources.depths.pause(tenant, queue)
+    topic = sources.depths.policy(tenant, queue).topic
+    return QueueDetail(
+        queue=rows[0] if rows else _empty(queue),
+        totals=totals_view(counters),
+        paused_by=pause.by if pause is not None else "",
+        paused_at=rfc3339(pause.since_ms) if pause is not None else "",
+        topic=topic_view(topic) if topic is not None else None,
+        polls=await _polls(tenant, queue, sources),
+    )
+
+
+async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
+    """Return the queue's slots."""
+    return await series(call, sources, tenant=call.identity.tenant, queue=_queue(call), since=since)
+
+
+def _queue(call: Call) -> str:
+    command = call.query_text("queue")
+    if not COMMAND.fullmatch(command):
+        raise bad_request("invalid command", "invalid-command")
+    return command.lower()
+
+
+def _empty(queue: str) -> QueueRow:
+    return QueueRow(
+        command=queue,
+        ready=0,
+        delayed=0,
+        in_progress=0,
+        dlq=0,
+        oldest_ready_seconds=0,
+        paused=False,
+        rates=rates_view(None),
+    )
+
+
+async def _polls(tenant: str, queue: str, sources: Sources) -> list[PollRow]:
+    found = [
+        (poll.last_ms, node, poll)
+        for node, polls in (await sources.workers(tenant)).items()
+        for poll in polls
+        if not poll.commands or queue in poll.commands
+    ]
+    found.sort(key=lambda each: (-each[0], each[2].worker, each[1]))
+    return [
+        PollRow(worker=poll.worker, node=node, last_poll_at=rfc3339(last_ms), waiting=poll.waiting)
+        for last_ms, node, poll in found[:WORKERS_MAX]
+    ]

@@ -1,0 +1,141 @@
+"""Queues: the caller's queues, one row each, filtered, sorted and in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from codeq_cluster.api.call import Call
+from codeq_cluster.api.errors import bad_request
+from codeq_cluster.core.task import Counters
+from codeq_cluster.telemetry.history import FINE_S, RATE_SLOTS, Flow
+from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views.standing import depths
+
+COUNT_DEFAULT = 50
+COUNT_MAX = 200  # A row is about 300 bytes, and all of them are sent every two seconds.
+
+_OLDEST_S = 5  # How old the age of a queue's oldest task may be, beside its growing.
+_RATE_S = FINE_S * RATE_SLOTS
+
+
+class Rates(Struct, rename="camel", kw_only=True):
+    """Tasks a second over the last minute."""
+
+    created: float
+    started: float
+    completed: float
+    failed: float
+
+
+class QueueRow(Struct, rename="camel", kw_only=True):
+    """One queue.
+
+    Attributes:
+        oldest_ready_seconds: For how long its longest-waiting ready task has been ready.
+    """
+
+    command: str
+    ready: int
+    delayed: int
+    in_progress: int
+    dlq: int
+    oldest_ready_seconds: int
+    paused: bool
+    rates: Rates
+
+
+class QueuePage(Struct, rename="camel", kw_only=True):
+    """Some of the queues that match.
+
+    Attributes:
+        matching: How many match, on all pages.
+    """
+
+    queues: list[QueueRow]
+    matching: int
+
+
+_KEYS: Mapping[str, Callable[[QueueRow], Any]] = {
+    "command": lambda row: row.command,
+    "ready": lambda row: row.ready,
+    "delayed": lambda row: row.delayed,
+    "inProgress": lambda row: row.in_progress,
+    "dlq": lambda row: row.dlq,
+    "oldest": lambda row: row.oldest_ready_seconds,
+    "created": lambda row: row.rates.created,
+    "completed": lambda row: row.rates.completed,
+    "failed": lambda row: row.rates.failed,
+}
+
+
+async def look(call: Call, sources: Sources) -> QueuePage:
+    """Return the page of queues that the query asks for."""
+    sort = call.query_text("sort") or "command"
+    key = _KEYS.get(sort)
+    if key is None:
+        raise bad_request(f"invalid 'sort' (use {', '.join(_KEYS)})", "invalid-query")
+    count = call.query_integer("limit") or COUNT_DEFAULT
+    skip = call.query_integer("skip")
+    if not 1 <= count <= COUNT_MAX or skip < 0:
+        raise bad_request(f"invalid 'limit' (use 1 to {COUNT_MAX})", "out-of-range")
+    text = call.query_text("text").lower()
+    rows = [row for row in await all_rows(call.identity.tenant, sources) if text in row.command]
+    rows.sort(key=lambda row: row.command)
+    rows.sort(key=key, reverse=call.query_text("order") == "desc")
+    return QueuePage(queues=rows[skip : skip + count], matching=len(rows))
+
+
+async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
+    """Return every queue of the tenant, those that are only paused included."""
+
+    async def make() -> list[QueueRow]:
+        found = await depths(tenant, sources)
+        waiting = [queue for queue, counters in found.items() if counters.ready]
+        oldest = await sources.shared.of(
+            ("oldest", tenant), _OLDEST_S, lambda: sources.depths.oldest_ready_ms(tenant, waiting)
+        )
+        rates = await sources.rates(tenant)
+        paused = sources.depths.paused(tenant)
+        now_ms = sources.now_ms()
+        return [
+            _row(
+                queue,
+                found.get(queue, Counters()),
+                waited_ms=now_ms - oldest.get(queue, now_ms),
+                paused=queue in paused,
+                flows=rates.get(queue),
+            )
+            for queue in found.keys() | paused
+        ]
+
+    return await sources.shared.of(("rows", tenant), 1, make)
+
+
+def rates_view(flows: list[int] | None) -> Rates:
+    """Render what flowed within a minute."""
+    a_second = [round(number / _RATE_S, 2) for number in flows or [0] * len(Flow)]
+    return Rates(
+        created=a_second[Flow.CREATED],
+        started=a_second[Flow.STARTED],
+        completed=a_second[Flow.COMPLETED],
+        failed=a_second[Flow.FAILED],
+    )
+
+
+def _row(
+    queue: str, counters: Counters, *, waited_ms: int, paused: bool, flows: list[int] | None
+) -> QueueRow:
+    return QueueRow(
+        command=queue,
+        ready=counters.ready,
+        delayed=counters.delayed,
+        in_progress=counters.leased,
+        dlq=counters.dead,
+        # What was looked up a moment ago may have been claimed since.
+        oldest_ready_seconds=max(0, waited_ms // 1000) if counters.ready else 0,
+        paused=paused,
+        rates=rates_view(flows),
+    )

@@ -1,0 +1,176 @@
+"""Browser: a headless Chromium that nothing may go wrong in unnoticed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+
+from codeq_cluster.testing.cluster import LocalCluster
+
+# Each is a token; the first can be read from its name.
+PAGE_TOKENS = {
+    "viewer": ["codeq:view"],
+    "admin": ["codeq:admin"],
+    "operator": ["codeq:operator"],
+    "both": ["codeq:admin", "codeq:operator"],
+}
+WORKER_SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+WAIT_MS = 15_000  # For what the page is to show: machines that run tests are busy.
+WIDE = (1280, 860)
+NARROW = (390, 844)
+
+# What Chromium itself says of an answer that the page expects and shows in its own words.
+_EXPECTED = ("Failed to load resource", "net::ERR_")
+
+
+def page_settings(*workers: str) -> dict[str, object]:
+    """Return what makes a cluster know the tokens of every role, a producer and workers."""
+    tokens: list[dict[str, object]] = [
+        {"token": name, "subject": f"the {name}", "scopes": scopes}
+        for name, scopes in PAGE_TOKENS.items()
+    ]
+    tokens.append({"token": "producer", "subject": "producer"})
+    working = [
+        {"token": f"worker-{n}", "subject": name, "scopes": WORKER_SCOPES, "eventTypes": ["*"]}
+        for n, name in enumerate(workers)
+    ]
+    return {
+        "auth": {
+            "tenantFallback": "default",
+            "producer": [{"kind": "static", "tokens": tokens}],
+            "worker": [{"kind": "static", "tokens": working or tokens}],
+        }
+    }
+
+
+@dataclass(slots=True)
+class Window:
+    """A page in a context of its own.
+
+    Attributes:
+        wrong: What the page or the browser has complained of.
+    """
+
+    page: Page
+    url: str
+    wrong: list[str] = field(default_factory=list)
+
+    async def log_in(self, token: str) -> None:
+        """Log in where the window is."""
+        await self.page.fill("#token", token)
+        await self.page.click("button.primary")
+        await self.page.wait_for_selector("#who", state="attached")
+
+    async def open(self, path: str = "", *, ready: str = "main h1") -> None:
+        """Open a view by its address, and wait until it is shown."""
+        await self.page.goto(f"{self.url}/ui{path}")
+        await self.page.wait_for_selector(ready)
+
+    async def text(self, selector: str = "main") -> str:
+        """Return what can be read."""
+        return await self.page.inner_text(selector)
+
+    async def shows(self, text: str, *, within: str = "main") -> None:
+        """Wait until a text can be read."""
+        await self.page.locator(within).get_by_text(text).first.wait_for()
+
+    async def click(self, name: str, *, within: str = "body") -> None:
+        """Click the button of that name."""
+        await self.page.locator(within).get_by_role("button", name=name, exact=True).click()
+
+    async def faults_of_access(self) -> list[str]:
+        """Return what keeps some people from using the view as it is now: axe's word."""
+        found = await Axe().run(self.page)
+        return [
+            f"{each['id']}: {each['nodes'][0]['html'][:200]}"
+            for each in found.response["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    async def too_wide(self) -> int:
+        """Return by how many pixels the view is wider than the window."""
+        wide: int = await self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return wide
+
+
+@dataclass(slots=True)
+class Chromium:
+    """One browser process for a module's tests."""
+
+    browser: Browser
+
+    @asynccontextmanager
+    async def window(
+        self,
+        url: str,
+        *,
+        size: tuple[int, int] = WIDE,
+        dark: bool = False,
+        token: str = "",
+    ) -> AsyncIterator[Window]:
+        """Open a window on the page of a node; at its end nothing may have gone wrong in it.
+
+        Args:
+            url: Of the node.
+            size: Of the window, pixels.
+            dark: The system's colours are.
+            token: Logged in with; empty to stay at the log-in form.
+        """
+        context = await self.browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            accept_downloads=True,
+        )
+        context.set_default_timeout(WAIT_MS)
+        window = await self._opened(context, url)
+        try:
+            await window.page.goto(f"{url}/ui")
+            await window.page.wait_for_selector("#token")
+            if token:
+                await window.log_in(token)
+            yield window
+        finally:
+            await context.close()
+        assert window.wrong == [], "the browser complains"
+
+    async def _opened(self, context: BrowserContext, url: str) -> Window:
+        window = Window(await context.new_page(), url)
+
+        def said(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning") and not any(
+                each in message.text for each in _EXPECTED
+            ):
+                window.wrong.append(message.text)
+
+        async def asked(dialog: object) -> None:
+            window.wrong.append(f"a dialog of a script: {dialog}")
+
+        window.page.on("console", said)
+        window.page.on("pageerror", lambda error: window.wrong.append(str(error)))
+        window.page.on("dialog", asked)
+        return window
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Chromium]:
+    """Run Debian's Chromium until the end of the block."""
+    path = shutil.which("chromium")
+    assert path is not None, "no browser: apt-get install chromium"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path)
+        try:
+            yield Chromium(browser)
+        finally:
+            await browser.close()
+
+
+def url_of(cluster: LocalCluster, node: str = "n1") -> str:
+    """Return where a node's page is."""
+    return cluster.urls[node]

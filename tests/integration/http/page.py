@@ -1,0 +1,93 @@
+"""Page: a browser's side of a session, as far as HTTP tells of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from codeq_cluster.settings import AuthProviderSettings, AuthSettings, NodeSettings, StaticToken
+from tests.integration.http.client import Answer, Client
+
+ROLES = {
+    "viewer": ("codeq:view",),
+    "admin": ("codeq:admin",),
+    "operator": ("codeq:operator",),
+    "both": ("codeq:admin", "codeq:operator"),
+}
+_JSON = "application/json"
+
+
+def with_roles(settings: NodeSettings) -> NodeSettings:
+    """Return the settings with a token of each role, called like it, and a producer's."""
+    tokens = [
+        StaticToken(token=role, subject=f"a {role}", tenant="acme", scopes=scopes)
+        for role, scopes in ROLES.items()
+    ]
+    tokens += [
+        StaticToken(token="stranger", subject="s", tenant="other", scopes=("codeq:admin",)),
+        StaticToken(token="producer", subject="p", tenant="acme"),
+        StaticToken(
+            token="worker",
+            subject="w",
+            tenant="acme",
+            scopes=("codeq:claim", "codeq:nack", "codeq:result"),
+            event_types=("*",),
+        ),
+    ]
+    provider = AuthProviderSettings(kind="static", tokens=tuple(tokens))
+    return replace(settings, auth=AuthSettings(producer=(provider,), worker=(provider,)))
+
+
+@dataclass(slots=True)
+class Session:
+    """One that has begun.
+
+    Attributes:
+        cookie: Name and value.
+    """
+
+    client: Client
+    cookie: str
+    csrf: str
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        """Get a path below the page's API."""
+        return await self.client.get(f"/ui/api{path}", token="", Cookie=self.cookie, **headers)
+
+    async def write(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        """Send a write as the page does."""
+        raw = b"" if body is None else json.dumps(body).encode()
+        headers = {"X_CSRF_Token": self.csrf, "Content_Type": _JSON, **headers}
+        return await self.client.send(
+            method, f"/ui/api{path}", raw, token="", Cookie=self.cookie, **headers
+        )
+
+    async def view(self, query: str) -> dict[str, Any]:
+        """Return what a view shows."""
+        answer = await self.get(f"/now?view={query}")
+        assert answer.status == 200, answer.body
+        shown: dict[str, Any] = json.loads(answer.body)
+        return shown
+
+
+async def try_to_log_in(client: Client, token: object, **headers: str) -> Answer:
+    """Send the log-in form."""
+    headers = {"Content_Type": _JSON, **headers}
+    body = json.dumps({"token": token}).encode()
+    return await client.send("POST", "/ui/api/session", body, token="", **headers)
+
+
+async def logged_in(client: Client, token: str) -> Session:
+    """Begin a session."""
+    answer = await try_to_log_in(client, token)
+    assert answer.status == 200, answer.body
+    return Session(client, cookie_of(answer), str(answer.json["csrf"]))
+
+
+def cookie_of(answer: Answer) -> str:
+    """Return the cookie that an answer sets, by name and value."""
+    found = re.match(r"[^;]*", answer.headers["set-cookie"])
+    assert found is not None
+    return found[0]

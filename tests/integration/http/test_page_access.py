@@ -1,0 +1,181 @@
+"""Access to the page: every route and every view, and what each role gets of it on a real node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from codeq_cluster.settings import LimitSettings, NodeSettings
+from codeq_cluster.ui.routes import VIEWS, mount
+from tests.integration.http.client import Client, serving, single
+from tests.integration.http.page import ROLES, Session, logged_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# By ROLES: viewer, admin, operator, both. The server says so, whatever the page shows.
+_ANYBODY = "200 200 200 200"
+_TENANT = "200 200 403 200"
+_ADMIN = "403 200 403 200"
+_OPERATOR = "403 403 200 200"
+
+STATUSES = {
+    "DELETE /session": _ANYBODY,
+    "GET /live": _ANYBODY,
+    "GET /now": _ANYBODY,
+    "POST /queues/{command}/pause": _ADMIN,
+    "POST /queues/{command}/resume": _ADMIN,
+}
+VIEW_STATUSES = {
+    "frame": _ANYBODY,
+    "overview": _ANYBODY,
+    "queues": _TENANT,
+    "queue": _TENANT,
+}
+# Those that ask for no session: the files, the log-in, and what is not there.
+OPEN = {
+    "GET /ui",
+    "GET /ui/{rest}",
+    "GET /ui/static/{digest}/{name}",
+    "GET /ui/api/session",
+    "POST /ui/api/session",
+    "GET /ui/api/{rest}",
+}
+QUERIES = {"GET /now": "?view=frame", "GET /live": "?view=frame"}
+
+
+@dataclass(slots=True)
+class World:
+    """A node, a session of each role, and what the node serves."""
+
+    client: Client
+    settings: NodeSettings
+    app: web.Application
+    sessions: dict[str, Session]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node for this file alone."""
+    settings = with_roles(single(tmp_path_factory.mktemp("page"), LimitSettings()))
+    apps: list[web.Application] = []
+
+    def kept(app: web.Application, *arguments: Any) -> None:
+        apps.append(app)
+        mount(app, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("codeq_cluster.node.mount", kept)
+        async with serving(settings) as client:
+            sessions = {role: await logged_in(client, role) for role in ROLES}
+            yield World(client, settings, apps[0], sessions)
+
+
+async def test_every_route_of_the_page_has_a_row(world: World) -> None:
+    """What the node's own router knows, and nothing else."""
+    served = {
+        f"{route.method} {route.resource.canonical}"
+        for route in world.app.router.routes()
+        if route.resource is not None and route.resource.canonical.startswith("/ui")
+    }
+    served = {each for each in served if not each.startswith("HEAD ")}
+
+    assert served == OPEN | {each.replace(" ", " /ui/api") for each in STATUSES}
+    assert VIEWS.keys() == VIEW_STATUSES.keys()
+
+
+@pytest.mark.parametrize("route", [each for each in STATUSES if each != "GET /live"])
+async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, route: str) -> None:
+    """Nor somebody without a session."""
+    method, _, path = route.partition(" ")
+    path = path.format(command="q", id="t", name="q") + QUERIES.get(route, "")
+    nobody = await world.client.send(method, f"/ui/api{path}", b"", token="")
+    told = [
+        (await (session.get(path) if method == "GET" else session.write(method, path))).status
+        for session in world.sessions.values()
+    ]
+
+    assert nobody.status == 401
+    assert told == [int(status) for status in STATUSES[route].split()]
+
+
+@pytest.mark.parametrize("view", VIEW_STATUSES)
+async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World, view: str) -> None:
+    """Once, and by the stream alike."""
+    asked = f"?view={view}&queue=q&id=t"
+    expected = [int(status) for status in VIEW_STATUSES[view].split()]
+    once = [(await session.get(f"/now{asked}")).status for session in world.sessions.values()]
+    streamed = [await _opened(session, f"/live{asked}") for session in world.sessions.values()]
+
+    assert once == expected
+    assert streamed == expected
+
+
+@pytest.mark.parametrize("view", VIEW_STATUSES)
+async def test_where_nodes_keep_their_data_is_for_operators(world: World, view: str) -> None:
+    """Nor does anybody else hear where the link is."""
+    secrets = [str(world.settings.data_dir.parent), f"127.0.0.1:{world.settings.link_port}"]
+    for role in ("viewer", "admin"):
+        answer = await world.sessions[role].get(f"/now?view={view}&queue=q&id=t")
+
+        assert not [each for each in secrets if each in answer.body.decode()]
+
+
+async def test_an_unknown_path_below_the_page_is_the_page_and_below_its_api_is_not(
+    world: World,
+) -> None:
+    """A view's address can be opened by itself; a misspelt request is an error."""
+    page = await world.client.get("/ui/queues/some-queue", token="")
+    api = await world.client.get("/ui/api/nothing", token="")
+    written = await world.client.post("/ui/queues", token="")
+
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert (api.status, api.json["code"]) == (404, "no-such-route")
+    assert written.status == 405
+
+
+async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> None:
+    """No inline code, no other host, in no frame; and a browser does not keep it."""
+    page = await world.client.get("/ui", token="")
+    policy = dict(
+        each.strip().partition(" ")[::2]
+        for each in page.headers["content-security-policy"].split(";")
+    )
+
+    assert policy["default-src"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert {policy[name] for name in ("base-uri", "frame-ancestors")} == {"'none'"}
+    assert (page.headers["cache-control"], page.headers["x-frame-options"]) == ("no-store", "DENY")
+    assert b"<style" not in page.body
+    assert b"<script>" not in page.body
+    assert b" on" not in page.body.split(b"<body>")[1].replace(b" one ", b"")
+
+
+async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
+    """Their address changes with any of them; another release's is not found."""
+    page = (await world.client.get("/ui", token="")).body.decode()
+    [address] = {each.split('"')[0] for each in page.split('src="')[1:] if "main.js" in each}
+    plain = await world.client.get(address, token="")
+    packed = await world.client.get(address, token="", Accept_Encoding="br, gzip")
+    other = await world.client.get(address.replace("/static/", "/static/0"), token="")
+    outside = await world.client.get("/ui/static/x/../../../pyproject.toml", token="")
+
+    assert plain.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "immutable" in plain.headers["cache-control"]
+    assert len(packed.body) < len(plain.body)
+    assert packed.headers["content-encoding"] == "gzip"
+    assert (other.status, outside.status) == (404, 404)
+
+
+async def _opened(session: Session, path: str) -> int:
+    """Return the status of a stream, and leave it."""
+    reader, writer = await session.client.connect()
+    head = session.client.head("GET", f"/ui/api{path}", 0, token="", Cookie=session.cookie)
+    writer.write(head)
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])

@@ -1,0 +1,231 @@
+"""Sessions of the page: who gets one, what it is good for, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import jwt
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.node import Node
+from codeq_cluster.settings import AuthProviderSettings, AuthSettings, LimitSettings, NodeSettings
+from codeq_cluster.ui.sessions import SESSION_S_MAX, TOKEN_CHARS_MAX
+from tests.integration.http.client import Client, serving, single
+from tests.integration.http.page import ROLES, Session, logged_in, try_to_log_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "a secret of thirty-two bytes, at least so"
+FOREIGN = {"Sec_Fetch_Site": "cross-site"}
+
+
+def settings_in(directory: Path) -> NodeSettings:
+    """Describe a node with a token of every role."""
+    return with_roles(single(directory, LimitSettings()))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node for the tests that lock nobody out."""
+    async with serving(settings_in(tmp_path_factory.mktemp("page"))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_token_with_a_role_begins_a_session(client: Client, role: str) -> None:
+    """What the page is told is what the token is good for."""
+    answer = await try_to_log_in(client, role)
+
+    assert answer.status == 200
+    assert sorted(ROLES[role]) == answer.json["roles"]
+    assert (answer.json["subject"], answer.json["tenant"]) == (f"a {role}", "acme")
+    assert await _subject(await logged_in(client, role)) == f"a {role}"
+
+
+async def test_a_session_is_kept_where_no_script_and_no_other_site_can_use_it(
+    client: Client,
+) -> None:
+    """The cookie goes to the page's own paths alone, and does not say what it holds."""
+    answer = await try_to_log_in(client, "admin")
+    cookie = answer.headers["set-cookie"]
+    age = re.search(r"Max-Age=(\d+)", cookie)
+
+    assert {"HttpOnly", "Path=/ui", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert age is not None
+    assert SESSION_S_MAX - 60 <= int(age[1]) <= SESSION_S_MAX
+    assert "admin" not in cookie
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "said"),
+    [
+        ("producer", 403, "codeq:view, codeq:admin, codeq:operator"),
+        ("worker", 403, "codeq:view, codeq:admin, codeq:operator"),
+        ("unheard-of", 401, "invalid token"),
+        ("two words", 401, "invalid Authorization format"),
+        ("", 400, "a token is needed"),
+        (" \n", 400, "a token is needed"),
+        ("x" * (TOKEN_CHARS_MAX + 1), 400, "which no cookie can hold"),
+        (7, 400, "invalid body"),
+    ],
+)
+async def test_who_has_no_business_on_the_page_gets_no_session(
+    client: Client, token: object, status: int, said: str
+) -> None:
+    """And is told what is lacking."""
+    answer = await try_to_log_in(client, token)
+
+    assert answer.status == status
+    assert said in str(answer.error)
+    assert "set-cookie" not in answer.headers
+
+
+async def test_a_pasted_token_may_have_spaces_around_it(client: Client) -> None:
+    """Terminals copy line ends along."""
+    assert (await try_to_log_in(client, " viewer\n")).status == 200
+
+
+async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
+    """None, another's, and one of another session of the same user are refused."""
+    mine, other = await logged_in(client, "admin"), await logged_in(client, "admin")
+    path = "/queues/forged/pause"
+    answers = [
+        await mine.write("POST", path, X_CSRF_Token=forged)
+        for forged in ("", "x", other.csrf, mine.csrf[:-1], "\xfc")
+    ]
+
+    assert [(each.status, each.json["code"]) for each in answers] == [(403, "csrf")] * 5
+    assert not [row for row in await _queues(mine) if row["command"] == "forged"]
+    assert (await mine.write("POST", path)).status == 200
+    assert (await mine.write("POST", "/queues/forged/resume")).status == 200
+
+
+async def test_what_another_site_makes_a_browser_send_is_refused(client: Client) -> None:
+    """Reads and the log-in too, whatever cookie comes along."""
+    session = await logged_in(client, "admin")
+    read = await session.get("/now?view=queues", **FOREIGN)
+    write = await session.write("POST", "/queues/q/pause", **FOREIGN)
+    login = await try_to_log_in(client, "admin", **FOREIGN)
+    form = await try_to_log_in(client, "admin", Content_Type="text/plain")
+
+    assert [each.status for each in (read, write, login, form)] == [403, 403, 403, 415]
+    assert (await session.get("/now?view=queues", Sec_Fetch_Site="same-origin")).status == 200
+
+
+async def test_a_session_is_nothing_to_the_api_and_a_token_nothing_to_the_page(
+    client: Client,
+) -> None:
+    """What a browser sends by itself has no effect beyond the page's own paths."""
+    session = await logged_in(client, "admin")
+    api = await client.get("admin/queues", token="", Cookie=session.cookie)
+    page = await client.get("/ui/api/now?view=queues", token="admin")
+
+    assert (api.status, page.status) == (401, 401)
+
+
+async def test_an_altered_cookie_is_no_session(client: Client) -> None:
+    """Nor is somebody else's text in its place."""
+    session = await logged_in(client, "admin")
+    name, _, value = session.cookie.partition("=")
+    for forged in (value[:-8], "AAAA" + value[4:], "", "admin"):
+        session.cookie = f"{name}={forged}"
+
+        assert (await session.get("/now?view=queues")).status == 401
+        assert (await session.get("/session")).body == b"null"
+
+
+async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path: Path) -> None:
+    """It is sealed with what all of them share; a node with another secret does not open it."""
+    session = await logged_in(client, "admin")
+    settings = settings_in(tmp_path)
+    async with serving(replace(settings, data_dir=tmp_path / "same")) as same:
+        taken = await Session(same, session.cookie, session.csrf).write("POST", "/queues/q/pause")
+    other_secret = replace(settings, data_dir=tmp_path / "other", cluster_secret="another" * 5)
+    async with serving(other_secret) as other:
+        refused = await Session(other, session.cookie, session.csrf).get("/now?view=queues")
+
+    assert (taken.status, refused.status) == (200, 401)
+
+
+async def test_logging_out_has_the_browser_forget(client: Client) -> None:
+    """By a write like any other."""
+    session = await logged_in(client, "viewer")
+    forged = await session.write("DELETE", "/session", X_CSRF_Token="")
+    answer = await session.write("DELETE", "/session")
+
+    assert forged.status == 403
+    assert answer.status == 200
+    assert re.match(r'\w+=(""|);.*Max-Age=0', answer.headers["set-cookie"])
+
+
+async def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
+    """A right one does not help then, or the wait would tell a right one from a wrong one."""
+    async with serving(settings_in(tmp_path)) as client:
+        wrong = [(await try_to_log_in(client, f"guess {n}")).status for n in range(3)]
+        wrong += [(await try_to_log_in(client, f"guess{n}")).status for n in range(9)]
+        right = await try_to_log_in(client, "admin")
+
+    assert wrong == [401] * 10 + [429] * 2
+    assert right.status == 429
+    assert 1 <= int(right.headers["retry-after"]) <= 6
+
+
+async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    """Not before, and on every request; the cookie says so to the browser as well."""
+    provider = AuthProviderSettings(kind="hs256", secret=SECRET)
+    auth = AuthSettings(producer=(provider,), clock_skew_seconds=0)
+    settings = replace(settings_in(tmp_path), auth=auth)
+    expires_s = int(time.time()) + 4
+    claims = {"sub": "eve", "tid": "acme", "scope": "codeq:admin", "exp": expires_s}
+    node = Node(settings)
+    await node.start()
+    try:
+        client = Client(node.port)
+        answer = await try_to_log_in(client, jwt.encode(claims, SECRET, algorithm="HS256"))
+        session = await logged_in(client, jwt.encode(claims, SECRET, algorithm="HS256"))
+        before = await _subject(session)
+        async with asyncio.timeout(20):
+            while await _subject(session) is not None:
+                pass  # Asking takes its time, and the deadline bounds it.
+        ended_s = time.time()
+        write = await session.write("POST", "/queues/q/pause")
+    finally:
+        await node.stop()
+    age = re.search(r"Max-Age=(\d+)", answer.headers["set-cookie"])
+
+    assert age is not None
+    assert int(age[1]) <= 4
+    assert before == "eve"
+    assert ended_s >= expires_s
+    assert (write.status, write.json["code"]) == (401, "no-session")
+
+
+async def test_a_token_that_is_withdrawn_ends_its_session(tmp_path: Path) -> None:
+    """A node that no longer knows the token does not take the cookie either."""
+    settings = settings_in(tmp_path)
+    async with serving(settings) as client:
+        session = await logged_in(client, "admin")
+    producer = AuthProviderSettings(kind="static", tokens=settings.auth.producer[0].tokens[:1])
+    without = replace(settings, auth=AuthSettings(producer=(producer,)))
+    async with serving(without) as client:
+        answer = await Session(client, session.cookie, session.csrf).get("/now?view=queues")
+
+    assert answer.status == 401
+
+
+async def _subject(session: Session) -> str | None:
+    answer = await session.get("/session")
+    assert answer.status == 200
+    return None if answer.body == b"null" else str(answer.json["subject"])
+
+
+async def _queues(session: Session) -> list[dict[str, object]]:
+    shown = await session.view("queues")
+    rows: list[dict[str, object]] = shown["view"]["queues"]
+    return rows

@@ -1,0 +1,224 @@
+"""The history that charts are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from codeq_cluster.core.task import Counters
+from codeq_cluster.telemetry.history import (
+    COARSE_S,
+    FINE_S,
+    QUEUES_MAX,
+    SLOTS,
+    TENANTS_MAX,
+    Flow,
+    History,
+    Slice,
+    merged,
+)
+
+FIRST = 12_000  # The slot under way at the start; a coarse slot begins with it.
+NEVER = 2**40
+
+
+class Story:
+    """A history, and the depths of two shards that a test sets."""
+
+    def __init__(self) -> None:
+        self.slot = FIRST
+        self.shards: list[Mapping[tuple[str, str], Counters]] = [{}, {}]
+        self.history = History(lambda: self.shards, lambda: self.slot * FINE_S + 1.0)
+
+    async def pass_by(self, slots: int = 1) -> None:
+        """Let so many slots end, one by one."""
+        for _ in range(slots):
+            self.slot += 1
+            await self.history.end_slots(self.slot)
+
+    def flows(self, tenant: str | None = "acme", queue: str = "", step_s: int = FINE_S) -> Slice:
+        """Return all slots there are."""
+        return self.history.slots(tenant, queue, step_s=step_s, since=0, until=NEVER)
+
+
+async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() -> None:
+    """Each flow for itself, each slot for itself."""
+    story = Story()
+    story.history.count("acme", "resize", Flow.CREATED)
+    story.history.count("acme", "resize", Flow.CREATED)
+    story.history.count("acme", "render", Flow.CREATED)
+    story.history.count("other", "resize", Flow.FAILED)
+    await story.pass_by()
+    story.history.count("acme", "resize", Flow.STARTED)
+    await story.pass_by()
+
+    assert story.flows("acme", "resize").flows == [[2, 0], [0, 1], [0, 0], [0, 0]]
+    assert story.flows("acme").flows == [[3, 0], [0, 1], [0, 0], [0, 0]]
+    assert story.flows("other").flows == [[0, 0], [0, 0], [0, 0], [1, 0]]
+    assert story.flows(None).flows == [[3, 0], [0, 1], [0, 0], [1, 0]]
+    assert story.flows().first == FIRST
+
+
+async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
+    """A queue that is empty again says so."""
+    story = Story()
+    story.shards = [
+        {("resize", "acme"): Counters(1, 2, 3, 4), ("resize", ""): Counters(ready=7)},
+        {("resize", "acme"): Counters(10, 20, 30, 40)},
+    ]
+    await story.pass_by()
+    story.shards = [{}, {("render", "acme"): Counters(dead=5)}]
+    await story.pass_by()
+
+    assert story.flows("acme", "resize").levels == [[11, 0], [22, 0], [33, 0], [44, 0]]
+    assert story.flows("acme").levels == [[11, 0], [22, 0], [33, 0], [44, 5]]
+    assert story.flows("").levels == [[7, 0], [0, 0], [0, 0], [0, 0]]
+    assert story.flows(None).levels == [[18, 0], [22, 0], [33, 0], [44, 5]]
+
+
+async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
+    """After the one it names, and before the one it may not have yet."""
+    story = Story()
+    for number in range(4):
+        for _ in range(number):
+            story.history.count("acme", "resize", Flow.CREATED)
+        await story.pass_by()
+
+    def slots(since: int, until: int) -> tuple[int, list[int]]:
+        found = story.history.slots("acme", "", step_s=FINE_S, since=since, until=until)
+        return found.first, found.flows[Flow.CREATED]
+
+    assert slots(0, NEVER) == (FIRST, [0, 1, 2, 3])
+    assert slots(FIRST + 1, NEVER) == (FIRST + 2, [2, 3])
+    assert slots(FIRST + 1, FIRST + 3) == (FIRST + 2, [2])
+    assert slots(FIRST + 3, NEVER) == (FIRST + 4, [])
+    assert slots(FIRST + 100, NEVER) == (FIRST + 4, [])
+
+
+async def test_coarse_slots_add_up_fine_ones() -> None:
+    """One that was not seen from its beginning is not told."""
+    story = Story()
+    await story.pass_by(5)
+    for _ in range(3 * COARSE_S // FINE_S):
+        story.history.count("acme", "resize", Flow.COMPLETED)
+        await story.pass_by()
+    found = story.flows("acme", "resize", COARSE_S)
+
+    assert found.first == FIRST * FINE_S // COARSE_S
+    assert found.flows[Flow.COMPLETED] == [7, 12, 12]
+
+
+async def test_only_the_last_slots_are_kept() -> None:
+    """However long the node runs."""
+    story = Story()
+    story.history.count("acme", "resize", Flow.CREATED)
+    await story.pass_by(SLOTS)
+    story.history.count("acme", "resize", Flow.CREATED)
+    await story.pass_by(3)
+    found = story.flows("acme", "resize")
+
+    assert found.first == FIRST + 3
+    assert len(found.flows[Flow.CREATED]) == SLOTS
+    assert sum(found.flows[Flow.CREATED]) == 1
+
+
+async def test_a_machine_that_slept_has_empty_slots() -> None:
+    """What had been counted before belongs to the slot that was under way."""
+    story = Story()
+    story.history.count("acme", "resize", Flow.CREATED)
+    story.slot += 4
+    await story.history.end_slots(story.slot)
+    await story.history.end_slots(story.slot - 2)
+
+    assert story.flows("acme", "resize").flows[Flow.CREATED] == [1, 0, 0, 0]
+
+
+async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
+    """A minute later they are quiet."""
+    story = Story()
+    story.history.count("acme", "resize", Flow.CREATED)
+    story.history.count("other", "resize", Flow.CREATED)
+    await story.pass_by()
+    story.history.count("acme", "resize", Flow.STARTED)
+    await story.pass_by()
+    rates = story.history.rates("acme")
+    await story.pass_by(11)
+
+    assert rates == {"resize": [1, 1, 0, 0]}
+    assert story.history.rates("acme") == {"resize": [0, 1, 0, 0]}
+    await story.pass_by()
+    assert story.history.rates("acme") == {}
+
+
+async def test_queues_whose_dead_letters_grow_are_named() -> None:
+    """By how many, since the history begins; one whose dead letters were requeued is not."""
+    story = Story()
+    story.shards = [{("a", "acme"): Counters(dead=5), ("b", "acme"): Counters(dead=5)}]
+    await story.pass_by()
+    before = story.history.died("acme")
+    story.shards = [{("a", "acme"): Counters(dead=8), ("b", "acme"): Counters(dead=1)}]
+    await story.pass_by()
+
+    assert before == {}
+    assert story.history.died("acme") == {"a": 3}
+    assert story.history.died("other") == {}
+
+
+async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
+    """Memory does not grow with the queues there are."""
+    story = Story()
+    for number in range(QUEUES_MAX + 10):
+        story.history.count("acme", f"q{number}", Flow.CREATED)
+    await story.pass_by()
+
+    assert story.flows("acme").flows[Flow.CREATED] == [QUEUES_MAX + 10]
+    assert story.flows(None).flows[Flow.CREATED] == [QUEUES_MAX + 10]
+    assert len(story.history.rates("acme")) == QUEUES_MAX
+
+
+async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
+    """The same of tenants."""
+    story = Story()
+    for number in range(TENANTS_MAX + 10):
+        story.history.count(f"t{number}", "resize", Flow.CREATED)
+    await story.pass_by()
+    kept = [story.flows(f"t{n}").flows[Flow.CREATED] for n in range(TENANTS_MAX + 10)]
+
+    assert story.flows(None).flows[Flow.CREATED] == [TENANTS_MAX + 10]
+    assert kept.count([1]) == TENANTS_MAX
+
+
+async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
+    """One that waits and is not worked on is not quiet."""
+    story = Story()
+    story.shards = [{("q0", "acme"): Counters(ready=1)}]
+    for number in range(QUEUES_MAX):
+        story.history.count("acme", f"q{number}", Flow.CREATED)
+    await story.pass_by(SLOTS + 1)
+    for number in range(QUEUES_MAX):
+        story.history.count("acme", f"new{number}", Flow.CREATED)
+    await story.pass_by()
+
+    assert len(story.history.rates("acme")) == QUEUES_MAX - 1
+    assert story.flows("acme", "q0").levels[0][-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "counted", "expected"),
+    [
+        (FIRST, [1, 1, 1], [11, 21, 31]),
+        (FIRST + 1, [1, 1], [10, 21, 31]),
+        (FIRST - 2, [5, 5, 1, 1, 1], [11, 21, 31]),
+        (FIRST + 3, [], [10, 20, 30]),
+        (FIRST + 2, [1, 1, 1], [10, 20, 31]),
+    ],
+)
+def test_what_nodes_have_counted_is_added_up_slot_by_slot(
+    first: int, counted: list[int], expected: list[int]
+) -> None:
+    """A node that began later, or is a slot ahead, is heard where the asking one has a slot."""
+    own = Slice(FIRST, [[10, 20, 30]] * len(Flow), [[1, 2, 3]] * 4)
+    other = Slice(first, [counted] * len(Flow), [[9] * len(counted)] * 4)
+
+    assert merged([own, other]) == Slice(FIRST, [expected] * len(Flow), own.levels)

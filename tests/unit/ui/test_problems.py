@@ -1,0 +1,163 @@
+"""Problems: what the overview says needs attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from codeq_cluster.broker.polls import Poll
+from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.ui.views.problems import (
+    SHOWN_MAX,
+    Problem,
+    Severity,
+    of_cluster,
+    of_node,
+    of_queues,
+    of_webhooks,
+)
+from codeq_cluster.ui.views.queues import QueueRow, Rates
+from codeq_cluster.ui.views.standing import NodeLink, Standing
+
+NOW_MS = 1_000_000_000
+
+
+def row(command: str, *, ready: int = 0, oldest_s: int = 0, paused: bool = False) -> QueueRow:
+    """Return a queue that two tasks a second come into, and one is claimed from."""
+    return QueueRow(
+        command=command,
+        ready=ready,
+        delayed=0,
+        in_progress=0,
+        dlq=0,
+        oldest_ready_seconds=oldest_s,
+        paused=paused,
+        rates=Rates(created=2.0, started=1.0, completed=1.0, failed=0.0),
+    )
+
+
+def told(rows: Sequence[QueueRow], *polls: Poll, **died: int) -> list[Problem]:
+    """Return what is wrong with queues."""
+    return list(of_queues(rows, {"n1": [], "n2": polls}, died, now_ms=NOW_MS))
+
+
+def test_a_queue_that_is_worked_on_is_no_problem() -> None:
+    """Tasks that wait for a moment are none, nor is an empty queue."""
+    rows = [row("a", ready=900, oldest_s=59), row("b")]
+
+    assert told(rows) == []
+    assert told([row("a", ready=1, oldest_s=299)], Poll("w", NOW_MS, 0, ("a",))) == []
+
+
+def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
+    """A worker of another queue does not count, nor one that has not come for a minute."""
+    rows = [row("a", ready=1200, oldest_s=61)]
+    expected = [
+        Problem(
+            severity=Severity.BAD,
+            text="No worker asks for a: 1,200 tasks, the oldest for 61 s",
+            link="queues/a",
+        )
+    ]
+
+    assert told(rows) == expected
+    assert told(rows, Poll("w", NOW_MS, 1, ("b",))) == expected
+    assert told(rows, Poll("w", NOW_MS - 61_000, 0, ("a",))) == expected
+
+
+def test_a_worker_that_waits_or_asks_for_everything_counts() -> None:
+    """A long poll may have begun long ago."""
+    rows = [row("a", ready=1, oldest_s=61)]
+
+    assert told(rows, Poll("w", NOW_MS - 100_000, 1, ("a",))) == []
+    assert told(rows, Poll("w", NOW_MS, 0, ())) == []
+
+
+def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
+    """With what comes and what is claimed beside it."""
+    problems = told([row("a", ready=1, oldest_s=7300)], Poll("w", NOW_MS, 0, ("a",)))
+
+    assert [problem.text for problem in problems] == [
+        "Queue a is behind: 1 task, the oldest for 2 h, 2/s come, 1/s are claimed"
+    ]
+    assert problems[0].severity is Severity.WARN
+
+
+def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
+    """That nobody gets them is meant; an empty one is nobody's problem."""
+    problems = told([row("a", ready=3, oldest_s=200_000, paused=True), row("b", paused=True)])
+
+    assert [problem.text for problem in problems] == [
+        "Queue a is paused: 3 tasks, the oldest for 2 days"
+    ]
+
+
+def test_dead_letters_that_grow_lead_to_them() -> None:
+    """The queue with most comes first."""
+    problems = told([row("a"), row("b")], a=1, b=12)
+
+    assert [(problem.text, problem.link) for problem in problems] == [
+        ("Dead letters of b: 12 more in a quarter of an hour", "dead-letters/b"),
+        ("Dead letters of a: 1 more in a quarter of an hour", "dead-letters/a"),
+    ]
+
+
+def test_many_of_a_kind_are_summed_up() -> None:
+    """The longest-waiting ones are named."""
+    rows = [row(f"q{n}", ready=1, oldest_s=100 + n) for n in range(SHOWN_MAX + 2)]
+    problems = told(rows)
+
+    assert [problem.link for problem in problems] == [
+        *(f"queues/q{n}" for n in range(SHOWN_MAX + 1, 1, -1)),
+        "queues",
+    ]
+    assert problems[-1].text == "The same of 2 more queues"
+
+
+def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
+    """In the words of readiness."""
+    standing = Standing(
+        node="n1",
+        nodes=[
+            NodeLink(id="n1", url="", connected=True, own=True),
+            NodeLink(id="n2", url="", connected=False, own=False),
+        ],
+        leaderless=[],
+        shards=4,
+        missing=["shard 0 has no leader"],
+    )
+
+    assert [problem.text for problem in of_node(standing)] == [
+        "Node n1 is not ready: shard 0 has no leader",
+        "Node n2 is not connected with n1",
+    ]
+
+
+def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
+    """Both by what the nodes say of themselves."""
+
+    def report(name: str, version: str, free: int) -> NodeReport:
+        return NodeReport(
+            id=name,
+            version=version,
+            started_ms=0,
+            missing=(),
+            disk_free_bytes=free,
+            disk_bytes=100,
+            memory_bytes=0,
+            shards=(),
+        )
+
+    fine = {"n1": report("n1", "1", 10), "n2": report("n2", "1", 50)}
+    not_fine = {"n1": report("n1", "1", 9), "n2": report("n2", "2", 50)}
+
+    assert list(of_cluster(fine)) == []
+    assert [problem.text for problem in of_cluster(not_fine)] == [
+        "The disk of n1 is 91% full",
+        "Nodes run releases 1 and 2: an upgrade is under way",
+    ]
+
+
+def test_dead_deliveries_are_told_of() -> None:
+    """None are no problem."""
+    assert list(of_webhooks(0)) == []
+    assert [problem.link for problem in of_webhooks(2)] == ["webhooks"]

@@ -1,0 +1,55 @@
+"""Seals: what a browser keeps for the cluster."""
+
+from __future__ import annotations
+
+from codeq_cluster.ui.seal import Seal
+
+HERE = Seal("the secret of a cluster", cluster_id="a")
+
+
+def test_what_one_node_seals_another_opens() -> None:
+    """Both derive their keys from the cluster's secret."""
+    sealed = HERE.close(b"token")
+
+    assert Seal("the secret of a cluster", cluster_id="a").open(sealed) == b"token"
+
+
+def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
+    """Another secret, another cluster, and a node without any secret are strangers."""
+    sealed = HERE.close(b"token")
+    strangers = [
+        Seal("another secret", cluster_id="a"),
+        Seal("the secret of a cluster", cluster_id="b"),
+        Seal("", cluster_id="a"),
+    ]
+
+    assert [stranger.open(sealed) for stranger in strangers] == [None, None, None]
+    assert [HERE.open(stranger.close(b"token")) for stranger in strangers] == [None, None, None]
+
+
+def test_an_altered_seal_is_none() -> None:
+    """Whatever is changed, cut off or added; nor is what never was one."""
+    sealed = HERE.close(b"token")
+    altered = [
+        sealed[:position] + ("A" if sealed[position] != "A" else "B") + sealed[position + 1 :]
+        for position in range(len(sealed) - 1)
+    ]
+    others = [sealed[:-4], sealed + "AAAA", "", "A", "no base64!", "ü" * 40, "A" * 5000]
+
+    assert not [each for each in (*altered, *others) if HERE.open(each) is not None]
+
+
+def test_the_same_is_sealed_differently_every_time() -> None:
+    """Two sessions of one token do not look alike, nor do their marks."""
+    sealed = [HERE.close(b"token") for _ in range(3)]
+
+    assert len(set(sealed)) == 3
+    assert len({HERE.mark(each) for each in sealed}) == 3
+
+
+def test_a_mark_belongs_to_one_seal_of_one_cluster() -> None:
+    """It is told again by every node, and cannot be told without the secret."""
+    sealed = HERE.close(b"token")
+
+    assert HERE.mark(sealed) == Seal("the secret of a cluster", cluster_id="a").mark(sealed)
+    assert HERE.mark(sealed) != Seal("another secret", cluster_id="a").mark(sealed)
