@@ -247,6 +247,7 @@ class RaftPeer(Struct, rename="camel"):
     """Another member of a group."""
 
     id: str
+    http_addr: str
     connected: bool
     match_index: int
 
@@ -268,6 +269,7 @@ class RaftGroup(Struct, rename="camel"):
     digest: str
     log_bytes: int
     durability: str
+    self_http_addr: str = msgspec.field(name="selfHTTPAddr")
     peers: list[RaftPeer]
 
 

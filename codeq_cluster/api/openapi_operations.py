@@ -110,7 +110,15 @@ _RAFT = {
             "digest": "9f2c1a7be0d34c55",
             "logBytes": 65536,
             "durability": "fsync",
-            "peers": [{"id": "n2", "connected": True, "matchIndex": 1042}],
+            "selfHTTPAddr": "http://10.0.0.1:8080",
+            "peers": [
+                {
+                    "id": "n2",
+                    "httpAddr": "http://10.0.0.2:8080",
+                    "connected": True,
+                    "matchIndex": 1042,
+                }
+            ],
         }
     ],
 }

@@ -46,7 +46,10 @@ class AttemptView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A task; what has no default is always there."""
+    """A task; what has no default is always there.
+
+    `readyAt` of a delayed one is when it can be claimed, `expiresAt` of a waiting one when it dies.
+    """
 
     id: str
     command: str
@@ -68,6 +71,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     updated_at: str
     lease_token: int = 0
     run_at: str = ""
+    ready_at: str = ""
+    expires_at: str = ""
     shard: int
     history: tuple[AttemptView, ...] = ()
 
@@ -144,6 +149,7 @@ class QueueView(Struct, rename="camel", kw_only=True):
 def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -> TaskView:
     """Render a task; the lease token is shown to the worker that has just claimed it alone."""
     leased = task.state is State.LEASED
+    waiting = task.state in (State.READY, State.DELAYED)
     return TaskView(
         id=task.id,
         command=task.command,
@@ -165,6 +171,8 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
         updated_at=rfc3339(task.updated_ms),
         lease_token=task.lease_token if claimed else 0,
         run_at=rfc3339(task.run_at_ms) if task.run_at_ms else "",
+        ready_at=rfc3339(task.due_ms) if task.state is State.DELAYED else "",
+        expires_at=rfc3339(task.expires_ms) if waiting and task.expires_ms else "",
         shard=shard_of(task.id, shards) if shards > 1 else 0,
         history=tuple(map(_attempt_view, task.history)),
     )
@@ -226,8 +234,14 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
             "digest": shard.digest,
             "logBytes": shard.log_bytes,
             "durability": shard.durability,
+            "selfHTTPAddr": shard.self_http_addr,
             "peers": [
-                {"id": peer.id, "connected": peer.connected, "matchIndex": peer.match_index}
+                {
+                    "id": peer.id,
+                    "httpAddr": peer.http_addr,
+                    "connected": peer.connected,
+                    "matchIndex": peer.match_index,
+                }
                 for peer in shard.peers
             ],
         }

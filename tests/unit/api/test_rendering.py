@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec.structs import replace
+
 from codeq_cluster.api.rendering import (
     encode,
     queue_view,
@@ -94,6 +96,23 @@ def test_nobody_but_the_claiming_worker_sees_a_lease_token() -> None:
     assert b"leaseToken" not in encode(task_view(TASK, "1", shards=1))
 
 
+def test_a_task_says_what_time_will_do_to_it() -> None:
+    """When a delayed one is ready, and when a waiting one dies; not what is over."""
+    timed = replace(TASK, due_ms=3_000, expires_ms=9_000)
+    shown = {
+        state: json.loads(encode(task_view(replace(timed, state=state), "1", shards=1)))
+        for state in State
+    }
+
+    assert shown[State.DELAYED]["readyAt"] == "1970-01-01T00:00:03.000Z"
+    assert {state for state in State if "readyAt" in shown[state]} == {State.DELAYED}
+    assert shown[State.READY]["expiresAt"] == "1970-01-01T00:00:09.000Z"
+    assert {state for state in State if "expiresAt" in shown[state]} == {
+        State.READY,
+        State.DELAYED,
+    }
+
+
 def test_a_result_echoes_the_body_as_it_was_sent() -> None:
     """Even an empty object, and digits beyond any float."""
     body = '{"n":12345678901234567890.10}'
@@ -148,7 +167,8 @@ def test_raft_status_speaks_of_every_group() -> None:
         is_leader=True,
         self_id="a",
         self_addr="h:1",
-        peers=(PeerStatus(id="b", connected=True, match_index=4),),
+        self_http_addr="http://a",
+        peers=(PeerStatus(id="b", http_addr="http://b", connected=True, match_index=4),),
     )
     view = json.loads(encode(raft_view([status])))
 
@@ -163,7 +183,10 @@ def test_raft_status_speaks_of_every_group() -> None:
         "leaderHTTPAddr",
         "hasLeader",
     ]
-    assert view["groups"][0]["peers"] == [{"id": "b", "connected": True, "matchIndex": 4}]
+    assert view["groups"][0]["selfHTTPAddr"] == "http://a"
+    assert view["groups"][0]["peers"] == [
+        {"id": "b", "httpAddr": "http://b", "connected": True, "matchIndex": 4}
+    ]
 
 
 def test_instants_are_utc_with_milliseconds() -> None:
