@@ -24,7 +24,7 @@ from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.depths import LocalDepths
 from codeq_cluster.broker.engine import Engine, EngineLimits
 from codeq_cluster.broker.polls import Polls
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.ports import Clock, Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.requests import ShardStatus
 from codeq_cluster.broker.service import Broker
@@ -86,10 +86,17 @@ class SystemClock:
 
 
 class Node:
-    """One node of the cluster."""
+    """One node of the cluster.
 
-    def __init__(self, settings: NodeSettings) -> None:
+    Args:
+        settings: The node's.
+        clock: By which instants are given and fall due; None for the machine's. The event loop's
+            own time is to run with it.
+    """
+
+    def __init__(self, settings: NodeSettings, *, clock: Clock | None = None) -> None:
         self.settings = settings
+        self._clock = clock or SystemClock()
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
         self._stack = contextlib.AsyncExitStack()
         self._shards: list[RocksShard] = []
@@ -171,7 +178,7 @@ class Node:
 
         # The broker's engines, one a shard, and what they know of one another.
         catalogue = Catalogue()
-        self._history = History(catalogue.counters, time.time)
+        self._history = History(catalogue.counters, self._now_s)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
         self._make_engines(waiters, catalogue)
         self._attach(catalogue, waiters)
@@ -256,7 +263,7 @@ class Node:
             stores=self._shards,
             mesh=mesh,
         )
-        authenticator = Authenticator(settings.auth)
+        authenticator = Authenticator(settings.auth, clock=self._now_s)
         await authenticator.start()
         stack.push_async_callback(authenticator.stop)
 
@@ -266,7 +273,7 @@ class Node:
         )
 
         # Last, the door, with the page.
-        polls = Polls(SystemClock().wall_ms)
+        polls = Polls(self._clock.wall_ms)
         app = make_app(
             broker,
             authenticator,
@@ -280,6 +287,7 @@ class Node:
             polls=polls,
             artifacts=None if files is None else files.kept,
             backups=self._open_backups(directory, forwarder, catalogue, background),
+            now_ms=self._clock.wall_ms,
         )
         mount(app, self._sources(catalogue, polls, gathering, background))
         watching.spawn(self._history.run())
@@ -293,6 +301,10 @@ class Node:
         )
         register_tls(self.metrics, certificates=certificates, http=self._http)
         await self._open_door(self._http)
+
+    def _now_s(self) -> float:
+        """Return Unix seconds."""
+        return self._clock.wall_ms() / 1000
 
     async def _open_door(self, http: HttpServer) -> None:
         await http.start()
@@ -309,14 +321,14 @@ class Node:
             groups=self._groups,
             outages=self._upkeep.outages,
             missing=self.missing,
-            started_ms=SystemClock().wall_ms(),
+            started_ms=self._clock.wall_ms(),
         )
         sources = Sources(
             depths=LocalDepths(stores=[store.state for store in self._shards], catalogue=catalogue),
             history=self._history,
             polls=polls,
             gathering=gathering,
-            now_ms=SystemClock().wall_ms,
+            now_ms=self._clock.wall_ms,
             shared=Shared(background),
         )
         sources.offer(reporter.report)
@@ -447,7 +459,7 @@ class Node:
                     store=self._shards[shard].state,
                     rules=rules,
                     limits=limits,
-                    clock=SystemClock(),
+                    clock=self._clock,
                     fraction=random.SystemRandom().random,
                     observer=observer,
                     tracing=self._tracing,
@@ -513,7 +525,7 @@ class Node:
             keep=settings.backup.keep,
             bytes_per_s=settings.backup.bytes_per_second,
             background=background,
-            now_ms=SystemClock().wall_ms,
+            now_ms=self._clock.wall_ms,
         )
 
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
