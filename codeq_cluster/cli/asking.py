@@ -9,9 +9,9 @@ from typing import TypeAlias, TypeVar
 
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.target import add_target, ca_of, token_of, urls_of
-from codeq_cluster.client import Broker, Operator
+from codeq_cluster.client import Client, Operator
 
-S = TypeVar("S", Broker, Operator)
+C = TypeVar("C", Client, Operator)
 
 # argparse has no public name for what its own add_subparsers returns.
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
@@ -19,21 +19,31 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa
 
 def asks(
     parser: argparse.ArgumentParser,
-    session: type[S],
-    act: Callable[[S, argparse.Namespace], Awaitable[Exit | None]],
+    connection: type[C],
+    act: Callable[[C, argparse.Namespace], Awaitable[Exit | None]],
+    *,
+    deadline_s: float = 0,
 ) -> None:
-    """Let a command run `act` with a session to the cluster that its flags mean.
+    """Let a command run `act` with a connection to the cluster that its flags mean.
 
     Args:
         parser: Gets the flags of `add_target`, and `--json`.
-        session: Opened for `act`.
+        connection: Opened for `act`.
         act: Asks and prints; None counts as `Exit.OK`.
+        deadline_s: Of a request with its repetitions; 0 asks each node once, since a person who
+            waits for an error would rather see it.
     """
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
 
     async def answer(options: argparse.Namespace) -> Exit | None:
-        opened = session(urls_of(options), token=token_of(options), ca_file=ca_of(options))
+        opened = connection(
+            urls_of(options),
+            token=token_of(options),
+            deadline_s=deadline_s,
+            discover=False,
+            ca_file=ca_of(options),
+        )
         async with opened:
             return await act(opened, options)
 

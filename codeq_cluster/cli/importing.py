@@ -19,7 +19,6 @@ from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.output import document, note, table
 from codeq_cluster.cli.place import Bar, add_place_options, bar, place_of
 from codeq_cluster.client import Operator
-from codeq_cluster.client.retrying import retried
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
 from codeq_cluster.errors import BackupFailed, CodeqError
 
@@ -71,7 +70,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only say what would become of it; changes nothing"
     )
-    asks(parser, Operator, _import)
+    asks(parser, Operator, _import, deadline_s=_WITHIN_S)
 
 
 async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
@@ -229,15 +228,11 @@ class _Sending:
 
     async def _answered(self, arrivals: Arrivals, *, dry_run: bool) -> Mapping[str, object]:
         part = encode_arrivals(arrivals)
-        return await retried(
-            lambda: self._operator.import_part(
-                part,
-                backup=self._manifest.id,
-                tenant=self._done.tenant,
-                level=self._manifest.formats,
-                forget_keys=self._done.options.forget_keys,
-                dry_run=dry_run,
-            ),
-            within_s=_WITHIN_S,
-            what="import",
+        return await self._operator.import_part(
+            part,
+            backup=self._manifest.id,
+            tenant=self._done.tenant,
+            level=self._manifest.formats,
+            forget_keys=self._done.options.forget_keys,
+            dry_run=dry_run,
         )

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +25,13 @@ _PLAIN_WIDTH = 250
 
 def document(value: object, *, compact: bool) -> None:
     """Print a JSON document: one line, or indented for a reader."""
-    print(json.dumps(value, indent=None if compact else 2, ensure_ascii=False))
+    indent = None if compact else 2
+    print(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
+
+
+def _plain(record: object) -> object:
+    """Return a record of the client as the API has it."""
+    return json.loads(msgspec.json.encode(record))
 
 
 def note(text: str) -> None:

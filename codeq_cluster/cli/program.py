@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+from msgspec import Raw
+
 from codeq_cluster.cli.outcome import Usage
-from codeq_cluster.client import HandlerUnfit, JsonText, Task, TaskFailed, TaskReturned
+from codeq_cluster.client import Fail, HandlerUnfit, Retry, Task
 
 EXIT_FAILED = 100  # The task has failed for good; every other code but 0 is an attempt that did.
 
@@ -72,7 +75,7 @@ class Program:
         self._path = path
         self._environment = dict(environment)
 
-    async def __call__(self, task: Task) -> JsonText:
+    async def __call__(self, task: Task[Raw]) -> Raw:
         """Run it; raises what `Worker` expects of a handler."""
         try:
             transport, process = await self._started(task)
@@ -82,14 +85,14 @@ class Program:
                 "it needs to be executable and to begin with #! and an interpreter"
             ) from error
         try:
-            output, errors = await _exchange(transport, process, task.payload_text)
+            output, errors = await _exchange(transport, process, task.record.payload)
         finally:
             await _end(transport, process)
         code = transport.get_returncode()
         assert code is not None
         return _result(code, output, errors)
 
-    async def _started(self, task: Task) -> tuple[asyncio.SubprocessTransport, _Process]:
+    async def _started(self, task: Task[Raw]) -> tuple[asyncio.SubprocessTransport, _Process]:
         loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(
             loop.subprocess_exec(
@@ -145,8 +148,9 @@ async def _exchange(
     return kept, errors.decode(errors="replace").strip()
 
 
-def _variables(task: Task) -> dict[str, str]:
-    found = {name: task.fields.get(field, "") for name, field in _VARIABLES.items()}
+def _variables(task: Task[Raw]) -> dict[str, str]:
+    fields = msgspec.to_builtins(task.record)
+    found = {name: fields.get(field, "") for name, field in _VARIABLES.items()}
     return {
         # An environment cannot carry a NUL, and what names a task has none.
         name: str(value)
@@ -155,25 +159,25 @@ def _variables(task: Task) -> dict[str, str]:
     }
 
 
-def _result(code: int, output: bytes | None, errors: str) -> JsonText:
+def _result(code: int, output: bytes | None, errors: str) -> Raw:
     if output is None:
-        raise TaskReturned(f"standard output has more than {_OUTPUT_BYTES_MAX} bytes")
+        raise Retry(f"standard output has more than {_OUTPUT_BYTES_MAX} bytes")
     if code == 0:
         return _as_json(output)
     if code == EXIT_FAILED:
-        raise TaskFailed(errors or f"exit code {code}")
+        raise Fail(errors or f"exit code {code}")
     ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    raise TaskReturned(f"{ended}: {errors}" if errors else ended)
+    raise Retry(f"{ended}: {errors}" if errors else ended)
 
 
-def _as_json(output: bytes) -> JsonText:
+def _as_json(output: bytes) -> Raw:
     """Return the output itself when it is JSON, else the JSON string of it."""
     text = output.decode(errors="replace").strip()
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return JsonText(json.dumps(text))
-    return JsonText(text)
+        return Raw(json.dumps(text).encode())
+    return Raw(text.encode())
 
 
 def _refuse(constant: str) -> None:

@@ -29,7 +29,7 @@ async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = F
         asked = True
         this.cancel()
 
-    with heard(stop, stdin=stdin):
+    with _heard(stop, stdin=stdin):
         try:
             await work
         except asyncio.CancelledError:
@@ -39,7 +39,7 @@ async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = F
 
 
 @contextmanager
-def heard(stop: Callable[[], None], *, stdin: bool = False) -> Iterator[None]:
+def _heard(stop: Callable[[], None], *, stdin: bool = False) -> Iterator[None]:
     """Call `stop` at the first request and then listen no more."""
     loop = asyncio.get_running_loop()
 

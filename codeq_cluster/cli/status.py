@@ -15,7 +15,7 @@ from rich.table import Table
 
 from codeq_cluster.cli.outcome import Exit
 from codeq_cluster.cli.target import add_target, ca_of, token_of, urls_of
-from codeq_cluster.client import Broker, Refused, Unreachable, Untrusted
+from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 
 _TIMEOUT_S = 5.0
 
@@ -99,12 +99,12 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
     problem, code = "", Exit.OK
     node_id = ""
     shards: tuple[ShardReport, ...] = ()
-    async with Broker([url], token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as broker:
+    async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         try:
-            await broker.healthy()
+            await probe.healthy()
             healthy = True
-            node_id, shards = _parsed(await broker.raft_status())
-            await broker.ready()
+            node_id, shards = _parsed(await probe.raft_status())
+            await probe.ready()
             ready = True
         except Untrusted as error:
             problem, code = str(error), Exit.ERROR

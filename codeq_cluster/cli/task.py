@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+
+from msgspec import Raw
 
 from codeq_cluster.cli.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.output import add_paging, add_quiet, document, gathered, listed
-from codeq_cluster.client import Broker, Operator
+from codeq_cluster.client import Client, Operator
 from codeq_cluster.errors import ConfigInvalid
 
 TASK_COLUMNS = {
@@ -33,32 +35,34 @@ def add(commands: Verbs) -> None:
     create.add_argument(
         "--payload", required=True, metavar="JSON", help="JSON text, or - for stdin"
     )
-    create.add_argument("--priority", type=int, help="0 to 9")
+    create.add_argument("--priority", type=int, default=0, help="0 to 9")
     create.add_argument("--max-attempts", type=int)
     create.add_argument("--delay-seconds", type=int)
-    create.add_argument("--run-at", metavar="TIME", help="RFC 3339")
+    create.add_argument("--run-at", type=_instant, metavar="TIME", help="RFC 3339")
     create.add_argument("--ttl-seconds", type=int, help="undelivered after this: a dead letter")
     create.add_argument("--idempotency-key", metavar="KEY")
     create.add_argument("--webhook", metavar="URL")
     create.add_argument("-q", "--quiet", action="store_true", help="print the id alone")
-    _prints(create, _create)
+    asks(create, Client, _create)
 
     get = verbs.add_parser("get", help="print a task")
     get.add_argument("id")
-    _prints(get, lambda broker, options: broker.task(options.id))
+    asks(get, Client, _get)
 
     result = verbs.add_parser("result", help="print a task and its result")
     result.add_argument("id")
-    result.add_argument("--wait", type=int, default=0, metavar="SECONDS", help="0 to 60")
-    _prints(result, lambda broker, options: broker.result(options.id, wait_s=options.wait))
+    result.add_argument(
+        "--wait", type=int, default=0, metavar="SECONDS", help="for its end; default: 0"
+    )
+    asks(result, Client, _result)
 
     explain = verbs.add_parser("explain", help="say why a task is where it is")
     explain.add_argument("id")
-    asks(explain, Broker, _explain)
+    asks(explain, Client, _explain)
 
     cancel = verbs.add_parser("cancel", help="cancel a task that has not finished")
     cancel.add_argument("id")
-    _prints(cancel, lambda broker, options: broker.cancel(options.id))
+    asks(cancel, Client, _cancel)
 
     found = verbs.add_parser("list", aliases=["ls"], help="list tasks, for admins")
     found.add_argument("--event", default="", metavar="NAME", help="only this queue's")
@@ -69,49 +73,60 @@ def add(commands: Verbs) -> None:
     asks(found, Operator, _list)
 
 
-def _prints(
-    parser: argparse.ArgumentParser,
-    call: Callable[[Broker, argparse.Namespace], Awaitable[Mapping[str, object]]],
-) -> None:
-    """Let a verb print the answer of a call."""
-
-    async def act(broker: Broker, options: argparse.Namespace) -> None:
-        found = await call(broker, options)
-        if getattr(options, "quiet", False):
-            print(found.get("id", ""))
-        else:
-            document(found, compact=options.json)
-
-    asks(parser, Broker, act)
+def _instant(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text}: allowed is RFC 3339, as 2026-01-31T12:00:00Z")
+    return instant
 
 
-async def _create(broker: Broker, options: argparse.Namespace) -> Mapping[str, object]:
+async def _create(client: Client, options: argparse.Namespace) -> None:
     text = sys.stdin.read() if options.payload == "-" else options.payload
     try:
         json.loads(text)
     except ValueError as error:
         raise ConfigInvalid(f"--payload: {error}; allowed is JSON text") from error
-    fields: dict[str, object] = {
-        "command": options.event,
-        "priority": options.priority,
-        "maxAttempts": options.max_attempts,
-        "delaySeconds": options.delay_seconds,
-        "runAt": options.run_at,
-        "ttlSeconds": options.ttl_seconds,
-        "idempotencyKey": options.idempotency_key,
-        "webhook": options.webhook,
-    }
-    given = {name: value for name, value in fields.items() if value is not None}
-    return await broker.create(given, payload=text)
+    task = await client.create(
+        options.event,
+        Raw(text.encode()),  # As it is: numbers keep every digit.
+        priority=options.priority,
+        max_attempts=options.max_attempts,
+        delay=options.delay_seconds,
+        run_at=options.run_at,
+        ttl=options.ttl_seconds,
+        webhook=options.webhook,
+        idempotency_key=options.idempotency_key,
+    )
+    if options.quiet:
+        print(task.id)
+    else:
+        document(task, compact=options.json)
 
 
-async def _explain(broker: Broker, options: argparse.Namespace) -> None:
-    found = await broker.explain(options.id)
+async def _get(client: Client, options: argparse.Namespace) -> None:
+    document(await client.task(options.id), compact=options.json)
+
+
+async def _result(client: Client, options: argparse.Namespace) -> None:
+    ended = await client.wait(options.id, timeout_s=options.wait)
+    document({"task": ended.task, "result": ended.record}, compact=options.json)
+
+
+async def _cancel(client: Client, options: argparse.Namespace) -> None:
+    await client.cancel(options.id)
+    document({"status": "cancelled", "id": options.id}, compact=options.json)
+
+
+async def _explain(client: Client, options: argparse.Namespace) -> None:
+    found = await client.explain(options.id)
     if options.json:
         document(found, compact=True)
         return
-    until = f" (until {found['until']})" if found.get("until") else ""
-    print(f"{found.get('reason')}: {found.get('message')}{until}")
+    until = f" (until {found.until.isoformat()})" if found.until else ""
+    print(f"{found.reason}: {found.message}{until}")
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:

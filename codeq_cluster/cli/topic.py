@@ -95,8 +95,8 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def _policy(options: argparse.Namespace) -> str:
-    """Return the policy as JSON text.
+def _policy(options: argparse.Namespace) -> dict[str, object]:
+    """Return the policy.
 
     Raises:
         Usage: There are both a file and flags, or one of them cannot be read.
@@ -111,16 +111,17 @@ def _policy(options: argparse.Namespace) -> str:
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if options.policy is None:
-        return json.dumps(given)
+        return given
     if given:
         raise Usage("--policy stands for the other flags: allowed is either")
     try:
         text = sys.stdin.read() if options.policy == "-" else Path(options.policy).read_text()
-        if not isinstance(json.loads(text), dict):
-            raise Usage(f"--policy {options.policy}: allowed is a JSON object")
+        policy = json.loads(text)
     except (OSError, ValueError) as error:
         raise Usage(f"--policy {options.policy}: {error}; allowed is a JSON object") from error
-    return text
+    if not isinstance(policy, dict):
+        raise Usage(f"--policy {options.policy}: allowed is a JSON object")
+    return policy
 
 
 def _priorities(text: str | None) -> list[int] | None:

@@ -10,18 +10,17 @@ running programs may finish; a second one stops them and gives their tasks back.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
-from contextlib import ExitStack
+import signal
 
 from codeq_cluster.cli.asking import Verbs, verbs_of
 from codeq_cluster.cli.outcome import Exit, Usage
 from codeq_cluster.cli.output import note
 from codeq_cluster.cli.program import Program, executable
-from codeq_cluster.cli.serve import heard
 from codeq_cluster.cli.target import add_target, ca_of, token_of, urls_of
 from codeq_cluster.client import Ended, Worker
+from codeq_cluster.client.worker import EVERY_COMMAND
 from codeq_cluster.settings import environment
 
 _CONCURRENCY_MAX = 256  # Processes at once; beyond it, start another worker.
@@ -69,6 +68,18 @@ def add(commands: Verbs) -> None:
         metavar="N",
         help="end after so long without an answer from any node; default: 300",
     )
+    start.add_argument(
+        "--health-port",
+        type=int,
+        metavar="N",
+        help="serve /healthz there, which fails while no claim is answered; default: nowhere",
+    )
+    start.add_argument(
+        "--health-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to serve it; 0.0.0.0 in a container; default: 127.0.0.1",
+    )
     add_target(start)
     start.add_argument("--json", action="store_true", help="print a JSON line for each task")
     start.set_defaults(run=_run)
@@ -80,52 +91,36 @@ def _run(options: argparse.Namespace) -> Exit:
     path = executable(options.handler)
     handler = Program(path, environment=environment())
     _set_up_notes()
-
-    async def work() -> None:
-        worker = Worker(
-            urls_of(options),
-            token=token_of(options),
-            events=events,
-            concurrency=options.concurrency,
-            lease_s=options.lease_seconds,
-            wait_s=options.wait_seconds,
-            drain_s=options.drain_seconds,
-            give_up_s=options.give_up_seconds,
-            ca_file=ca_of(options),
-            ended=_show_json if options.json else _show,
-        )
-        note(f"working on {', '.join(events) or 'all events'} with {path}; Ctrl-C ends it")
-        await _until_stopped(worker, handler, tasks_max=1 if options.once else None)
-
-    asyncio.run(work())
+    worker = Worker(
+        urls_of(options),
+        token=token_of(options),
+        concurrency=options.concurrency,
+        lease_s=options.lease_seconds,
+        wait_s=options.wait_seconds,
+        grace_s=options.drain_seconds,
+        give_up_s=options.give_up_seconds,
+        ca_file=ca_of(options),
+        health_port=options.health_port,
+        health_host=options.health_host,
+        ended=_show_json if options.json else _show,
+    )
+    worker.task(*events)(handler)
+    working_on = "all events" if EVERY_COMMAND in events else ", ".join(events)
+    note(f"working on {working_on} with {path}; Ctrl-C ends it")
+    # A terminal that is closed stops it like Ctrl-C.
+    worker.run(
+        tasks_max=1 if options.once else None,
+        signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    )
     return Exit.OK
 
 
-async def _until_stopped(worker: Worker, handler: Program, *, tasks_max: int | None) -> None:
-    """Run the worker; the first signal lets it finish what runs, a second one does not."""
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(worker.run(handler, tasks_max=tasks_max))
-        with ExitStack() as listening:
-
-            def first() -> None:
-                note("stopping: programs that run may finish; once more to stop them")
-                worker.stop()
-                listening.enter_context(heard(second))
-
-            def second() -> None:
-                note("stopping at once: tasks that run are given back")
-                running.cancel()
-
-            listening.enter_context(heard(first))
-            await asyncio.wait({running})
-
-
 def _events(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the commands named, none for all; a blank name is not taken for all there are."""
+    """Return the commands named; a blank name is not taken for all there are."""
     names = [name.strip() for each in options.events for name in str(each).split(",")]
     if not all(names):
         raise Usage("--events: a name is empty; allowed are names, or * for all")
-    return () if "*" in names else tuple(dict.fromkeys(names))
+    return (EVERY_COMMAND,) if EVERY_COMMAND in names else tuple(dict.fromkeys(names))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -135,6 +130,7 @@ def _check(options: argparse.Namespace) -> None:
         ("--wait-seconds", options.wait_seconds, 0, _WAIT_SECONDS_MAX),
         ("--drain-seconds", options.drain_seconds, 0, _LEASE_SECONDS[1]),
         ("--give-up-seconds", options.give_up_seconds, 0, 7 * 86400),
+        ("--health-port", options.health_port or 0, 0, 65_535),
     ):
         if not least <= value <= most:
             raise Usage(f"{flag} {value}: allowed is {least} to {most}")
@@ -150,7 +146,7 @@ def _show_json(ended: Ended) -> None:
     line = {
         "id": ended.task.id,
         "command": ended.task.command,
-        "attempt": ended.task.attempt,
+        "attempt": ended.task.attempts,
         "ending": ended.ending.value,
         "seconds": round(ended.seconds, 3),
     }
@@ -160,13 +156,7 @@ def _show_json(ended: Ended) -> None:
 
 
 def _set_up_notes() -> None:
-    """Show what the client logs as notes: requests that are tried again."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        logging.Formatter(
-            "%(message)s: %(request)s: %(reason)s", defaults={"request": "", "reason": ""}
-        )
-    )
+    """Show what the client logs as notes: requests that are tried again, and a stop."""
     log = logging.getLogger("codeq_cluster.client")
-    log.handlers = [handler]
+    log.handlers = [logging.StreamHandler()]
     log.propagate = False

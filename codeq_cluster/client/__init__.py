@@ -1,39 +1,63 @@
 """Client: the broker from outside, over HTTP; imports no server code.
 
-`Broker` for producers, `Worker` for workers, `Operator` for admins of a tenant and operators of the
-cluster; `Leases` is what `Worker` is made of, for a loop of one's own.
+`Client` for producers and readers, `Worker` for workers, `Operator` for admins of a tenant and
+operators of the cluster, each of them a `Connection` to all nodes; `SyncClient` and `SyncOperator`
+for programs without an event loop. `Leases` is what `Worker` is made of, for a loop of one's own.
 """
 
-from codeq_cluster.client.broker import Broker
-from codeq_cluster.client.handling import (
-    Ended,
-    Ending,
-    Handler,
-    HandlerUnfit,
-    JsonText,
-    TaskFailed,
-    TaskReturned,
-)
-from codeq_cluster.client.leases import Leases, Task
+from codeq_cluster.client.client import Client
+from codeq_cluster.client.codecs import Codec, MsgspecCodec
+from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.handling import Ended, Ending, Fail, HandlerUnfit, Retry, Task
+from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.operator import Operator, Page, Selection
+from codeq_cluster.client.probe import Probe
+from codeq_cluster.client.producing import NewTask, NotCreated
+from codeq_cluster.client.records import (
+    Artifact,
+    AttemptRecord,
+    Explanation,
+    ResultRecord,
+    State,
+    Status,
+    TaskRecord,
+)
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.results import NotFinished, Result, TaskFailed
+from codeq_cluster.client.sync import SyncClient, SyncOperator
 from codeq_cluster.client.worker import Worker
 
 __all__ = [
-    "Broker",
+    "Artifact",
+    "AttemptRecord",
+    "Client",
+    "Codec",
+    "Connection",
     "Ended",
     "Ending",
-    "Handler",
+    "Explanation",
+    "Fail",
     "HandlerUnfit",
-    "JsonText",
     "Leases",
+    "MsgspecCodec",
+    "NewTask",
+    "NotCreated",
+    "NotFinished",
     "Operator",
     "Page",
+    "Probe",
     "Refused",
+    "Result",
+    "ResultRecord",
+    "Retry",
     "Selection",
+    "State",
+    "Status",
+    "SyncClient",
+    "SyncOperator",
     "Task",
     "TaskFailed",
-    "TaskReturned",
+    "TaskRecord",
     "Unreachable",
     "Untrusted",
     "Worker",

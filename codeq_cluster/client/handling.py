@@ -1,41 +1,90 @@
-"""Handling: what a handler takes, what it may raise, and how a delivery ends."""
+"""Handling: what a handler gets, what it may raise, and how a delivery ends."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
 
-from codeq_cluster.client.leases import Task
+from codeq_cluster.client.producing import Duration
+from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.errors import CodeqError
 
-Handler = Callable[[Task], Awaitable[object]]
+P = TypeVar("P")
 
 
-class TaskFailed(Exception):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(Generic[P]):
+    """A task that this worker has leased.
+
+    Attributes:
+        payload: As the type the handler names, `Task[Resize]`; plain values when it names none.
+        record: All the broker says of it, the payload's own text included.
+    """
+
+    record: TaskRecord
+    payload: P
+    _gone: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self.record.id
+
+    @property
+    def command(self) -> str:
+        """The task's command."""
+        return self.record.command
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1."""
+        return self.record.attempts
+
+    @property
+    def attempts_max(self) -> int:
+        """The last delivery; a task that fails it is a dead letter."""
+        return self.record.max_attempts
+
+    @property
+    def lease_token(self) -> int:
+        """Grows with every delivery of the task; fences what a handler writes elsewhere."""
+        return self.record.lease_token
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler is to end: its lease is lost, or the worker stops.
+
+        An async handler is cancelled besides. A handler in a thread cannot be: a long one looks
+        here from time to time.
+        """
+        return self._gone.is_set()
+
+    def cancel(self) -> None:
+        """Tell the handler to end; the worker's to call."""
+        self._gone.set()
+
+
+class Fail(Exception):
     """Raised by a handler: the task has failed for good; the text is its error."""
 
 
-class TaskReturned(Exception):
+class Retry(Exception):
     """Raised by a handler: the task is to be tried again; the text is the reason.
 
     Attributes:
-        delay_s: When; 0 for the broker's back-off.
+        after: When, a number counts seconds; 0 for the broker's back-off. The broker bounds it, by
+            15 minutes unless it is configured otherwise.
     """
 
-    def __init__(self, reason: str, *, delay_s: int = 0) -> None:
+    def __init__(self, reason: str = "", *, after: Duration = 0) -> None:
         super().__init__(reason)
-        self.delay_s = delay_s
+        self.after = after
 
 
 class HandlerUnfit(CodeqError):
     """Raised by a handler: it can handle nothing; the task goes back and the worker ends."""
-
-
-class JsonText(str):
-    """A result that is JSON text already, sent as it is."""
-
-    __slots__ = ()
 
 
 class Ending(StrEnum):
@@ -64,7 +113,7 @@ class Ended:
         failure: Why the worker cannot go on, where it cannot.
     """
 
-    task: Task
+    task: TaskRecord
     ending: Ending
     note: str
     seconds: float

@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from codeq_cluster.client.refusals import Refused
-from codeq_cluster.client.session import BASE, Session, part
+from msgspec import Raw, Struct
+
+from codeq_cluster.client.connection import BASE, Connection, as_json, part
+from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.transport import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A task that was claimed.
+class _Claimed(Struct):
+    tasks: tuple[TaskRecord, ...] = ()
 
-    Attributes:
-        attempt: Which delivery this is, from 1.
-        attempts_max: The last one; then the task is a dead letter.
-        payload_text: JSON as the producer wrote it, every digit of a number included.
-        lease_token: Fences this delivery from every other.
-        fields: All the broker said of it.
+
+class _Returned(Struct):
+    status: str = ""
+
+
+class Leases(Connection):
+    """The routes of workers, for a loop of one's own; each raises as `Connection._call` does.
+
+    What ends or extends a lease can be repeated: the lease token lets it take effect once.
     """
 
-    id: str
-    command: str
-    attempt: int
-    attempts_max: int
-    payload_text: str
-    lease_token: int
-    fields: Mapping[str, object]
-
-    @property
-    def payload(self) -> Any:
-        """The payload, decoded."""
-        return json.loads(self.payload_text)
-
-
-class Leases(Session):
-    """The routes of workers; each raises as `Session._call` does."""
-
     async def claim(
-        self, commands: Sequence[str], *, count: int, lease_s: int, wait_s: int
-    ) -> list[Task]:
-        """Claim tasks.
+        self,
+        commands: Sequence[str],
+        *,
+        count: int = 1,
+        lease_s: int,
+        wait_s: int = 0,
+        within_s: float | None = None,
+    ) -> Sequence[TaskRecord]:
+        """Claim tasks; a claim whose answer is lost leaves its tasks to the ends of their leases.
 
         Args:
             commands: None at all for every one the token allows.
             count: At most so many, from 1 to the broker's bound, 100 by default.
             lease_s: How long they are ours without a heartbeat.
             wait_s: How long to wait for the first, 0 to 30.
+            within_s: In place of the connection's deadline.
         """
         asked = {
             "commands": list(commands),
@@ -57,56 +49,47 @@ class Leases(Session):
             "leaseSeconds": lease_s,
             "waitSeconds": wait_s,
         }
-        path = f"{BASE}/tasks/claim/batch"
-        answer = await self._call("POST", path, body=json.dumps(asked), wait_s=wait_s)
-        rows = answer.get("tasks", [])
-        return [_task(row) for row in rows] if isinstance(rows, list) else []
+        request = Request(
+            method="POST", path=f"{BASE}/tasks/claim/batch", body=as_json(asked), wait_s=wait_s
+        )
+        return (await self._call(request, _Claimed, within_s=within_s)).tasks
 
-    async def heartbeat(self, task: Task, *, extend_s: int) -> None:
+    async def heartbeat(
+        self, task: TaskRecord, *, extend_s: int, within_s: float | None = None
+    ) -> None:
         """Extend a lease to `extend_s` seconds from now."""
-        await self._on(task, "heartbeat", {"extendSeconds": extend_s})
+        await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s)
 
-    async def complete(self, task: Task, result: str) -> None:
+    async def complete(
+        self, task: TaskRecord, result: bytes, *, within_s: float | None = None
+    ) -> None:
         """End a task with a result, JSON text that is not null."""
-        await self._on(task, "result", {"status": "COMPLETED"}, result=result)
+        fields = {"status": "COMPLETED", "result": Raw(result)}
+        await self._on(task, "result", fields, within_s)
 
-    async def fail(self, task: Task, error: str) -> None:
+    async def fail(self, task: TaskRecord, error: str, *, within_s: float | None = None) -> None:
         """End a task with an error; it is not tried again."""
-        await self._on(task, "result", {"status": "FAILED", "error": error})
+        await self._on(task, "result", {"status": "FAILED", "error": error}, within_s)
 
-    async def nack(self, task: Task, reason: str, *, delay_s: int = 0) -> bool:
+    async def nack(
+        self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
+    ) -> bool:
         """Give a task back after a delay, the broker's back-off for 0; True when it died of it."""
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
-        answer = await self._on(task, "nack", fields)
-        return answer.get("status") == "dlq"
+        return await self._on(task, "nack", fields, within_s)
 
-    async def abandon(self, task: Task) -> bool:
+    async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Give a task back at once; True when this was its last attempt and it died of it."""
-        answer = await self._on(task, "abandon", {})
-        return answer.get("status") == "dlq"
+        return await self._on(task, "abandon", {}, within_s)
 
     async def _on(
-        self, task: Task, verb: str, fields: Mapping[str, object], *, result: str = ""
-    ) -> Mapping[str, object]:
-        body = json.dumps({**fields, "leaseToken": task.lease_token})
-        if result:
-            body = f'{body[:-1]}, "result": {result}}}'
-        return await self._call("POST", f"{BASE}/tasks/{part(task.id)}/{verb}", body=body)
-
-
-def _task(row: object) -> Task:
-    try:
-        assert isinstance(row, dict)
-        return Task(
-            id=str(row["id"]),
-            command=str(row["command"]),
-            attempt=int(row["attempts"]),
-            attempts_max=int(row.get("maxAttempts", 0)),
-            payload_text=str(row["payload"]),
-            lease_token=int(row["leaseToken"]),
-            fields=row,
+        self, task: TaskRecord, verb: str, fields: Mapping[str, object], within_s: float | None
+    ) -> bool:
+        request = Request(
+            method="POST",
+            path=f"{BASE}/tasks/{part(task.id)}/{verb}",
+            body=as_json({**fields, "leaseToken": task.lease_token}),
         )
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise Refused(f"a claimed task has an unknown form: {error!r}", status=200) from error
+        return (await self._call(request, _Returned, within_s=within_s)).status == "dlq"

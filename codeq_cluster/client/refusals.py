@@ -18,9 +18,11 @@ class Refused(CodeqError):
 
     Attributes:
         status: The HTTP status, or 0 when the connection broke after the request was sent.
-        code: The stable code of the error, or empty.
+        code: The stable code of the error, or empty; `outcome-unknown` when the request may have
+            taken effect.
         retryable: Whether the same request may succeed later.
         retry_after_s: When to try again, as the broker says; 0 when it does not.
+        nothing_done: Whether the broker says that the request had no effect.
     """
 
     def __init__(
@@ -31,9 +33,11 @@ class Refused(CodeqError):
         code: str = "",
         retryable: bool = False,
         retry_after_s: int = 0,
+        nothing_done: bool = False,
     ) -> None:
         super().__init__(text)
         self.status = status
         self.code = code
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.nothing_done = nothing_done

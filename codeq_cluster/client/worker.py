@@ -1,33 +1,47 @@
-"""Worker: claims tasks and hands each to a handler, until it is stopped."""
+"""Worker: claims tasks and hands each to the handler of its command, until it is stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.delivery import HEARTBEATS_A_LEASE, Delivery
-from codeq_cluster.client.handling import Ended, Handler
-from codeq_cluster.client.leases import Leases, Task
+from codeq_cluster.client.handlers import Meaning, Registered
+from codeq_cluster.client.handling import Ended
+from codeq_cluster.client.health import Health
+from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
-from codeq_cluster.client.retrying import retried
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.client.threads import Threads
+from codeq_cluster.errors import CodeqError, ConfigInvalid
 
 log = logging.getLogger(__name__)
 
+EVERY_COMMAND: Final = "*"
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+
 # The least bound a broker is known to have on a claim of several.
 _CLAIM_MAX: Final = 10
+_SILENT_S_MAX: Final = 60.0  # Two claims that wait as long as they may.
+
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 class Worker:
     """A worker of one cluster; runs once.
 
-    A task's lease is extended while its handler runs. A handler whose lease is lost is cancelled,
-    since somebody else may have the task. What a handler returns is the task's result, as JSON;
-    None stands for an empty object. `TaskFailed` fails the task for good, any other exception gives
-    it back. Handlers must bear that a task is delivered more than once.
+    Handlers are registered by command. A task's lease is extended while its handler runs; one whose
+    lease is lost or whose task is cancelled is cancelled, since somebody else may have the task.
+    What a handler returns is the task's result; None stands for an empty object. `Fail` fails the
+    task for good, `Retry` and any other exception give it back. Handlers must bear that a task is
+    delivered more than once.
     """
 
     def __init__(
@@ -35,66 +49,169 @@ class Worker:
         urls: Sequence[str],
         *,
         token: str,
-        events: Sequence[str] = (),
         concurrency: int = 1,
         lease_s: int = 60,
         wait_s: int = 20,
-        drain_s: float = 30.0,
+        grace_s: float = 30.0,
         give_up_s: float = 300.0,
+        discover: bool = True,
         ca_file: Path | None = None,
+        codec: Codec = JSON,
+        health_port: int | None = None,
+        health_host: str = "127.0.0.1",
+        silent_s_max: float = _SILENT_S_MAX,
         ended: Callable[[Ended], None] | None = None,
     ) -> None:
         """Prepare a worker.
 
         Args:
-            urls: Base URLs of nodes, at least one, tried in order.
+            urls: Base URLs of nodes, at least one, the preferred ones first.
             token: A worker's.
-            events: Commands claimed; none for all the token allows.
             concurrency: Tasks handled at once, at least 1.
             lease_s: A lease's length, at least 3; a worker that dies is noticed after that long.
             wait_s: Of one claim, 0 to 30.
-            drain_s: After a stop, handlers may go on for so long.
+            grace_s: After a stop, handlers may go on for so long.
             give_up_s: Claims that nobody answers are repeated for so long; then the worker ends.
-            ca_file: As for `Session`.
+            discover: Learn the other nodes.
+            ca_file: The only authorities believed for https.
+            codec: Of payloads and results.
+            health_port: `/healthz` is served there; 0 for any free port, None for nowhere.
+            health_host: The same; 0.0.0.0 in a container.
+            silent_s_max: `/healthz` fails when a claim has had no answer for so long; above
+                `wait_s`.
             ended: Told of each delivery that ended; without it, they are logged.
 
         Raises:
-            ConfigInvalid: The file of authorities holds no certificate.
+            ConfigInvalid: A value is out of bounds, or the file of authorities has none.
         """
-        assert concurrency >= 1
-        assert lease_s >= HEARTBEATS_A_LEASE
-        self._leases = Leases(urls, token=token, ca_file=ca_file)
-        self._events = tuple(events)
+        _check("concurrency", concurrency, least=1)
+        _check("lease_s", lease_s, least=HEARTBEATS_A_LEASE)
+        _check("wait_s", wait_s, least=0)
+        _check("silent_s_max", silent_s_max, least=wait_s + 1)
+        self._leases = Leases(urls, token=token, discover=discover, ca_file=ca_file)
         self._concurrency = concurrency
         self._lease_s = lease_s
         self._wait_s = wait_s
-        self._drain_s = drain_s
+        self._grace_s = grace_s
         self._give_up_s = give_up_s
+        self._codec = codec
         self._tell = ended or _log
+        self._threads = Threads()
+        self._handlers: dict[str, Registered] = {}
+        self.health = Health(host=health_host, port=health_port, silent_s_max=silent_s_max)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_to_stop = False
         self._stopping = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
         self._failure: CodeqError | None = None
 
-    def stop(self) -> None:
-        """Claim no more; handlers that run on beyond `drain_s` are cancelled, their tasks go back.
+    def task(
+        self, *commands: str, errors: Mapping[type[Exception], Meaning] | None = None
+    ) -> Callable[[H], H]:
+        """Register the decorated function as the handler of these commands.
 
-        A task whose claim is answered in this very moment comes again when its lease ends.
+        It takes one `Task`; as `Task[Resize]`, the payload is read as a `Resize`. It is a coroutine
+        function, or any other, which runs in a thread.
+
+        Args:
+            commands: At least one; `*` stands for every one that the token allows and that has no
+                handler of its own.
+            errors: What it means when the handler raises one of these, or a subclass: `Fail()`, or
+                `Retry(after=60)`.
+
+        Raises:
+            ConfigInvalid: No command is named, one has a handler already, or the handler takes
+                something else.
         """
-        self._stopping.set()
+        if not commands:
+            raise ConfigInvalid("task(): no command is named; allowed is at least one, or *")
+        taken = sorted(self._handlers.keys() & set(commands))
+        if taken:
+            raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; allowed is one a command")
 
-    async def run(self, handler: Handler, *, tasks_max: int | None = None) -> None:
-        """Work until `stop`, or until so many tasks were delivered and have ended.
+        def register(handler: H) -> H:
+            registered = Registered(
+                handler, errors=errors or {}, codec=self._codec, threads=self._threads
+            )
+            self._handlers.update(dict.fromkeys(commands, registered))
+            return handler
+
+        return register
+
+    @property
+    def running(self) -> int:
+        """How many tasks are in progress."""
+        return len(self._running)
+
+    def wants(self, command: str) -> bool:
+        """Return whether the worker would take a task of a command now."""
+        known = {name.lower() for name in self._handlers}  # Queues ignore case.
+        serves = self._loop is not None and not self._stopping.is_set()
+        free = self.running < self._concurrency
+        return serves and free and (EVERY_COMMAND in known or command.lower() in known)
+
+    def stop(self) -> None:
+        """Claim no more; handlers that run on beyond `grace_s` are cancelled, their tasks go back.
+
+        May be called from any thread. A task whose claim is answered in this very moment comes
+        again when its lease ends.
+        """
+        self._asked_to_stop = True
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._stopping.set)
+
+    def run(
+        self, *, tasks_max: int | None = None, signals: Sequence[signal.Signals] = STOPPING
+    ) -> None:
+        """Work until a signal; the program's main thread calls this, and nothing else runs in it.
+
+        The first signal stops the worker as `stop` does; a second one cancels its handlers and
+        gives their tasks back at once.
+
+        Args:
+            tasks_max: As for `serve`.
+            signals: Those that stop it; they have their usual effect again afterwards.
+
+        Raises:
+            CodeqError: As `serve` does.
+        """
+        asyncio.run(self._until_signal(tasks_max, signals))
+
+    async def serve(self, *, tasks_max: int | None = None) -> None:
+        """Work until `stop`; for programs that have an event loop and take signals themselves.
 
         When it is cancelled, it cancels its handlers and gives their tasks back at once.
 
+        Args:
+            tasks_max: Ends after so many deliveries, too.
+
         Raises:
+            ConfigInvalid: No handler is registered.
             Refused: The broker does not let this worker go on.
             Unreachable: No node took a claim for `give_up_s`.
             HandlerUnfit: As the handler raised it.
+            OSError: The port for `/healthz` is taken.
         """
-        running: set[asyncio.Task[None]] = set()
-        async with self._leases, asyncio.TaskGroup() as group:
+        if not self._handlers:
+            raise ConfigInvalid("no handler: register one with @worker.task(COMMAND)")
+        self._loop = asyncio.get_running_loop()
+        if self._asked_to_stop:  # Before there was a loop to tell.
+            self._stopping.set()
+        try:
+            async with self._leases, self.health:
+                await self._work_off(tasks_max)
+        finally:
+            self._loop = None
+            self._threads.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _work_off(self, left: int | None) -> None:
+        """Claim and deliver until it is stopped or nothing is left, then wait for the handlers."""
+        running = self._running
+        async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._stopped())
-            left = tasks_max
             while not self._stopping.is_set() and left != 0:
                 free = min(self._concurrency - len(running), _CLAIM_MAX, left or _CLAIM_MAX)
                 if free == 0:
@@ -106,55 +223,109 @@ class Worker:
                     claiming.cancel()
                     break
                 for task in claiming.result():
-                    work = group.create_task(self._work(handler, task))
+                    work = group.create_task(self._work(task, stopping))
                     running.add(work)
                     work.add_done_callback(running.discard)
                     left = None if left is None else left - 1
-            await self._drain(stopping, running)
+            await self._drain(stopping)
             stopping.cancel()
-        if self._failure is not None:
-            raise self._failure
 
-    async def _claim(self, count: int) -> list[Task]:
+    async def _claim(self, count: int) -> Sequence[TaskRecord]:
         """Claim tasks; none when it cannot go on, which stops the worker."""
-
-        async def claim() -> list[Task]:
-            return await self._leases.claim(
-                self._events, count=count, lease_s=self._lease_s, wait_s=self._wait_s
-            )
-
+        commands = () if EVERY_COMMAND in self._handlers else tuple(self._handlers)
+        self.health.claiming()
         try:
-            return await retried(claim, within_s=self._give_up_s, what="claim")
+            claimed = await self._leases.claim(
+                commands,
+                count=count,
+                lease_s=self._lease_s,
+                wait_s=self._wait_s,
+                within_s=self._give_up_s,
+            )
         except (Refused, Unreachable) as error:
             self._fail(error)
-            return []
+            return ()
+        self.health.claimed()
+        return claimed
 
-    async def _work(self, handler: Handler, task: Task) -> None:
-        ended = await Delivery(self._leases, task, handler, lease_s=self._lease_s).run()
+    async def _work(self, task: TaskRecord, stopping: asyncio.Task[None]) -> None:
+        handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
+        assert handler is not None, "the broker gave a task of a command that was not claimed"
+        delivery = Delivery(self._leases, task, handler, lease_s=self._lease_s)
+        ended = await delivery.run()
         if ended.failure is not None:
             self._fail(ended.failure)
         self._tell(ended)
+        if not self._stopping.is_set():
+            # Its place is free when its thread is: threads would grow in number without a bound.
+            settled = asyncio.ensure_future(delivery.settled())
+            await asyncio.wait({settled, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            settled.cancel()
 
-    async def _drain(self, stopping: asyncio.Task[None], running: set[asyncio.Task[None]]) -> None:
+    async def _drain(self, stopping: asyncio.Task[None]) -> None:
         """Wait for the handlers: without a stop as long as they take, with one within the bound."""
+        running = self._running
         while running and not self._stopping.is_set():
             await _first(stopping, *running)
         if running:
-            _, late = await asyncio.wait(running, timeout=self._drain_s)
+            _, late = await asyncio.wait(running, timeout=self._grace_s)
             for work in late:
                 work.cancel()
 
+    async def _until_signal(self, tasks_max: int | None, signals: Sequence[signal.Signals]) -> None:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self.serve(tasks_max=tasks_max))
+            with _heard(signals, self._hear, serving):
+                await asyncio.wait({serving})
+
+    def _hear(self) -> None:
+        log.warning("stopping: nothing more is claimed, handlers may finish; once more ends them")
+        self.stop()
+
     def _fail(self, failure: CodeqError) -> None:
         self._failure = self._failure or failure
-        self.stop()
+        self._stopping.set()
 
     async def _stopped(self) -> None:
         await self._stopping.wait()
 
 
-async def _first(*tasks: asyncio.Task[None] | asyncio.Task[list[Task]]) -> None:
+@contextmanager
+def _heard(
+    signals: Sequence[signal.Signals], first: Callable[[], None], serving: asyncio.Task[None]
+) -> Iterator[None]:
+    """Call `first` at the first of these signals, and cancel `serving` at the second."""
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def heard() -> None:
+        nonlocal asked
+        if asked:
+            log.warning("stopping at once: the tasks in progress are given back")
+            serving.cancel()
+        else:
+            asked = True
+            first()
+
+    # Signals reach the main thread alone; elsewhere they are the program's to pass on to `stop`.
+    taken = signals if threading.current_thread() is threading.main_thread() else ()
+    for number in taken:
+        loop.add_signal_handler(number, heard)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+async def _first(*tasks: asyncio.Task[None] | asyncio.Task[Sequence[TaskRecord]]) -> None:
     """Return when one of them has ended."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _check(name: str, value: float, *, least: float) -> None:
+    if value < least:
+        raise ConfigInvalid(f"{name}={value}: allowed is {least:g} or more")
 
 
 def _log(ended: Ended) -> None:

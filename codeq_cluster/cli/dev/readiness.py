@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from codeq_cluster.cli.dev.plan import TOKEN, PlannedNode
-from codeq_cluster.client import Broker, Refused, Unreachable
+from codeq_cluster.client import Probe, Refused, Unreachable
 from codeq_cluster.errors import CodeqError
 
 READY_TIMEOUT_S = 60.0
@@ -22,10 +22,10 @@ async def all_ready(nodes: Sequence[PlannedNode], *, timeout_s: float = READY_TI
     waiting: dict[str, str] = {node.id: "did not answer" for node in nodes}
 
     async def ready(node: PlannedNode) -> None:
-        async with Broker([node.url], token=TOKEN, timeout_s=2.0) as broker:
+        async with Probe(node.url, token=TOKEN, timeout_s=2.0) as probe:
             while True:
                 try:
-                    await broker.ready()
+                    await probe.ready()
                 except (Refused, Unreachable) as error:
                     waiting[node.id] = str(error)
                 else:

@@ -12,8 +12,8 @@ from codeq_cluster import __version__
 from codeq_cluster.cli.doctor import offers
 from codeq_cluster.cli.doctor.finding import Finding, certificate, fail, ok, warn
 from codeq_cluster.cli.outcome import Exit
-from codeq_cluster.client import Broker, Refused, Unreachable, Untrusted
-from codeq_cluster.client.session import trust
+from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
+from codeq_cluster.client.transport import trust
 from codeq_cluster.settings import ArtifactProvider, Signing
 
 _TIMEOUT_S = 5.0
@@ -24,26 +24,26 @@ _SKEW_S_FAIL = 60.0
 
 async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
     """Check one node; when it is not reached, that alone."""
-    async with Broker([url], token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as broker:
-        reached = await _reachable(url, broker)
+    async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
+        reached = await _reachable(url, probe)
         if reached.todo:
             return [reached]
         found = [
             reached,
-            await _ready(url, broker),
-            *await _of_description(url, broker),
-            await _token(url, broker),
-            await _clock(url, broker),
+            await _ready(url, probe),
+            *await _of_description(url, probe),
+            await _token(url, probe),
+            await _clock(url, probe),
         ]
     if urlsplit(url).scheme == "https":
         found.append(await _presented(url, ca))
     return found
 
 
-async def _reachable(url: str, broker: Broker) -> Finding:
+async def _reachable(url: str, probe: Probe) -> Finding:
     asked = time.monotonic()
     try:
-        await broker.healthy()
+        await probe.healthy()
     except Untrusted as error:
         return fail("reachable", url, str(error), "name the authority's certificate with --ca")
     except Unreachable:
@@ -55,19 +55,19 @@ async def _reachable(url: str, broker: Broker) -> Finding:
     return ok("reachable", url, f"it answers in {(time.monotonic() - asked) * 1000:.0f} ms")
 
 
-async def _ready(url: str, broker: Broker) -> Finding:
+async def _ready(url: str, probe: Probe) -> Finding:
     try:
-        await broker.ready()
+        await probe.ready()
     except (Refused, Unreachable) as error:
         todo = "wait if it has just started; else see that a majority of nodes run and connect"
         return fail("ready", url, str(error), todo)
     return ok("ready", url, "every shard has a leader and this replica is caught up")
 
 
-async def _of_description(url: str, broker: Broker) -> list[Finding]:
+async def _of_description(url: str, probe: Probe) -> list[Finding]:
     """Judge what a node says of itself in the description of its API."""
     try:
-        described = await broker.described()
+        described = await probe.described()
     except (Refused, Unreachable) as error:
         return [fail("version", url, str(error), "upgrade the node", Exit.API)]
     return [_version(url, described.get("info")), *_offers(url, described.get("x-node"))]
@@ -92,9 +92,9 @@ def _version(url: str, about: object) -> Finding:
     return ok("version", url, version)
 
 
-async def _token(url: str, broker: Broker) -> Finding:
+async def _token(url: str, probe: Probe) -> Finding:
     try:
-        await broker.raft_status()
+        await probe.raft_status()
     except Refused as error:
         code = Exit.AUTH if error.status in (401, 403) else Exit.API
         todo = "pass a token the node takes, with --token or CODEQ_TOKEN; its log says why"
@@ -104,9 +104,9 @@ async def _token(url: str, broker: Broker) -> Finding:
     return ok("token", url, "it is taken")
 
 
-async def _clock(url: str, broker: Broker) -> Finding:
+async def _clock(url: str, probe: Probe) -> Finding:
     try:
-        ahead_s = await broker.clock_ahead_s()
+        ahead_s = await probe.clock_ahead_s()
     except (Refused, Unreachable) as error:
         return fail("clock", url, str(error), "see what stands between here and the node")
     return clock(url, ahead_s)

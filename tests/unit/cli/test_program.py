@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 from codeq_cluster.cli.outcome import Usage
 from codeq_cluster.cli.program import Program, executable
-from codeq_cluster.client import HandlerUnfit, Task, TaskFailed, TaskReturned
+from codeq_cluster.client import Fail, HandlerUnfit, Retry, Status, Task, TaskRecord
 from codeq_cluster.testing.cluster import until
 
 _PATH = {"PATH": os.environ["PATH"]}
@@ -25,20 +27,25 @@ def _script(directory: Path, text: str) -> str:
     return str(file)
 
 
-def _task(payload: str = "{}") -> Task:
-    return Task(
+def _task(payload: str = "{}") -> Task[Raw]:
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    record = TaskRecord(
         id="t1",
         command="greet",
-        attempt=2,
-        attempts_max=5,
-        payload_text=payload,
+        payload=payload,
+        status=Status.IN_PROGRESS,
+        attempts=2,
+        max_attempts=5,
         lease_token=7,
-        fields={"id": "t1", "command": "greet", "attempts": 2, "maxAttempts": 5, "leaseToken": 7},
+        created_at=at,
+        updated_at=at,
     )
+    return Task(record=record, payload=Raw(payload.encode()))
 
 
 async def _run(directory: Path, text: str, payload: str = "{}") -> str:
-    return await Program(_script(directory, text), environment=_PATH)(_task(payload))
+    result = await Program(_script(directory, text), environment=_PATH)(_task(payload))
+    return bytes(result).decode()
 
 
 async def _gone(pid: str) -> bool:
@@ -78,19 +85,19 @@ async def test_output_that_is_no_json_is_a_json_string(
 
 async def test_another_exit_code_gives_the_task_back(tmp_path: Path) -> None:
     """The reason is the end of standard error."""
-    with pytest.raises(TaskReturned, match=r"^exit code 3: disk full$"):
+    with pytest.raises(Retry, match=r"^exit code 3: disk full$"):
         await _run(tmp_path, "echo disk full >&2; exit 3")
 
 
 async def test_exit_code_100_fails_the_task(tmp_path: Path) -> None:
     """It is not tried again."""
-    with pytest.raises(TaskFailed, match=r"^no such cat$"):
+    with pytest.raises(Fail, match=r"^no such cat$"):
         await _run(tmp_path, "echo no such cat >&2; exit 100")
 
 
 async def test_a_signal_is_named(tmp_path: Path) -> None:
     """An operator sees what the kernel did."""
-    with pytest.raises(TaskReturned, match=r"^signal SIGKILL$"):
+    with pytest.raises(Retry, match=r"^signal SIGKILL$"):
         await _run(tmp_path, "kill -9 $$")
 
 
@@ -103,7 +110,7 @@ async def test_a_program_need_not_read_its_payload(tmp_path: Path) -> None:
 
 async def test_too_much_output_is_refused(tmp_path: Path) -> None:
     """A program that never stops writing is stopped."""
-    with pytest.raises(TaskReturned, match="standard output has more than"):
+    with pytest.raises(Retry, match="standard output has more than"):
         await _run(tmp_path, "exec yes")
 
 

@@ -1,0 +1,258 @@
+"""Client: what producers and readers ask of a cluster, as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+from msgspec import Raw, Struct
+
+from codeq_cluster.client.codecs import JSON, Codec
+from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, Connection, as_json, part
+from codeq_cluster.client.producing import (
+    BATCH_MAX,
+    Duration,
+    NewTask,
+    NotCreated,
+    body_of,
+    fresh_key,
+    in_chunks,
+)
+from codeq_cluster.client.records import Explanation, ResultRecord, TaskRecord
+from codeq_cluster.client.refusals import Refused, Unreachable
+from codeq_cluster.client.results import NotFinished, Result
+from codeq_cluster.client.retrying import pause_s
+from codeq_cluster.client.tracing import creating
+from codeq_cluster.client.transport import Request
+
+WAIT_S_DEFAULT: Final = 60.0
+
+_WAIT_S_MAX: Final = 20  # Of one request; a node that stands still costs so much of a wait.
+# Of one task of several: the shard it goes to cannot take it now.
+_PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
+
+
+class _Ended(Struct):
+    task: TaskRecord
+    result: ResultRecord
+
+
+class _Item(Struct):
+    task: TaskRecord | None = None
+    error: str = ""
+    code: str = ""
+
+
+class _Items(Struct):
+    results: list[_Item]
+
+
+class Client(Connection):
+    """Creates tasks, reads them and waits for their results.
+
+    Every call raises `Unreachable` when no node took it, and `Refused` when the broker refused it
+    or nobody can say what became of it.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: str,
+        deadline_s: float = DEADLINE_S,
+        timeout_s: float = TIMEOUT_S,
+        discover: bool = True,
+        ca_file: Path | None = None,
+        codec: Codec = JSON,
+    ) -> None:
+        """Prepare a client; nothing is sent yet.
+
+        Args:
+            urls: As for `Connection`, like all but the last.
+            token: A producer's; reading takes any.
+            deadline_s: Of a call with all its repetitions.
+            timeout_s: Of one request.
+            discover: Learn the other nodes.
+            ca_file: The only authorities believed for https.
+            codec: Of payloads and results.
+        """
+        super().__init__(
+            urls,
+            token=token,
+            deadline_s=deadline_s,
+            timeout_s=timeout_s,
+            discover=discover,
+            ca_file=ca_file,
+        )
+        self._codec = codec
+
+    async def create(
+        self,
+        command: str,
+        payload: object,
+        *,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        ttl: Duration | None = None,
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskRecord:
+        """Create a task, once however often the request is repeated, and return it.
+
+        See `NewTask` for what each argument means. With a key of the caller's own an existing task
+        may be returned, and a program that is started again can repeat the call.
+        """
+        new = NewTask(
+            command=command,
+            payload=payload,
+            priority=priority,
+            max_attempts=max_attempts,
+            delay=delay,
+            run_at=run_at,
+            ttl=ttl,
+            webhook=webhook,
+            idempotency_key=idempotency_key,
+        )
+        with creating(command):
+            request = Request(
+                method="POST", path=f"{BASE}/tasks", body=body_of(_keyed(new), self._codec)
+            )
+            return await self._call(request, TaskRecord)
+
+    async def create_many(
+        self, tasks: Iterable[NewTask], *, chunk: int = BATCH_MAX
+    ) -> list[TaskRecord | NotCreated]:
+        """Create tasks, `chunk` in one request at most, and return what became of each, in order.
+
+        Each stands for itself: some may be created and others not.
+
+        Raises:
+            Refused: The broker takes none of them, as for a token that may not create.
+        """
+        asked = [_keyed(task) for task in tasks]
+        # All of them first: one that cannot be encoded must not leave others half-way.
+        encoded = [body_of(task, self._codec) for task in asked]
+        outcomes: list[TaskRecord | NotCreated] = []
+        with creating("batch", count=len(asked)):
+            for bodies in in_chunks(encoded, count_max=chunk):
+                items = asked[len(outcomes) : len(outcomes) + len(bodies)]
+                try:
+                    made = await self._created(bodies)
+                except (Refused, Unreachable) as error:
+                    if not outcomes and isinstance(error, Refused) and 400 <= error.status < 500:
+                        raise
+                    code = error.code if isinstance(error, Refused) else "unreachable"
+                    outcomes += [NotCreated(task, str(error), code) for task in items]
+                else:
+                    outcomes += [
+                        each.task or NotCreated(task, each.error, each.code)
+                        for task, each in zip(items, made, strict=True)
+                    ]
+        return outcomes
+
+    async def task(self, task_id: str) -> TaskRecord:
+        """Return a task as it is now."""
+        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}")
+        return await self._call(request, TaskRecord)
+
+    async def wait(self, task_id: str, *, timeout_s: float = WAIT_S_DEFAULT) -> Result:
+        """Return how a task ended, as soon as it has: completed, failed, cancelled or dead.
+
+        Args:
+            task_id: The task's.
+            timeout_s: From now, to the second; 0 does not wait.
+
+        Raises:
+            NotFinished: It has not ended by then.
+        """
+        until_s = time.monotonic() + timeout_s
+        path = f"{BASE}/tasks/{part(task_id)}/result"
+        while True:
+            left_s = max(0, ceil(until_s - time.monotonic()))
+            wait_s = min(left_s, _WAIT_S_MAX)
+            request = Request(method="GET", path=f"{path}?waitSeconds={wait_s}", wait_s=wait_s)
+            try:
+                ended = await self._call(request, _Ended)
+            except Refused as error:
+                if error.code != "result-not-found":
+                    raise
+                if time.monotonic() >= until_s - 1:
+                    raise NotFinished(task_id, timeout_s) from error
+            else:
+                return Result(task=ended.task, record=ended.result, _codec=self._codec)
+
+    async def create_and_wait(
+        self,
+        command: str,
+        payload: object,
+        *,
+        timeout_s: float = WAIT_S_DEFAULT,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        ttl: Duration | None = None,
+    ) -> Result:
+        """Create a task and return how it ended; as `create` and then `wait`."""
+        task = await self.create(
+            command, payload, priority=priority, max_attempts=max_attempts, ttl=ttl
+        )
+        return await self.wait(task.id, timeout_s=timeout_s)
+
+    async def explain(self, task_id: str) -> Explanation:
+        """Return the one reason a task is where it is."""
+        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/explain")
+        return await self._call(request, Explanation)
+
+    async def cancel(self, task_id: str) -> None:
+        """Cancel a task that has not ended; its worker learns of it with its next heartbeat.
+
+        A cancel that a broken connection leaves open is not repeated: a second one would be refused
+        with the code `already-terminal`.
+        """
+        path = f"{BASE}/tasks/{part(task_id)}/cancel"
+        await self._call(Request(method="POST", path=path, body=b"{}", repeatable=False), dict)
+
+    async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
+        """Create tasks by one request, and again those that could not be created just now."""
+        until_s = time.monotonic() + self._deadline_s
+        made = await self._batch(bodies)
+        failures = 0
+        while passing := [n for n, each in enumerate(made) if each.code in _PASSING]:
+            pause = pause_s(failures, Unreachable())
+            if time.monotonic() + pause >= until_s:
+                break
+            await asyncio.sleep(pause)
+            failures += 1
+            for n, each in zip(
+                passing, await self._batch([bodies[n] for n in passing]), strict=True
+            ):
+                made[n] = each
+        return made
+
+    async def _batch(self, bodies: Sequence[bytes]) -> list[_Item]:
+        """Send tasks in one request, or in halves when they are more than the broker takes."""
+        body = as_json({"tasks": [Raw(body) for body in bodies]})
+        request = Request(method="POST", path=f"{BASE}/tasks/batch", body=body)
+        try:
+            answer = await self._call(request, _Items)
+        except Refused as error:
+            if error.status != 413 and error.code != "batch-too-large":
+                raise
+            if len(bodies) == 1:
+                return [_Item(error=str(error), code=error.code)]
+            half = len(bodies) // 2
+            return [*await self._batch(bodies[:half]), *await self._batch(bodies[half:])]
+        if len(answer.results) != len(bodies):
+            raise Refused(f"{request.path}: the answer has another length", status=200)
+        return answer.results
+
+
+def _keyed(task: NewTask) -> NewTask:
+    return task if task.idempotency_key is not None else replace(task, idempotency_key=fresh_key())

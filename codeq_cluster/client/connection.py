@@ -1,0 +1,261 @@
+"""Connection: requests to the nodes of one cluster, repeated until one is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from codeq_cluster.client.nodes import Nodes
+from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.retrying import is_harmless, may_succeed, pause_s
+from codeq_cluster.client.transport import Answer, Request, Transport, foreign, trust
+from codeq_cluster.errors import ConfigInvalid
+
+BASE = "/v1/codeq"
+TIMEOUT_S: Final = 15.0  # Above the broker's own 10 s, so that it is the one to say what it knows.
+DEADLINE_S: Final = 30.0  # An election takes seconds; a second try of a silent node fits besides.
+
+_LEARN_EVERY_S: Final = 60.0
+_LEARN_AGAIN_S: Final = 5.0  # After nobody could be asked.
+_LEARN_TIMEOUT_S: Final = 5.0
+_STATUS: Final = Request(method="GET", path=f"{BASE}/raft/status")
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class _Peer(msgspec.Struct, rename="camel"):
+    http_addr: str = ""
+
+
+class _Group(msgspec.Struct, rename="camel"):
+    self_http_addr: str = msgspec.field(name="selfHTTPAddr", default="")
+    leader_http_addr: str = msgspec.field(name="leaderHTTPAddr", default="")
+    peers: tuple[_Peer, ...] = ()
+
+
+class _Status(msgspec.Struct):
+    groups: tuple[_Group, ...] = ()
+
+    def urls(self) -> list[str]:
+        """Return where every node is that the answer names."""
+        found = [
+            url
+            for group in self.groups
+            for url in (
+                group.self_http_addr,
+                group.leader_http_addr,
+                *(peer.http_addr for peer in group.peers),
+            )
+            if url
+        ]
+        return list(dict.fromkeys(found))
+
+
+class Connection:
+    """A connection to the nodes of one cluster; an async context manager, or closed by `close`.
+
+    A request goes to the node that answered last, and on to the next one when a node takes no
+    connection. It is repeated, ever less often, while it may succeed and a second time does no
+    harm, until its deadline. The nodes that were not named are learned from those that were.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: str,
+        deadline_s: float = DEADLINE_S,
+        timeout_s: float = TIMEOUT_S,
+        discover: bool = True,
+        ca_file: Path | None = None,
+    ) -> None:
+        """Prepare a connection; nothing is sent yet.
+
+        Args:
+            urls: Base URLs of nodes, at least one, the preferred ones first.
+            token: Sent as a bearer token.
+            deadline_s: Of a call with all its repetitions; a wait the call asks for comes on top.
+                0 asks each node at most once.
+            timeout_s: Of one request to one node, the same way.
+            discover: Learn the other nodes. Off behind a balancer whose nodes are not reachable
+                from here.
+            ca_file: PEM file of the only authorities believed for https; None believes those of
+                the system.
+
+        Raises:
+            ConfigInvalid: There is no URL, one is not http or https, or the file holds no
+                certificate.
+        """
+        if not urls:
+            raise ConfigInvalid("urls: none is given; allowed is at least one base URL of a node")
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigInvalid(f"urls={url!r}: allowed is http://HOST:PORT or https://…")
+        secure = ca_file is not None or any(url.startswith("https://") for url in urls)
+        self._nodes = Nodes(urls)
+        self._transport = Transport(token=token, trust=trust(ca_file) if secure else None)
+        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
+        self._discover = discover
+        self._learning: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to all nodes."""
+        learning, self._learning = self._learning, None
+        if learning is not None:
+            learning.cancel()
+            with suppress(asyncio.CancelledError):
+                await learning
+        await self._transport.close()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Base URLs of the nodes known so far: those named, then those learned."""
+        return self._nodes.all
+
+    async def raft_status(self) -> Mapping[str, Any]:
+        """Return the groups of the node that answers, as it sees them."""
+        return await self._call(_STATUS, dict[str, Any])
+
+    async def _call(
+        self,
+        request: Request,
+        answer: type[T],
+        *,
+        within_s: float | None = None,
+    ) -> T:
+        """Make a request and return its answer as a type; an empty body counts as `{}`.
+
+        Args:
+            request: What is asked.
+            answer: What its answer is read as.
+            within_s: In place of the connection's deadline.
+
+        Raises:
+            Unreachable: No node took the request; nothing was done.
+            Refused: The broker refused it, or its outcome is not known.
+        """
+        got = await self._exchange(request, within_s=within_s)
+        return _read(got.content, answer, request)
+
+    async def _exchange(self, request: Request, *, within_s: float | None = None) -> Answer:
+        """Make a request, and again while it may succeed, until it is answered or too late."""
+        if self._discover and self._learning is None:
+            self._learning = asyncio.create_task(self._learn())
+        deadline_s = self._deadline_s if within_s is None else within_s
+        until_s = time.monotonic() + deadline_s if deadline_s else None
+        failures = 0
+        while True:
+            try:
+                return await self._round(request, until_s=until_s)
+            except (Unreachable, Refused) as error:
+                if not may_succeed(error) or not (request.repeatable or is_harmless(error)):
+                    raise
+                pause = pause_s(failures, error)
+                if until_s and request.wait_s and failures == 0:
+                    # What the broker was asked to wait does not count.
+                    until_s = time.monotonic() + deadline_s
+                if until_s is None or time.monotonic() + pause >= until_s:
+                    raise
+                failures += 1
+                # In the text too: a program that only prints messages shows no field.
+                log.warning("%s: no answer, trying again: %s", request.path, error)
+            await asyncio.sleep(pause)
+
+    async def _round(self, request: Request, *, until_s: float | None) -> Answer:
+        """Ask one node after the other until one has the request."""
+        last: Unreachable | Refused | None = None
+        for url in self._nodes.order():
+            if until_s is not None and time.monotonic() >= until_s:
+                break
+            try:
+                return await self._sent(url, request, until_s=until_s)
+            except Unreachable as error:
+                # A node that did not answer says more than one that is not there.
+                last = last if isinstance(last, Refused) else error
+            except Refused as error:
+                if error.status or not request.repeatable:
+                    raise
+                last = error
+        if last is None:
+            raise Unreachable("no node was asked before the deadline")
+        if isinstance(last, Unreachable) and not isinstance(last, Untrusted):
+            raise Unreachable(f"no node takes a connection: {', '.join(self.nodes)}") from last
+        raise last
+
+    async def _sent(self, url: str, request: Request, *, until_s: float | None) -> Answer:
+        """Send a request to one node, and note whether it serves."""
+        timeout_s = self._timeout_s
+        if until_s is not None:
+            timeout_s = min(timeout_s, until_s - time.monotonic())
+        try:
+            answer = await self._transport.send(url, request, timeout_s=timeout_s + request.wait_s)
+        except (Unreachable, Refused) as error:
+            if isinstance(error, Refused) and 0 < error.status < 500:
+                self._nodes.answered(url)
+            else:
+                self._nodes.failed(url)
+            raise
+        self._nodes.answered(url)
+        return answer
+
+    async def _learn(self) -> None:
+        """Learn the other nodes, again and again, for as long as the connection is open."""
+        while True:
+            try:
+                answer = await self._round(_STATUS, until_s=time.monotonic() + _LEARN_TIMEOUT_S)
+                self._nodes.learn(_read(answer.content, _Status, _STATUS).urls())
+            except (Unreachable, Refused) as error:
+                # What was learned before stays; requests tell of a cluster that is away.
+                log.debug("the other nodes are not known: %s", error)
+                await asyncio.sleep(_LEARN_AGAIN_S)
+            else:
+                await asyncio.sleep(_LEARN_EVERY_S)
+
+
+def part(name: str) -> str:
+    """Return a name as one part of a path."""
+    return quote(name, safe="")
+
+
+def query(**values: str | int) -> str:
+    """Return a query of those values that say something, with its question mark; or nothing."""
+    given = {name: value for name, value in values.items() if value != ""}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def as_json(value: Any) -> bytes:
+    """Return a body as JSON."""
+    return msgspec.json.encode(value)
+
+
+def _read(content: bytes, answer: type[T], request: Request) -> T:
+    try:
+        return msgspec.json.decode(content or b"{}", type=answer)
+    except msgspec.ValidationError as error:
+        text = f"{request.path}: the answer has an unknown form: {error}"
+        raise Refused(text, status=200) from error
+    except msgspec.DecodeError as error:
+        raise foreign(request.path, 200) from error

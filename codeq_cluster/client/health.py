@@ -1,0 +1,75 @@
+"""Health: whether a worker reaches its broker, for whoever supervises the process."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+
+class Health:
+    """What is known of the worker's claims, served at `/healthz`; an async context manager.
+
+    It fails when no claim has been answered for too long. A worker that is full claims nothing and
+    is healthy.
+    """
+
+    def __init__(self, *, host: str, port: int | None, silent_s_max: float) -> None:
+        """Prepare it.
+
+        Args:
+            host: Listened on.
+            port: Listened on; 0 for any free one, None serves nothing.
+            silent_s_max: How long a claim may go without an answer, its repetitions included.
+        """
+        self._host = host
+        self._port = port
+        self._silent_s_max = silent_s_max
+        self._claiming_since_s: float | None = None
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once entered."""
+        assert self._runner is not None
+        return int(self._runner.addresses[0][1])
+
+    def claiming(self) -> None:
+        """Note that a claim begins."""
+        self._claiming_since_s = time.monotonic()
+
+    def claimed(self) -> None:
+        """Note that a claim was answered."""
+        self._claiming_since_s = None
+
+    @property
+    def silent_s(self) -> float:
+        """How long the claim under way has had no answer, in seconds; 0 without one."""
+        since_s = self._claiming_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    async def __aenter__(self) -> Self:
+        if self._port is not None:
+            app = web.Application()
+            app.router.add_get("/healthz", self._answer)
+            self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, _: web.Request) -> web.Response:
+        silent_s = self.silent_s
+        ok = silent_s <= self._silent_s_max
+        told = {"status": "ok" if ok else "no claim is answered", "silentSeconds": round(silent_s)}
+        return web.json_response(told, status=200 if ok else 503)

@@ -1,0 +1,46 @@
+"""Outcomes: what came of a handler's run, before the broker is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codeq_cluster.client.handling import HandlerUnfit
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The handler returned; its result is JSON text that is not null."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task has failed for good."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The task is to be tried again, after a delay; 0 for the broker's back-off."""
+
+    reason: str
+    delay_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The handler can handle nothing."""
+
+    error: HandlerUnfit
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease is no longer this worker's."""
+
+    reason: str
+
+
+Outcome = Completed | Failed | Returned | Unfit | Lost

@@ -1,0 +1,132 @@
+"""Records: tasks and results as the broker keeps them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+
+class Status(StrEnum):
+    """Where a task is in its life, as the API says it."""
+
+    PENDING = "PENDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class State(StrEnum):
+    """The state of a task, which the API says by `status` and `lastKnownLocation`."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+_STATES = {
+    "PENDING_LIST": State.READY,
+    "DELAYED_ZSET": State.DELAYED,
+    "INPROG_SET": State.LEASED,
+    "DLQ_SET": State.DEAD,
+}
+
+
+class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One finished delivery of a task.
+
+    Attributes:
+        outcome: `completed`, `failed`, `nacked`, `abandoned`, `expired` and their like.
+    """
+
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    outcome: str
+    error: str = ""
+
+
+class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A task as the broker keeps it.
+
+    Attributes:
+        payload: JSON text as the producer wrote it, every digit of a number included.
+        attempts: Deliveries so far.
+        max_attempts: The last one; then the task is a dead letter.
+        error: Why it failed or died, or what its last attempt ended with.
+        lease_token: Fences a delivery from every other; 0 but in the answer to a claim.
+        run_at: Not before this instant, as the producer asked.
+        ready_at: When a delayed task can be claimed.
+        expires_at: When a waiting task dies, by its time to live.
+        history: One entry a finished attempt, the latest last; the broker keeps the latest few.
+    """
+
+    id: str
+    command: str
+    payload: str
+    priority: int = 0
+    webhook: str = ""
+    trace_parent: str = ""
+    trace_state: str = ""
+    status: Status
+    last_known_location: str = "NONE"
+    worker_id: str = ""
+    lease_until: datetime | None = None
+    attempts: int = 0
+    max_attempts: int = 0
+    error: str = ""
+    result_key: str = ""
+    tenant_id: str = ""
+    created_at: datetime
+    updated_at: datetime
+    lease_token: int = 0
+    run_at: datetime | None = None
+    ready_at: datetime | None = None
+    expires_at: datetime | None = None
+    shard: int = 0
+    history: tuple[AttemptRecord, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """The task's state."""
+        ended = State.DONE if self.status is Status.COMPLETED else State.FAILED
+        return _STATES.get(self.last_known_location, ended)
+
+
+class Artifact(Struct, frozen=True):
+    """A product of a task: its name, and where it is kept."""
+
+    name: str
+    url: str
+
+
+class ResultRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How a task ended; `result` is JSON as the worker wrote it."""
+
+    task_id: str
+    status: Status
+    result: Raw | UnsetType = UNSET
+    error: str = ""
+    artifacts: tuple[Artifact, ...] = ()
+    completed_at: datetime
+
+
+class Explanation(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a task is where it is.
+
+    Attributes:
+        reason: A stable word, as `backing-off` or `queue-paused`.
+        message: The reason in words.
+        waiting: Whether the task waits for something.
+        until: When time itself ends the reason.
+    """
+
+    task_id: str
+    reason: str
+    message: str
+    waiting: bool
+    until: datetime | None = None

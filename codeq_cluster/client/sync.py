@@ -1,0 +1,130 @@
+"""Sync: the same calls for programs without an event loop; each waits for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from codeq_cluster.client.client import Client
+from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.operator import Operator
+
+A = ParamSpec("A")
+T = TypeVar("T")
+C = TypeVar("C", bound=Connection)
+
+
+class _Sync(Generic[C]):
+    """A connection whose event loop runs in a thread of its own; a context manager.
+
+    Any number of threads may share it.
+    """
+
+    def __init__(self, connection: C) -> None:
+        """Take over a connection that nobody else uses."""
+        self._connection = connection
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="codeq client", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to all nodes; nothing can be called any more."""
+        if self._loop.is_closed():
+            return
+        self._wait(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def raft_status(self) -> Mapping[str, Any]:
+        """Return the groups of the node that answers, as it sees them."""
+        return self._wait(self._connection.raft_status())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Base URLs of the nodes known so far."""
+        return self._connection.nodes
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # As for Ctrl-C: what nobody waits for is not to go on.
+            future.cancel()
+            raise
+
+
+def _waiting(
+    method: Callable[Concatenate[C, A], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Sync[C], A], T]:
+    """Return a method that does as a coroutine method does, and waits for its answer."""
+
+    def call(self: _Sync[C], /, *given: A.args, **named: A.kwargs) -> T:
+        return self._wait(method(self._connection, *given, **named))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class SyncClient(_Sync[Client]):
+    """A `Client` for programs without an event loop: the same calls with the same arguments.
+
+    `with SyncClient(Client(urls, token=token)) as client: client.create("greet", {})`
+    """
+
+    create = _waiting(Client.create)
+    create_many = _waiting(Client.create_many)
+    task = _waiting(Client.task)
+    wait = _waiting(Client.wait)
+    create_and_wait = _waiting(Client.create_and_wait)
+    explain = _waiting(Client.explain)
+    cancel = _waiting(Client.cancel)
+
+
+class SyncOperator(_Sync[Operator]):
+    """An `Operator` for programs without an event loop: the same calls with the same arguments."""
+
+    queues = _waiting(Operator.queues)
+    queue = _waiting(Operator.queue)
+    pause = _waiting(Operator.pause)
+    resume = _waiting(Operator.resume)
+    tasks = _waiting(Operator.tasks)
+    dead_letters = _waiting(Operator.dead_letters)
+    death_causes = _waiting(Operator.death_causes)
+    dead_letter = _waiting(Operator.dead_letter)
+    requeue = _waiting(Operator.requeue)
+    delete_dead_letters = _waiting(Operator.delete_dead_letters)
+    topics = _waiting(Operator.topics)
+    topic = _waiting(Operator.topic)
+    put_topic = _waiting(Operator.put_topic)
+    delete_topic = _waiting(Operator.delete_topic)
+    deliveries = _waiting(Operator.deliveries)
+    replay = _waiting(Operator.replay)
+    audit = _waiting(Operator.audit)
+    cluster = _waiting(Operator.cluster)
+    transfer = _waiting(Operator.transfer)
+    join = _waiting(Operator.join)
+    remove = _waiting(Operator.remove)
+    upgrade = _waiting(Operator.upgrade)
+    begin_backup = _waiting(Operator.begin_backup)
+    backups = _waiting(Operator.backups)
+    backup = _waiting(Operator.backup)
+    import_part = _waiting(Operator.import_part)

@@ -1,0 +1,199 @@
+"""Transport: one request to one node over HTTP, and what came of it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from codeq_cluster.client import tracing
+from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.errors import ConfigInvalid
+
+# Two claimed batches of the largest bodies fit; a status of many shards is smaller.
+_ANSWER_BYTES_MAX = 256 * 2**20
+_PIECE_BYTES_MAX = 2**20
+_CONNECT_S_MAX = 3.0
+_RETRY_AFTER_S_MAX = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, whichever node it goes to.
+
+    Attributes:
+        path: With the query.
+        body: JSON, or bytes as they are when `binary`; None for no body.
+        wait_s: How long the request asks the broker to wait, seconds.
+        repeatable: Whether carrying it out twice does no harm.
+    """
+
+    method: str
+    path: str
+    body: bytes | None = None
+    binary: bool = False
+    wait_s: float = 0.0
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A success: its body, and the headers that came with it."""
+
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class _Envelope(msgspec.Struct):
+    """An error as the broker tells it."""
+
+    error: str = ""
+    code: str = ""
+    retryable: bool = False
+    missing: tuple[str, ...] = ()
+
+
+class Transport:
+    """Connections to the nodes of a cluster, kept open between requests."""
+
+    def __init__(self, *, token: str, trust: ssl.SSLContext | None) -> None:
+        """Prepare it.
+
+        Args:
+            token: Sent as a bearer token.
+            trust: For https; None believes the authorities of the system.
+        """
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._trust = trust
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, url: str, request: Request, *, timeout_s: float) -> Answer:
+        """Send a request to one node, once.
+
+        Args:
+            url: The node's base URL.
+            request: What is asked.
+            timeout_s: From now to the last byte of the answer.
+
+        Raises:
+            Unreachable: The node took no connection, so nothing was sent.
+            Refused: The answer is an error, or none came and the status is 0.
+        """
+        headers = {
+            "Content-Type": "application/octet-stream" if request.binary else "application/json"
+        }
+        tracing.inject(headers)
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_s, sock_connect=min(_CONNECT_S_MAX, timeout_s)
+        )
+        try:
+            async with self._open().request(
+                request.method,
+                url + request.path,
+                data=_data(request.body),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                ssl=self._trust or True,
+            ) as response:
+                return await _answer(response)
+        except aiohttp.ClientSSLError as error:
+            raise Untrusted(f"no TLS with {url}: {error.os_error or error}") from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(f"no node takes a connection: {url}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            text = f"{url}: the answer did not come ({str(error) or type(error).__name__})"
+            if request.method == "GET":
+                raise Refused(text, status=0, code="no-answer", retryable=True) from error
+            raise Refused(
+                f"{text}; outcome unknown", status=0, code="outcome-unknown", retryable=True
+            ) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # Callers bound how much is under way; heartbeats must not queue behind claims.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
+        return self._session
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Return the context of https that believes these authorities alone, or the system's.
+
+    Raises:
+        ConfigInvalid: The file holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigInvalid(f"ca={ca_file}: {error}; allowed is a PEM file") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _data(body: bytes | None) -> bytes | BytesIO | None:
+    """Return a body as the library wants it: a large one piece by piece."""
+    return BytesIO(body) if body is not None and len(body) > _PIECE_BYTES_MAX else body
+
+
+async def _answer(response: aiohttp.ClientResponse) -> Answer:
+    content = await _content(response)
+    if response.status < 300:
+        return Answer(content, response.headers)
+    try:
+        told = msgspec.json.decode(content, type=_Envelope)
+    except msgspec.DecodeError as error:
+        raise foreign(response.url, response.status) from error
+    text = told.error or f"{response.url}: no reason given"
+    if told.missing:
+        text = f"{text}: {', '.join(told.missing)}"
+    raise Refused(
+        text,
+        status=response.status,
+        code=told.code,
+        retryable=told.retryable,
+        retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
+        nothing_done=response.headers.get("X-Outcome") == "not-applied",
+    )
+
+
+def foreign(where: object, status: int) -> Refused:
+    """Return the error for an answer that no broker gives."""
+    return Refused(f"{where}: HTTP {status}, not JSON; is this a codeq-cluster?", status=status)
+
+
+def _retry_after_s(text: str) -> int:
+    """Return a `Retry-After` in seconds, which may be a number or a date; 0 when it is neither."""
+    if text.isdecimal():
+        return min(int(text[:9]), _RETRY_AFTER_S_MAX)
+    try:
+        left = parsedate_to_datetime(text) - datetime.now(UTC)
+    except (TypeError, ValueError):
+        return 0
+    return min(max(0, round(left.total_seconds())), _RETRY_AFTER_S_MAX)
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Read an answer whole; a longer one than this client keeps is none of ours."""
+    pieces = bytearray()
+    async for piece in response.content.iter_any():
+        pieces += piece
+        if len(pieces) > _ANSWER_BYTES_MAX:
+            raise Refused(
+                f"{response.url}: the answer has more than {_ANSWER_BYTES_MAX} bytes",
+                status=response.status,
+            )
+    return bytes(pieces)

@@ -1,0 +1,254 @@
+"""Broker: a real broker of one node inside the process of a test, whose time can be moved.
+
+It serves HTTP on loopback, keeps its tasks in RocksDB and every write goes through its Raft log, as
+in production; only its time is the test's. Public: programs that use codeq-cluster test with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import yaml
+
+from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOperator, Worker
+from codeq_cluster.config import load
+from codeq_cluster.node import Node
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.movable_time import MovableLoop, MovableTime
+from codeq_cluster.testing.passage import Passage
+
+TOKEN: Final = "test-token"  # noqa: S105 - opens a broker that lives as long as a test
+START_WITHIN_S: Final = 30.0
+
+_POLL_S = 0.001
+_CENTURY_MS = 100 * 365 * 86_400_000
+_SCOPES = (
+    *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"),
+    *("codeq:subscribe", "codeq:admin", "codeq:operator"),
+)
+
+
+class LocalBroker:
+    """A broker of one node in a thread of this process; a context manager, used once.
+
+    `advance` moves its time. On the way it stops at every instant at which a delayed task is due, a
+    lease ends or a callback is repeated, and lets workers act on what they are given, so that a
+    week of retries passes as it would. Only the broker's time moves: workers and tests live in the
+    machine's.
+
+    Attributes:
+        url: Base URL of its node.
+        token: A producer's, a worker's for every command, an administrator's and an operator's.
+    """
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, object] | None = None) -> None:
+        """Prepare a broker.
+
+        Args:
+            directory: Its files; empty, or those of an earlier broker, whose tasks are there again.
+            settings: Keys of a configuration file; what a section holds is merged with the rest.
+
+        Raises:
+            ConfigInvalid: A setting is unknown or out of range.
+        """
+        port, link_port = free_ports(2)
+        self.url = f"http://127.0.0.1:{port}"
+        self.token = TOKEN
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "node.yaml"
+        document = _document(directory / "data", self.url, port=port, link_port=link_port)
+        file.write_text(yaml.safe_dump(_merged(document, settings or {})))
+        self._settings = _patient(load(file=file).settings)
+        self._time = MovableTime()
+        self._thread = threading.Thread(target=self._run, name="codeq broker", daemon=True)
+        self._passage: Future[Passage] = Future()
+        self._stop = asyncio.Event()
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._passage.result(START_WITHIN_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    @property
+    def now(self) -> datetime:
+        """The broker's time."""
+        return self._time.now
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Move the broker's time forward, and return when all that is due by then has happened.
+
+        At each stop on the way workers may do what they can. A handler that takes longer than a
+        second lives through the jump, and its lease may end in it; one of a worker that is not
+        made by `worker`, if nothing changed for 50 ms.
+
+        Raises:
+            ValueError: The time would stand still or run backwards.
+            RuntimeError: It is called in a coroutine, where a worker of the same loop could not
+                run: `await asyncio.to_thread(broker.advance, days=7)`.
+            TimeoutError: At one stop, workers did not come to rest within 30 s.
+        """
+        by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if by <= timedelta():
+            raise ValueError(f"advance by {by}: allowed is more than nothing")
+        self._wait(self._passage.result().advance(by))
+
+    def settle(self) -> None:
+        """Return when workers have done what they can now; the time does not move.
+
+        Raises:
+            RuntimeError: As for `advance`.
+            TimeoutError: They did not come to rest within 30 s.
+        """
+        self._wait(self._passage.result().settle())
+
+    def client(self, **options: Any) -> Client:
+        """Return a client of the broker; `options` as for `Client`."""
+        return Client([self.url], token=self.token, **options)
+
+    def sync_client(self, **options: Any) -> SyncClient:
+        """Return a client for a test without an event loop."""
+        return SyncClient(self.client(**options))
+
+    def worker(self, **options: Any) -> Worker:
+        """Return a worker of the broker; `options` as for `Worker`, with a grace of a second.
+
+        `advance` waits for it: it knows what this worker will do, and of others only what they did.
+        """
+        worker = Worker([self.url], token=self.token, **{"grace_s": 1.0, **options})
+        self._workers.append(worker)
+        return worker
+
+    def leases(self, **options: Any) -> Leases:
+        """Return what a worker's own loop asks with; `options` as for `Leases`."""
+        return Leases([self.url], token=self.token, **options)
+
+    @contextmanager
+    def working(self, worker: Worker) -> Iterator[Worker]:
+        """Let a worker work within the block, in a thread; at the end it is stopped.
+
+        Raises:
+            CodeqError: The worker could not go on, as `Worker.serve` says.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="codeq worker") as threads:
+            served = threads.submit(asyncio.run, worker.serve())
+            try:
+                yield worker
+            finally:
+                worker.stop()
+            served.result()
+
+    def operator(self, **options: Any) -> Operator:
+        """Return an operator of the broker; `options` as for `Operator`."""
+        return Operator([self.url], token=self.token, **options)
+
+    def sync_operator(self, **options: Any) -> SyncOperator:
+        """Return an operator for a test without an event loop."""
+        return SyncOperator(self.operator(**options))
+
+    def _wait(self, passing: Coroutine[Any, Any, object]) -> None:
+        if _within_a_loop():
+            passing.close()
+            raise RuntimeError(
+                "time is moved from outside of an event loop, where workers can run meanwhile: "
+                "await asyncio.to_thread(broker.advance, days=7)"
+            )
+        asyncio.run_coroutine_threadsafe(passing, self._loop).result()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: MovableLoop(self._time)) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._passage.done():
+                raise
+            self._passage.set_exception(error)  # Raised where the broker is entered.
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        node = Node(self._settings, clock=self._time)
+        await node.start()
+        try:
+            async with self.operator(deadline_s=0, discover=False) as operator:
+                while node.missing(in_full=False):  # noqa: ASYNC110, a node tells nobody
+                    await asyncio.sleep(_POLL_S)
+                self._passage.set_result(Passage(self._time, node, operator, self._workers))
+                await self._stop.wait()
+        finally:
+            await node.stop()
+
+
+def _within_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _patient(settings: NodeSettings) -> NodeSettings:
+    """Return settings by which no connection or request is given up when the time is moved."""
+    limits = replace(
+        settings.limits,
+        idle_timeout_ms=_CENTURY_MS,
+        header_timeout_ms=_CENTURY_MS,
+        body_timeout_ms=_CENTURY_MS,
+        request_timeout_ms=_CENTURY_MS,
+    )
+    return replace(settings, limits=limits)
+
+
+def _document(data: Path, url: str, *, port: int, link_port: int) -> dict[str, object]:
+    """Return the configuration of a node that starts and stops fast."""
+    token = {"token": TOKEN, "subject": "test", "scopes": list(_SCOPES), "eventTypes": ["*"]}
+    provider = [{"kind": "static", "tokens": [token]}]
+    return {
+        "port": port,
+        "host": "127.0.0.1",
+        "clusterId": "test",
+        "clusterSecret": "of a cluster without other nodes, on loopback",
+        "durability": "os",
+        "raft": {
+            "selfId": "n1",
+            "peers": {"n1": f"127.0.0.1:{link_port}"},
+            "peerHTTPAddrs": {"n1": url},
+            "heartbeatMS": 20,
+            "electionMS": 60,
+            "fallbackMS": 60,
+        },
+        "persistenceConfig": {"path": str(data), "numShards": 1},
+        "store": {"blockCacheBytes": 2**20, "memtableBytes": 2**20},
+        "limits": {"drainMs": 0},
+        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
+    }
+
+
+def _merged(document: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(document)
+    for key, value in settings.items():
+        section = merged.get(key)
+        both = isinstance(section, dict) and isinstance(value, dict)
+        merged[key] = {**section, **value} if both else value  # type: ignore[dict-item]
+    return merged

@@ -1,0 +1,47 @@
+"""Movable time: the machine's time, and as much more as a test has moved it by."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+
+class MovableTime:
+    """The clock of a broker; runs as the machine's and is moved forward besides."""
+
+    def __init__(self) -> None:
+        self._moved_by_s = 0.0
+
+    def wall_ms(self) -> int:
+        """Return Unix milliseconds."""
+        return int((time.time() + self._moved_by_s) * 1000)
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that never run backwards."""
+        return int(self.monotonic_s() * 1000)
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never run backwards."""
+        return time.monotonic() + self._moved_by_s
+
+    @property
+    def now(self) -> datetime:
+        """The instant, in whole milliseconds."""
+        return datetime.fromtimestamp(self.wall_ms() / 1000, UTC)
+
+    def move(self, by: timedelta) -> None:
+        """Move it forward; in the thread of the loop whose timers it governs."""
+        self._moved_by_s += max(0.0, by.total_seconds())
+
+
+class MovableLoop(asyncio.SelectorEventLoop):
+    """An event loop whose timers are due by a time that moves."""
+
+    def __init__(self, time: MovableTime) -> None:
+        super().__init__()
+        self._time = time
+
+    def time(self) -> float:
+        """Return the loop's time, seconds."""
+        return self._time.monotonic_s()

@@ -1,0 +1,122 @@
+"""Passage: how a broker's time is moved so that all happens on the way that would have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from codeq_cluster.client import Operator, Page, Worker
+from codeq_cluster.node import Node
+from codeq_cluster.testing.movable_time import MovableTime
+
+SETTLE_WITHIN_S: Final = 30.0  # Of one stop: workers that never rest are a mistake of the test.
+
+_POLL_S = 0.002
+# What is due by a time that moved is decided within a few turns of the broker's loop.
+_IDLE_S = 0.01
+# A worker that is not known here, in another process say, has claimed and ended what it can.
+_QUIET_S = 0.05
+# A known worker has not, and may take longer on a busy machine. Beyond it, its handler waits for
+# something, or the broker gives it nothing: a consumer limit, a budget.
+_PATIENCE_S = 1.0
+
+_Fetch = Callable[..., Awaitable[Page]]
+
+
+class Passage:
+    """Moves the time of one node; runs in the node's own event loop.
+
+    Args:
+        time: The node's.
+        node: Serves.
+        operator: Asks the node, as the administrator of the tenant whose tasks are waited for.
+        workers: Those known; may be filled later.
+    """
+
+    def __init__(
+        self, time: MovableTime, node: Node, operator: Operator, workers: Sequence[Worker]
+    ) -> None:
+        self._time = time
+        self._node = node
+        self._operator = operator
+        self._workers = workers
+
+    async def advance(self, by: timedelta) -> None:
+        """Move the time, from each instant at which something is due to the next.
+
+        What the stops themselves take comes on top: seven pauses of a day fit into seven days.
+
+        Raises:
+            TimeoutError: As `settle` does.
+        """
+        while (due := await self.settle()) is not None and due - self._time.now <= by:
+            step = max(due - self._time.now, timedelta())
+            self._time.move(step)
+            by -= step
+        self._time.move(by)
+        await self.settle()
+
+    async def settle(self) -> datetime | None:
+        """Wait until nothing is left to do now, or nobody does it; return when something is due.
+
+        Raises:
+            TimeoutError: There was something new to do for `SETTLE_WITHIN_S`.
+        """
+        give_up_at = time.monotonic() + SETTLE_WITHIN_S
+        changed_at, seen = time.monotonic(), self._applied()
+        while time.monotonic() < give_up_at:
+            await asyncio.sleep(_POLL_S)
+            now = self._time.now
+            if (applied := self._applied()) != seen:
+                changed_at, seen = time.monotonic(), applied
+            if time.monotonic() - changed_at < _IDLE_S:
+                continue
+            queues = await self._operator.queues()
+            dues = await self._dues()
+            patience_s = self._patience_s(queues, overdue=min(dues, default=now) <= now)
+            if time.monotonic() - changed_at > patience_s and self._applied() == seen:
+                return min((due for due in dues if due > now), default=None)
+        raise TimeoutError(f"workers did not come to rest within {SETTLE_WITHIN_S:g} s")
+
+    def _applied(self) -> list[int]:
+        return [shard.applied_index for shard in self._node.status()]
+
+    def _patience_s(self, queues: Sequence[Mapping[str, Any]], *, overdue: bool) -> float:
+        """Return for how long something may still happen after the last change."""
+        ready = [row["command"] for row in queues if row["ready"] and not row.get("paused")]
+        for worker in self._workers:
+            if worker.running or any(worker.wants(command) for command in ready):
+                return _PATIENCE_S
+        if overdue:
+            return _PATIENCE_S
+        busy = ready or any(row["inProgress"] for row in queues)
+        return _QUIET_S if busy else _IDLE_S
+
+    async def _dues(self) -> list[datetime]:
+        """Return the instants at which something happens by itself; past ones are being seen to."""
+        asked = (
+            (partial(self._operator.tasks, status="PENDING"), ("readyAt", "expiresAt")),
+            (partial(self._operator.tasks, status="IN_PROGRESS"), ("leaseUntil",)),
+            (partial(self._operator.deliveries, status="pending"), ("nextAttemptAt",)),
+        )
+        return [
+            datetime.fromisoformat(row[field])
+            for fetch, fields in asked
+            async for row in _rows(fetch)
+            for field in fields
+            if field in row
+        ]
+
+
+async def _rows(fetch: _Fetch) -> AsyncIterator[Mapping[str, Any]]:
+    cursor = ""
+    while True:
+        page = await fetch(cursor=cursor)
+        for row in page.rows:
+            yield row
+        if not (cursor := page.cursor):
+            return

@@ -1,0 +1,295 @@
+"""Client: what producers and readers get of a real broker; the same by both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from codeq_cluster.client import (
+    Client,
+    Leases,
+    NewTask,
+    NotCreated,
+    NotFinished,
+    Operator,
+    Refused,
+    State,
+    Status,
+    SyncClient,
+    SyncOperator,
+    TaskFailed,
+    TaskRecord,
+)
+from codeq_cluster.testing.broker import LocalBroker
+from tests.unit.client.servers import serve
+
+_TASK = TaskRecord(
+    id="x",
+    command="c",
+    payload="1",
+    status=Status.PENDING,
+    created_at=datetime(2026, 1, 31, tzinfo=UTC),
+    updated_at=datetime(2026, 1, 31, tzinfo=UTC),
+)
+
+
+class _InThreads:
+    """The sync face as an async one: each call waits in a thread."""
+
+    def __init__(self, face: Any) -> None:
+        self._face = face
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given, **named: asyncio.to_thread(getattr(self._face, name), *given, **named)
+
+
+@pytest_asyncio.fixture(params=["async", "sync"])
+async def client(broker: LocalBroker, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """Yield a client by either face."""
+    if request.param == "async":
+        async with broker.client() as opened:
+            yield opened
+    else:
+        with broker.sync_client() as opened:
+            yield _InThreads(opened)
+
+
+@pytest_asyncio.fixture
+async def leases(broker: LocalBroker) -> AsyncIterator[Leases]:
+    """Yield what a worker would ask with."""
+    async with Leases([broker.url], token=broker.token) as opened:
+        yield opened
+
+
+@dataclass
+class _Resize:
+    """A payload, and a result, with a type."""
+
+    width: int
+    at: datetime
+
+
+async def _completed(leases: Leases, command: str, result: bytes) -> TaskRecord:
+    [task] = await leases.claim([command], lease_s=60, wait_s=20)
+    await leases.complete(task, result)
+    return task
+
+
+@pytest.mark.parametrize("face", [(Client, SyncClient), (Operator, SyncOperator)])
+def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
+    """Every public coroutine method of the one is a method of the other."""
+    one, other = face
+    calls = {
+        name
+        for name, member in inspect.getmembers(one, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+
+    assert calls
+    assert {name for name in calls if not callable(getattr(other, name, None))} == set()
+
+
+async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
+    """Each argument is the field of the API that it stands for."""
+    made = await client.create(
+        "asked", {"n": 1}, priority=7, max_attempts=3, delay=timedelta(hours=1), ttl=86_400
+    )
+    read = await client.task(made.id)
+
+    assert read == made
+    assert (made.command, made.payload, made.priority) == ("asked", '{"n":1}', 7)
+    assert (made.max_attempts, made.status, made.state) == (3, Status.PENDING, State.DELAYED)
+    assert made.ready_at - made.created_at == timedelta(hours=1)
+    assert made.expires_at - made.created_at == timedelta(days=1)
+
+
+async def test_an_instant_needs_its_time_zone(client: Any) -> None:
+    """One with it is the instant the task starts at; one without could be any of 24."""
+    at = datetime(2036, 1, 31, 12, tzinfo=UTC)
+    made = await client.create("at", 1, run_at=at)
+
+    assert (made.run_at, made.ready_at) == (at, at)
+    with pytest.raises(ValueError, match="its time zone"):
+        await client.create("at", 1, run_at=at.replace(tzinfo=None))
+
+
+async def test_a_payload_travels_as_it_was_written(client: Any) -> None:
+    """Digits that a float would lose, and the order of keys, arrive."""
+    text = '{"b": 12345678901234567890.123456789, "a": null}'
+    made = await client.create("raw", msgspec.Raw(text.encode()))
+
+    assert made.payload == text
+
+
+async def test_typed_values_travel_both_ways(client: Any, leases: Leases) -> None:
+    """A dataclass is a payload, and a result is read as one."""
+    sent = _Resize(640, datetime(2026, 1, 31, tzinfo=UTC))
+    made = await client.create("typed", sent)
+    await _completed(leases, "typed", made.payload.encode())
+    ended = await client.wait(made.id)
+
+    assert ended.ok
+    assert ended.value == {"width": 640, "at": "2026-01-31T00:00:00Z"}
+    assert ended.read(_Resize) == sent
+    with pytest.raises(msgspec.ValidationError):
+        ended.read(int)
+
+
+async def test_each_create_has_a_key_of_its_own(client: Any) -> None:
+    """Two calls make two tasks; with a key of the caller's, one."""
+    fresh = {(await client.create("keyed", 1)).id for _ in range(2)}
+    same = {(await client.create("keyed", 1, idempotency_key="mine")).id for _ in range(2)}
+    with pytest.raises(Refused, match="idempotency conflict") as caught:
+        await client.create("keyed", 2, idempotency_key="mine")
+
+    assert (len(fresh), len(same)) == (2, 1)
+    assert caught.value.code == "idempotency-conflict"
+
+
+async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
+    """The outcomes are in the tasks' order; one that is refused costs no other."""
+    tasks = [NewTask("many" if n != 3 else "not a command", n) for n in range(7)]
+    outcomes = await client.create_many(tasks, chunk=2)
+
+    assert [type(each) for each in outcomes].index(NotCreated) == 3
+    assert [each.payload for each in outcomes if isinstance(each, TaskRecord)] == list("012456")
+    assert (outcomes[3].code, outcomes[3].task.payload) == ("invalid-command", 3)
+
+
+async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:
+    """Payloads that would not fit one request together go in several."""
+    outcomes = await client.create_many(NewTask("large", "x" * 400_000) for _ in range(5))
+    too_large = await client.create_many([NewTask("large", "x" * 2_000_000), NewTask("large", 1)])
+
+    assert all(isinstance(each, TaskRecord) for each in outcomes)
+    assert [type(each) for each in too_large] == [NotCreated, TaskRecord]
+    assert too_large[0].code == "body-too-large"
+
+
+async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
+    """It has its key, so that nothing is made twice."""
+    [first] = await client.create_many([NewTask("again", 1, idempotency_key="once")])
+    [conflict] = await client.create_many([NewTask("again", 2, idempotency_key="once")])
+    [again] = await client.create_many([NewTask("again", 1, idempotency_key="once")])
+
+    assert conflict.code == "idempotency-conflict"
+    assert conflict.task == NewTask("again", 2, idempotency_key="once")
+    assert again.id == first.id
+
+
+async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> None:
+    """None of the tasks was made, so the whole call is refused."""
+    async with Client([broker.url], token="nobody's") as client:
+        with pytest.raises(Refused, match="invalid token") as caught:
+            await client.create_many([NewTask("c", 1)])
+
+    assert caught.value.status == 401
+
+
+async def test_a_wait_is_over_when_the_task_ends(client: Any, leases: Leases) -> None:
+    """The result comes with it; the task's end does not have to be polled for."""
+    made = await client.create("waited", 1)
+    async with asyncio.TaskGroup() as both:
+        waiting = both.create_task(client.wait(made.id, timeout_s=30))
+        await _completed(leases, "waited", b'{"done":true}')
+
+    ended = waiting.result()
+    assert (ended.task.id, ended.task.state, ended.value) == (made.id, State.DONE, {"done": True})
+
+
+async def test_a_wait_that_is_over_before_the_task_says_so(client: Any) -> None:
+    """The task goes on; the error is a timeout like any other."""
+    made = await client.create("patient", 1)
+    with pytest.raises(TimeoutError, match=f"{made.id} has not ended after 0.5 s"):
+        await client.wait(made.id, timeout_s=0.5)
+    with pytest.raises(NotFinished):
+        await client.wait(made.id, timeout_s=0)
+
+    assert (await client.task(made.id)).state is State.READY
+
+
+async def test_a_failed_task_has_no_value(client: Any, leases: Leases) -> None:
+    """Whoever asks for it gets the error."""
+    made = await client.create("failing", 1)
+    [task] = await leases.claim(["failing"], lease_s=60)
+    await leases.fail(task, "no cat in the picture")
+    ended = await client.wait(made.id)
+
+    assert (ended.ok, ended.error, ended.task.state) == (
+        False,
+        "no cat in the picture",
+        State.FAILED,
+    )
+    with pytest.raises(TaskFailed, match="no cat in the picture") as caught:
+        _ = ended.value
+    assert caught.value.result == ended
+
+
+async def test_a_call_can_be_made_and_waited_for_at_once(client: Any, leases: Leases) -> None:
+    """As with a function whose work is done elsewhere."""
+    async with asyncio.TaskGroup() as both:
+        calling = both.create_task(client.create_and_wait("called", {"n": 1}, timeout_s=30))
+        await _completed(leases, "called", b"2")
+
+    assert calling.result().value == 2
+
+
+async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
+    """A cancelled task has ended; a second cancel is refused."""
+    made = await client.create("cancelled", 1)
+    before = await client.explain(made.id)
+    await client.cancel(made.id)
+    ended = await client.wait(made.id, timeout_s=0)
+    with pytest.raises(Refused) as caught:
+        await client.cancel(made.id)
+
+    assert (before.reason, before.waiting) == ("no-claim", True)
+    assert (ended.ok, ended.error) == (False, "CANCELLED")
+    assert caught.value.code == "already-terminal"
+
+
+async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
+    """Also for a wait, which would never end."""
+    nobody = "00000000-0000-0000-0000-000000000000"
+    for asking in (client.task(nobody), client.wait(nobody)):
+        with pytest.raises(Refused) as caught:
+            await asking
+
+        assert caught.value.code == "not-found"
+
+
+async def test_what_cannot_be_encoded_is_told_before_anything_is_sent(client: Any) -> None:
+    """None of the others is created either."""
+    with pytest.raises(TypeError):
+        await client.create_many([NewTask("c", 1), NewTask("c", object())])
+    with pytest.raises(ValueError, match="idempotency_key"):
+        await client.create("c", 1, idempotency_key="")
+
+
+async def test_a_task_of_several_that_cannot_be_taken_now_is_sent_again() -> None:
+    """Its shard has no leader for a moment; the others are not created twice."""
+    asked: list[list[str]] = []
+
+    async def handler(request: Any) -> Any:
+        keys = [task["idempotencyKey"] for task in (await request.json())["tasks"]]
+        asked.append(keys)
+        made = msgspec.to_builtins(_TASK)
+        results = [{"task": made} for _ in keys]
+        if len(asked) == 1:
+            results[1] = {"error": "no leader for shard", "code": "no-leader"}
+        return web.json_response({"results": results})
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        outcomes = await client.create_many([NewTask("c", n) for n in range(3)])
+
+    assert outcomes == [_TASK] * 3
+    assert asked == [asked[0], [asked[0][1]]]

@@ -1,0 +1,315 @@
+"""Connection: what it makes of every kind of answer, and which node it asks when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from aiohttp import web
+
+from codeq_cluster.client import Client, Connection, Operator, Probe, Refused, Unreachable
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.testing.cluster import until
+from tests.unit.client.servers import serve
+
+_TASK = {
+    "id": "x",
+    "command": "c",
+    "payload": "1",
+    "status": "PENDING",
+    "createdAt": "2026-01-31T12:00:00Z",
+    "updatedAt": "2026-01-31T12:00:00Z",
+}
+
+
+def _busy(**headers: str) -> web.Response:
+    body = {"error": "overloaded", "code": "overloaded", "retryable": True}
+    return web.json_response(
+        body, status=503, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
+
+
+async def test_an_error_keeps_its_status_text_and_code() -> None:
+    """A caller can tell what may be retried, and the id is one part of the path."""
+    paths: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        paths.append(request.raw_path)
+        body = {"error": "no leader for shard", "code": "no-leader", "retryable": True}
+        return web.json_response(body, status=503, headers={"X-Outcome": "not-applied"})
+
+    async with (
+        serve(handler) as url,
+        Client([url], token="t", deadline_s=0, discover=False) as client,
+    ):
+        with pytest.raises(Refused, match="no leader for shard") as caught:
+            await client.task("a/b")
+
+    assert (caught.value.status, caught.value.code) == (503, "no-leader")
+    assert (caught.value.retryable, caught.value.nothing_done) == (True, True)
+    assert paths == ["/v1/codeq/tasks/a%2Fb"]
+
+
+async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
+    """The names of what is missing are told."""
+
+    async def handler(_: web.Request) -> web.Response:
+        body = {"error": "not ready", "code": "not-ready", "missing": ["shard 1", "shard 2"]}
+        return web.json_response(body, status=503)
+
+    async with serve(handler) as url, Probe(url, token="t", timeout_s=5) as probe:
+        with pytest.raises(Refused, match="not ready: shard 1, shard 2"):
+            await probe.ready()
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_a_server_that_is_none_of_ours_is_told(status: int) -> None:
+    """A page of somebody else is no answer."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html", status=status)
+
+    async with serve(handler) as url, Probe(url, token="t", timeout_s=5) as probe:
+        with pytest.raises(Refused, match="is this a codeq-cluster"):
+            await probe.healthy()
+
+
+async def test_an_answer_in_another_form_is_refused() -> None:
+    """What cannot be read is said, with what is wrong about it."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"id": 1})
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        with pytest.raises(Refused, match=r"unknown form.*\$\.id"):
+            await client.task("x")
+
+
+async def test_a_node_without_a_connection_is_passed_over(closed_url: str) -> None:
+    """Nothing was sent to it, so the next node may be asked for anything."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(_TASK, status=202)
+
+    async with serve(handler) as url:
+        urls = [closed_url, url]
+        async with Client(urls, token="t", deadline_s=0, discover=False) as client:
+            assert (await client.create("c", 1)).id == "x"
+
+
+async def test_no_node_at_all_is_unreachable(closed_url: str) -> None:
+    """The error says so, and that nothing was done is part of its meaning."""
+    async with Client([closed_url], token="t", deadline_s=0, discover=False) as client:
+        with pytest.raises(Unreachable, match=f"no node takes a connection: {closed_url}"):
+            await client.create("c", 1)
+
+
+async def test_a_request_is_repeated_until_its_deadline(closed_url: str) -> None:
+    """One deadline covers all repetitions, and it is not passed."""
+    begun = time.monotonic()
+    async with Client([closed_url], token="t", deadline_s=0.5, discover=False) as client:
+        with pytest.raises(Unreachable):
+            await client.task("x")
+
+    assert 0.1 < time.monotonic() - begun < 5
+
+
+async def test_what_does_harm_twice_is_not_repeated() -> None:
+    """A cancel whose answer is lost may have happened; its caller is told that nobody knows."""
+    calls = 0
+
+    async def handler(request: web.Request) -> web.Response:
+        nonlocal calls
+        calls += 1
+        assert request.transport
+        request.transport.close()
+        return web.Response()
+
+    async with serve(handler) as url, Client([url, f"{url}/"], token="t", discover=False) as client:
+        with pytest.raises(Refused, match="outcome unknown") as caught:
+            await client.cancel("x")
+
+    assert (caught.value.code, caught.value.status, calls) == ("outcome-unknown", 0, 1)
+
+
+async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
+    """The broker says so with its refusal."""
+    answers = [_busy(X_Outcome="not-applied"), web.json_response({"status": "cancelled"})]
+
+    async def handler(_: web.Request) -> web.Response:
+        return answers.pop(0)
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        await client.cancel("x")
+
+    assert answers == []
+
+
+async def test_a_create_is_repeated_with_the_same_key() -> None:
+    """An answer that is lost costs a second request and makes no second task."""
+    keys: list[object] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        keys.append((await request.json())["idempotencyKey"])
+        if len(keys) == 1:
+            assert request.transport
+            request.transport.close()
+        return web.json_response(_TASK, status=202)
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        await client.create("c", 1)
+        await client.create("c", 1)
+
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+async def test_a_broker_that_says_when_is_asked_then(as_date: bool) -> None:
+    """`Retry-After` counts, in seconds or as a date."""
+    asked_at: list[float] = []
+
+    async def handler(_: web.Request) -> web.Response:
+        asked_at.append(time.monotonic())
+        when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+        return (
+            _busy(Retry_After=when if as_date else "1")
+            if len(asked_at) == 1
+            else web.json_response(_TASK)
+        )
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        await client.task("x")
+
+    assert 0.9 < asked_at[1] - asked_at[0] < 10
+
+
+async def test_a_broker_that_says_too_late_is_not_waited_for() -> None:
+    """What cannot be answered before the deadline is told at once."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return _busy(Retry_After="9")
+
+    begun = time.monotonic()
+    async with (
+        serve(handler) as url,
+        Client([url], token="t", deadline_s=5, discover=False) as client,
+    ):
+        with pytest.raises(Refused) as caught:
+            await client.task("x")
+
+    assert caught.value.retry_after_s == 9
+    assert time.monotonic() - begun < 4
+
+
+async def test_an_answer_that_takes_too_long_is_given_up() -> None:
+    """Every call ends within its bound."""
+    release = asyncio.Event()
+
+    async def handler(_: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    async with serve(handler) as url:
+        async with Client([url], token="t", timeout_s=0.05, discover=False) as client:
+            with pytest.raises(Refused, match="TimeoutError"):
+                await client.cancel("x")
+        release.set()
+
+
+async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> None:
+    """A node that stands still takes connections; nothing can come of a read but its answer."""
+    release = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response(_TASK)
+
+    async with serve(silent) as still, serve(answers) as next_one:
+        # Each has so long to answer, and the next one is not to be too slow for it.
+        options = {"token": "t", "deadline_s": 0, "discover": False}
+        async with Client([still, next_one], timeout_s=2.0, **options) as client:
+            assert (await client.task("x")).id == "x"
+            asked = time.monotonic()
+            assert (await client.task("x")).id == "x"
+            assert time.monotonic() - asked < 2, "the node that answered is asked first"
+        async with Client([still], timeout_s=0.05, **options) as client:
+            with pytest.raises(Refused, match="did not come") as caught:
+                await client.task("x")
+        release.set()
+
+    assert caught.value.code == "no-answer"
+    assert "unknown" not in str(caught.value)
+
+
+async def test_the_other_nodes_are_learned() -> None:
+    """A node that was not named is asked once the one that was has gone."""
+    others: list[str] = []
+
+    async def first(request: web.Request) -> web.Response:
+        if request.path.endswith("/raft/status"):
+            peers = [{"id": "n2", "httpAddr": url} for url in others]
+            return web.json_response({"groups": [{"peers": peers}]})
+        return web.json_response(_TASK)
+
+    async def second(_: web.Request) -> web.Response:
+        return web.json_response(_TASK | {"id": "of the second"})
+
+    async with serve(second) as other:
+        others.append(other)
+        async with serve(first) as named:
+            client = Client([named], token="t")
+            assert (await client.task("x")).id == "x"
+
+            async def knows_it() -> bool:
+                return other in client.nodes
+
+            await until(knows_it, within_s=20, what="a second node")
+        assert (await client.task("x")).id == "of the second"
+        await client.close()
+
+
+async def test_idle_connections_are_used_again() -> None:
+    """Requests one after the other share a connection."""
+    ports: set[object] = set()
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport
+        ports.add(request.transport.get_extra_info("peername"))
+        return web.json_response(_TASK)
+
+    async with serve(handler) as url, Client([url], token="t", discover=False) as client:
+        for _ in range(5):
+            await client.task("x")
+
+    assert len(ports) == 1
+
+
+@pytest.mark.parametrize(
+    ("urls", "text"), [([], "at least one base URL"), (["localhost:8080"], "http://HOST:PORT")]
+)
+def test_urls_that_cannot_be_asked_are_refused(urls: list[str], text: str) -> None:
+    """The error says what is allowed, before anything is sent."""
+    with pytest.raises(ConfigInvalid, match=text):
+        Connection(urls, token="t")
+
+
+async def test_documents_of_operators_are_as_they_are() -> None:
+    """Fields of a newer broker are kept, and numbers keep every digit."""
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path.endswith("queues"):
+            return web.json_response([{"command": "c", "ready": 2**70}])
+        return web.json_response({"tasks": [{"id": "x", "newer": 1}], "cursor": "next"})
+
+    async with serve(handler) as url, Operator([url], token="t", discover=False) as operator:
+        queues = await operator.queues()
+        page = await operator.tasks(command="c")
+
+    assert queues == [{"command": "c", "ready": 2**70}]
+    assert (page.rows, page.cursor) == ([{"id": "x", "newer": 1}], "next")

@@ -1,0 +1,387 @@
+"""Handlers: what they may take and raise, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec import Raw
+
+from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, Task, Worker
+from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.testing.broker import LocalBroker
+from codeq_cluster.testing.cluster import until
+
+
+@dataclass
+class Resize:
+    """A payload with a type."""
+
+    width: int
+
+
+@dataclass
+class Crop:
+    """Another, which nothing in JSON would tell from it."""
+
+    width: int
+
+
+class RateLimited(Exception):
+    """Raised by a handler whose service has had enough."""
+
+
+class TooFast(RateLimited):
+    """One kind of it."""
+
+
+class _Callable:
+    """A handler that is no function."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    async def __call__(self, task: Task[Resize]) -> int:
+        self.seen.append(task.payload)
+        return task.payload.width
+
+
+async def _handled(
+    broker: LocalBroker, command: str, handler: Any, payload: object = 1, **options: Any
+) -> tuple[Any, Ended]:
+    """Let a handler work off one task; return how the task stands and how the delivery ended."""
+    endings: list[Ended] = []
+    worker = broker.worker(ended=endings.append)
+    worker.task(command, **options)(handler)
+    async with broker.client() as client:
+        made = await client.create(command, payload)
+        await worker.serve(tasks_max=1)
+        return await client.task(made.id), endings[0]
+
+
+async def test_a_payload_is_read_as_the_type_the_handler_names(broker: LocalBroker) -> None:
+    """And the handler sees which delivery it has."""
+    seen: list[Task[Resize]] = []
+
+    async def handler(task: Task[Resize]) -> Resize:
+        seen.append(task)
+        return task.payload
+
+    record, ended = await _handled(broker, "typed-payload", handler, Resize(640))
+    [task] = seen
+
+    assert ended.ending is Ending.COMPLETED
+    assert (task.payload, task.command, task.id) == (Resize(640), "typed-payload", record.id)
+    assert (task.attempt, task.attempts_max, task.cancelled) == (1, 5, False)
+    assert task.lease_token > 0
+
+
+async def test_a_payload_without_a_type_is_plain(broker: LocalBroker) -> None:
+    """A handler that names none gets dicts, lists, strings and numbers."""
+    seen: list[object] = []
+
+    async def bare(task) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        seen.append(task.payload)
+
+    async def unsaid(task: Task) -> None:  # type: ignore[type-arg]
+        seen.append(task.payload)
+
+    async def anything(task: Any) -> None:
+        seen.append(task.payload)
+
+    for handler in (bare, unsaid, anything):
+        await _handled(broker, "plain-payload", handler, {"n": [1, "2"]})
+
+    assert seen == [{"n": [1, "2"]}] * 3
+
+
+async def test_a_handler_may_be_anything_that_can_be_called(broker: LocalBroker) -> None:
+    """An object, a part of a function, a method."""
+    whole = _Callable()
+
+    async def scaled(factor: int, task: Task[Resize]) -> int:
+        return factor * task.payload.width
+
+    for handler in (whole, functools.partial(scaled, 2), whole.__call__):
+        _, ended = await _handled(broker, "callable", handler, Resize(3))
+        assert ended.ending is Ending.COMPLETED
+
+    assert whole.seen == [Resize(3)] * 2
+
+
+async def test_a_payload_of_another_form_is_tried_again(broker: LocalBroker) -> None:
+    """A worker of another release may know it; the handler never sees it."""
+
+    async def handler(task: Task[Resize]) -> None:
+        raise AssertionError(task)
+
+    record, ended = await _handled(broker, "other-form", handler, {"width": "wide"})
+
+    assert ended.ending is Ending.RETURNED
+    assert ended.note.startswith("the payload cannot be read: Expected `int`, got `str`")
+    assert record.history[0].error == ended.note
+
+
+async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBroker) -> None:
+    """The loop goes on meanwhile."""
+    here = threading.get_ident()
+    seen: list[object] = []
+    variable: ContextVar[str] = ContextVar("variable", default="")
+    variable.set("kept")
+
+    def handler(task: Task[int]) -> int:
+        seen.extend((threading.get_ident() != here, variable.get()))
+        return task.payload + 1
+
+    _, ended = await _handled(broker, "threaded", handler, 41)
+
+    assert ended.ending is Ending.COMPLETED
+    assert seen == [True, "kept"]
+
+
+@pytest.mark.parametrize("raised", [StopIteration("odd"), ValueError("odd")])
+async def test_what_a_thread_raises_gives_the_task_back(
+    broker: LocalBroker, raised: Exception
+) -> None:
+    """Also the one exception that no coroutine can be told of."""
+
+    def handler(_: Task[int]) -> None:
+        raise raised
+
+    _, ended = await _handled(broker, "raising-thread", handler)
+
+    assert ended.ending is Ending.RETURNED
+    assert "odd" in ended.note
+
+
+@pytest.mark.parametrize(
+    ("raised", "ending", "note", "delay"),
+    [
+        (Fail("no cat"), Ending.FAILED, "no cat", None),
+        (Retry("later", after=timedelta(minutes=7)), Ending.RETURNED, "later", 420),
+        (TooFast("slow down"), Ending.RETURNED, "TooFast: slow down", 60),
+        (KeyError("cat"), Ending.FAILED, "there is no such picture: KeyError: 'cat'", None),
+    ],
+)
+async def test_an_exception_means_what_was_said_of_its_type(
+    broker: LocalBroker, raised: Exception, ending: Ending, note: str, delay: int | None
+) -> None:
+    """Its own type or the nearest one above it."""
+
+    async def handler(_: Task[int]) -> None:
+        raise raised
+
+    errors = {RateLimited: Retry(after=60), LookupError: Fail("there is no such picture")}
+    record, ended = await _handled(broker, "by-type", handler, errors=errors)
+
+    assert (ended.ending, ended.note) == (ending, note)
+    if delay is None:
+        assert record.error == note
+    else:
+        waits = record.ready_at - record.history[0].ended_at
+        assert waits == timedelta(seconds=delay)
+
+
+async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: Path) -> None:
+    """Commands are told apart by their own names; `*` takes what nobody else does."""
+    seen: list[tuple[str, str]] = []
+    with LocalBroker(tmp_path) as broker:
+        await _work_off_three(broker, seen)
+
+    assert sorted(seen) == [("named", "one-of"), ("named", "two-of"), ("rest", "three-of")]
+
+
+async def _work_off_three(broker: LocalBroker, seen: list[tuple[str, str]]) -> None:
+    worker = broker.worker()
+
+    @worker.task("one-of", "two-of")
+    async def named(task: Task[int]) -> None:
+        seen.append(("named", task.command))
+
+    @worker.task("*")
+    async def rest(task: Task[int]) -> None:
+        seen.append(("rest", task.command))
+
+    async with broker.client() as client:
+        for command in ("one-of", "two-of", "three-of"):
+            await client.create(command, 1)
+    await worker.serve(tasks_max=3)
+
+
+async def test_a_codec_of_one_s_own_reads_and_writes(broker: LocalBroker) -> None:
+    """Payloads need not be what msgspec makes of them."""
+
+    class Upper(MsgspecCodec):
+        def encode(self, value: object) -> bytes:
+            return super().encode(str(value).upper())
+
+        def decoder(self, wanted: type[Any]) -> Callable[[bytes], Any]:
+            decode = super().decoder(wanted)
+            return lambda text: decode(text).lower()
+
+    async with broker.client(codec=Upper()) as client:
+        worker = broker.worker(codec=Upper())
+
+        @worker.task("codec")
+        async def handler(task: Task[str]) -> str:
+            return task.payload + "!"
+
+        made = await client.create("codec", "hello")
+        await worker.serve(tasks_max=1)
+        ended = await client.wait(made.id)
+
+    assert (made.payload, ended.text, ended.value) == ('"HELLO"', b'"HELLO!"', "hello!")
+
+
+def _takes_nothing() -> None:
+    raise AssertionError
+
+
+def _takes_two(task: Task[int], more: int) -> None:
+    raise AssertionError((task, more))
+
+
+def _takes_a_number(task: int) -> None:
+    raise AssertionError(task)
+
+
+def _takes_either(task: Task[Resize | Crop]) -> None:
+    raise AssertionError(task)
+
+
+def _local() -> Any:
+    @dataclass
+    class Local:
+        n: int
+
+    def handler(task: Task[Local]) -> None:
+        raise AssertionError(task)
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (_takes_nothing, "takes 0 arguments; allowed is one Task"),
+        (_takes_two, "takes 2 arguments"),
+        (_takes_a_number, "allowed is Task or Task"),
+        (_takes_either, "its payload: Type unions may not"),
+        (_local(), "must be defined at the top of a module"),
+    ],
+)
+def test_a_handler_that_could_never_be_called_is_refused(handler: Any, text: str) -> None:
+    """Where it is registered, not with the first task."""
+    with pytest.raises(ConfigInvalid, match=text):
+        Worker(["http://localhost"], token="t").task("c")(handler)
+
+
+async def test_a_worker_that_cannot_work_is_refused() -> None:
+    """Each error says what is allowed."""
+    worker = Worker(["http://localhost"], token="t")
+    with pytest.raises(ConfigInvalid, match="register one"):
+        await worker.serve()
+    with pytest.raises(ConfigInvalid, match="no command is named"):
+        worker.task()
+    worker.task("c")(lambda task: task)
+    with pytest.raises(ConfigInvalid, match="it has a handler"):
+        worker.task("d", "c")
+    for wrong in ({"concurrency": 0}, {"lease_s": 2}, {"wait_s": -1}, {"silent_s_max": 5}):
+        with pytest.raises(ConfigInvalid, match="allowed is"):
+            Worker(["http://localhost"], token="t", **wrong)  # type: ignore[arg-type]
+
+
+async def test_a_thread_whose_lease_is_lost_keeps_its_place_until_it_returns(
+    broker: LocalBroker,
+) -> None:
+    """Its task says that it is to end; no other task is handled beside it meanwhile."""
+    entered, go_on = threading.Event(), threading.Event()
+    endings: asyncio.Queue[Ended] = asyncio.Queue()
+    seen: list[tuple[str, bool]] = []
+    worker = broker.worker(lease_s=3, ended=endings.put_nowait)
+
+    @worker.task("stuck")
+    def handler(task: Task[str]) -> None:
+        entered.set()
+        go_on.wait(30)
+        seen.append((task.payload, task.cancelled))
+
+    async with broker.client() as client, asyncio.TaskGroup() as group:
+        first = await client.create("stuck", "first")
+        serving = group.create_task(worker.serve(tasks_max=2))
+        await asyncio.to_thread(entered.wait, 30)
+        await client.cancel(first.id)
+        lost = await endings.get()
+        await client.create("stuck", "second")
+        explained = await client.explain(first.id)
+        running_meanwhile = worker.running
+        go_on.set()
+        await serving
+
+    assert (lost.ending, lost.task.id) == (Ending.LOST, first.id)
+    assert explained.reason == "cancelled"
+    assert running_meanwhile == 1
+    assert seen == [("first", True), ("second", False)]
+
+
+async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> None:
+    """A supervisor sees it; a worker that waits for work is well."""
+    worker = broker.worker(health_port=0, wait_s=1, silent_s_max=2)
+    worker.task("healthy")(_Callable())
+
+    async def answer(port: int) -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/healthz") as response,
+        ):
+            return response.status, await response.json()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.serve())
+
+        async def is_claiming() -> bool:
+            return worker.health.silent_s > 0
+
+        await until(is_claiming, within_s=20, what="a claim")
+        well = await answer(worker.health.port)
+        worker.stop()
+    lonely = Worker(["http://127.0.0.1:1"], token="t", health_port=0, wait_s=0, silent_s_max=1)
+    lonely.task("c")(_Callable())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lonely.serve())
+
+        async def fails() -> tuple[int, Any] | None:
+            found = await answer(lonely.health.port) if lonely.health.silent_s > 1 else (200, None)
+            return found if found[0] != 200 else None
+
+        ill = await until(fails, within_s=20, what="an ill worker")
+        lonely.stop()
+
+    assert (well[0], well[1]["status"]) == (200, "ok")
+    assert (ill[0], ill[1]["status"]) == (503, "no claim is answered")
+
+
+async def test_a_result_may_be_json_already(broker: LocalBroker) -> None:
+    """It is sent digit for digit."""
+
+    async def handler(task: Task[Raw]) -> Raw:
+        return task.payload
+
+    text = b'{"n": 12345678901234567890.5}'
+    async with broker.client() as client:
+        made = await client.create("raw-result", Raw(text))
+        worker = broker.worker()
+        worker.task("raw-result")(handler)
+        await worker.serve(tasks_max=1)
+        ended = await client.wait(made.id)
+
+    assert ended.text == text
