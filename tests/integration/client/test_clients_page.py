@@ -1,0 +1,116 @@
+"""The page on clients: every program in it does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.testing.broker import LocalBroker
+from codeq_cluster.testing.cluster import until
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = dict(
+    re.findall(
+        r"^```python (\w+)\n(.*?)^```$",
+        (ROOT / "docs" / "clients.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+)
+README_WORKER = re.findall(
+    r"^```python[^\n]*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+)[0]
+ENDS_WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Run one broker for every program."""
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+async def _started(broker: LocalBroker, program: str) -> asyncio.subprocess.Process:
+    text = program.replace("http://127.0.0.1:8080", broker.url).replace("dev-token", broker.token)
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", text),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+
+async def _ran(broker: LocalBroker, program: str) -> str:
+    process = await _started(broker, program)
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+@pytest.mark.parametrize("worker", [PROGRAMS["worker"], README_WORKER], ids=["page", "readme"])
+async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker: str) -> None:
+    """By both faces, and the worker ends with Ctrl-C as if it had wanted to."""
+    working = await _started(broker, worker)
+    try:
+        greeting = await _ran(broker, PROGRAMS["producer"])
+        counted = await _ran(broker, PROGRAMS["sync"])
+        working.send_signal(signal.SIGINT)
+        async with asyncio.timeout(ENDS_WITHIN_S):
+            said, _ = await working.communicate()
+    finally:
+        if working.returncode is None:
+            working.kill()
+            await working.wait()
+
+    assert greeting == "hello world\n"
+    assert counted == "250 {'greeting': 'hello number 0'}\n"
+    assert working.returncode == 0, said.decode()
+
+
+async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalBroker) -> None:
+    """Its other handler is a function, and its first one fails what cannot be greeted."""
+    working = await _started(broker, PROGRAMS["worker"])
+    try:
+        async with asyncio.timeout(ENDS_WITHIN_S), broker.client() as client:
+            shouted = await client.create_and_wait("shout", {"name": "world"})
+            failed = await client.create_and_wait("greet", {"name": ""})
+    finally:
+        working.kill()
+        await working.wait()
+
+    assert shouted.value == "WORLD! (attempt 1 of 5)"
+    assert (failed.ok, failed.error) == (False, "nobody to greet")
+
+
+async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    """In a project of their own, with nothing of this one's configuration."""
+    (tmp_path / "conftest.py").write_text(PROGRAMS["conftest"])
+    (tmp_path / "test_invoices.py").write_text(PROGRAMS["tests"])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pytest", "-q", "-W", "error", "--rootdir", str(tmp_path)),
+        *("-p", "no:cacheprovider", str(tmp_path)),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    ended: list[bytes] = []
+
+    async def has_ended() -> bool:
+        out, _ = await process.communicate()
+        ended.append(out)
+        return True
+
+    await until(has_ended, within_s=ENDS_WITHIN_S, what="the tests")
+
+    assert process.returncode == 0, ended[0].decode()
+    assert b"1 passed" in ended[0]
+
+
+def test_every_program_of_the_page_is_run() -> None:
+    """None is left out by its name."""
+    assert PROGRAMS.keys() == {"producer", "sync", "worker", "conftest", "tests"}

@@ -1,0 +1,217 @@
+"""Local broker: a week passes in a moment, and all happens that would have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from codeq_cluster.client import Fail, Refused, Retry, State, Task, Worker
+from codeq_cluster.errors import CodeqError, ConfigInvalid
+from codeq_cluster.testing.broker import LocalBroker
+
+_WEEK_S = 7 * 86_400
+_LADDER = [
+    timedelta(minutes=1),
+    timedelta(minutes=10),
+    timedelta(hours=1),
+    timedelta(hours=6),
+    timedelta(days=1),
+    timedelta(days=5),
+]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Run one broker for tests that leave it as they found it; each has commands of its own."""
+    settings = {"backoffMaxSeconds": _WEEK_S}
+    with LocalBroker(tmp_path_factory.mktemp("broker"), settings=settings) as running:
+        yield running
+
+
+def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
+    """Each attempt comes when it is due, and a worker takes it then; the last one succeeds."""
+    attempts: list[tuple[int, timedelta]] = []
+    worker = broker.worker()
+
+    @worker.task("ladder")
+    async def handler(task: Task[str]) -> str:
+        attempts.append((task.attempt, broker.now - task.record.created_at))
+        if task.attempt <= len(_LADDER):
+            raise Retry("not yet", after=_LADDER[task.attempt - 1])
+        return "at last"
+
+    with broker.sync_client() as client, broker.working(worker):
+        task = client.create("ladder", "x", max_attempts=10)
+        begun = time.monotonic()
+        broker.advance(days=7)
+        took_s = time.monotonic() - begun
+        ended = client.wait(task.id, timeout_s=0)
+
+    assert ended.value == "at last"
+    assert [attempt for attempt, _ in attempts] == [1, 2, 3, 4, 5, 6, 7]
+    due = timedelta()
+    for (_, at), pause in zip(attempts, [timedelta(), *_LADDER], strict=True):
+        due += pause
+        assert timedelta() <= at - due < timedelta(minutes=1)
+    # Well under a second on a machine that does nothing else; this bound is for one that does.
+    assert took_s < 20
+
+
+def test_a_handler_in_a_thread_is_waited_for_as_well(broker: LocalBroker) -> None:
+    """As long as it does not take more than a moment."""
+    worker = broker.worker(concurrency=3)
+
+    @worker.task("threads")
+    def handler(task: Task[int]) -> None:
+        if task.attempt < 4:
+            raise Retry(after=timedelta(days=1))
+
+    with broker.sync_client() as client, broker.working(worker):
+        tasks = [client.create("threads", n) for n in range(5)]
+        broker.advance(days=3, hours=1)
+        ended = [client.task(task.id) for task in tasks]
+
+    assert [(task.state, task.attempts) for task in ended] == [(State.DONE, 4)] * 5
+
+
+def test_a_delayed_task_is_ready_when_it_is_due_and_not_before(broker: LocalBroker) -> None:
+    """Nobody has to work for time to pass."""
+    with broker.sync_client() as client:
+        task = client.create("delayed", 1, delay=timedelta(days=3))
+        broker.advance(days=2, hours=23, minutes=59)
+        before = client.task(task.id).state
+        broker.advance(minutes=1)
+        after = client.task(task.id).state
+
+    assert (before, after) == (State.DELAYED, State.READY)
+
+
+async def test_a_lease_ends_without_a_worker(broker: LocalBroker) -> None:
+    """A task whose worker is silent is ready again, and the late result is refused."""
+    leases = broker.leases()
+    async with broker.client() as client, leases:
+        task = await client.create("leased", 1)
+        [claimed] = await leases.claim(["leased"], lease_s=300)
+        await asyncio.to_thread(broker.advance, minutes=4)
+        held = await client.task(task.id)
+        await asyncio.to_thread(broker.advance, minutes=2)
+        lost = await client.task(task.id)
+        with pytest.raises(Refused) as caught:
+            await leases.complete(claimed, b"1")
+
+    assert (held.state, lost.state) == (State.LEASED, State.READY)
+    assert lost.history[0].outcome == "LEASE_EXPIRED"
+    assert caught.value.code == "not-in-progress"
+
+
+def test_a_task_that_nobody_wants_dies_in_time(broker: LocalBroker) -> None:
+    """And the dead letter goes when its retention is over."""
+    with broker.sync_client() as client, broker.sync_operator() as operator:
+        task = client.create("unwanted", 1, ttl=timedelta(hours=1))
+        broker.advance(hours=2)
+        dead = client.task(task.id)
+        kept = operator.dead_letters("unwanted").rows
+        broker.advance(days=8)
+        gone = operator.dead_letters("unwanted").rows
+        with pytest.raises(Refused, match="not found"):
+            client.task(task.id)
+
+    assert (dead.state, dead.error) == (State.DEAD, "MESSAGE_EXPIRED")
+    assert ([row["id"] for row in kept], gone) == ([task.id], [])
+
+
+async def test_a_callback_that_is_refused_is_repeated(broker: LocalBroker) -> None:
+    """Its pauses pass like any others."""
+    heard: list[dict[str, Any]] = []
+
+    async def receive(request: web.Request) -> web.Response:
+        heard.append(await request.json())
+        return web.Response(status=500 if len(heard) < 3 else 200)
+
+    app = web.Application()
+    app.router.add_post("/", receive)
+    worker = broker.worker()
+
+    @worker.task("called-back")
+    async def handler(_: Task[int]) -> None:
+        raise Fail("no")
+
+    async with TestServer(app) as server, broker.client() as client:
+        await client.create("called-back", 1, webhook=str(server.make_url("/")))
+        await worker.serve(tasks_max=1)
+        await asyncio.to_thread(broker.advance, minutes=10)
+
+    assert [each["status"] for each in heard] == ["FAILED"] * 3
+
+
+def test_a_handler_that_takes_its_time_does_not_stop_the_clock(broker: LocalBroker) -> None:
+    """It lives through the jump, its lease ends in it, and the task is delivered again."""
+    worker = broker.worker(lease_s=60, grace_s=0)
+    seen: list[int] = []
+
+    @worker.task("slow")
+    async def handler(task: Task[int]) -> None:
+        seen.append(task.attempt)
+        if task.attempt == 1:
+            await asyncio.Event().wait()
+
+    with broker.sync_client() as client, broker.working(worker):
+        task = client.create("slow", 1)
+        broker.settle()
+        broker.advance(minutes=2)
+        lost = client.task(task.id)
+
+    assert (lost.state, lost.history[0].outcome) == (State.READY, "LEASE_EXPIRED")
+    assert seen == [1]
+
+
+async def test_time_is_not_moved_where_workers_could_not_run(broker: LocalBroker) -> None:
+    """A coroutine that waited for a worker of its own loop would wait for ever."""
+    with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+        broker.advance(days=1)
+    with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+        broker.settle()
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_time_does_not_stand_still_or_run_backwards(broker: LocalBroker, seconds: float) -> None:
+    """Neither is what a broker could be made to bear."""
+    with pytest.raises(ValueError, match="more than nothing"):
+        broker.advance(seconds=seconds)
+
+
+def test_a_worker_that_cannot_go_on_fails_its_test(broker: LocalBroker) -> None:
+    """Its error comes out of the block it works in."""
+    worker = Worker([broker.url], token="nobody's")
+    worker.task("refused")(lambda task: task)
+    with pytest.raises(Refused, match="invalid token"), broker.working(worker):
+        broker.settle()
+
+
+def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
+    """What was acknowledged is kept, as by any node."""
+    with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
+        task = client.create("kept", {"n": 1})
+    with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
+        assert client.task(task.id) == task
+
+
+def test_a_wrong_setting_is_told_at_once(tmp_path: Path) -> None:
+    """As a node that starts tells it."""
+    with pytest.raises(ConfigInvalid, match="backoffMaxSecond"):
+        LocalBroker(tmp_path, settings={"backoffMaxSecond": 1})
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """Where it is entered, in the test's own thread."""
+    (tmp_path / "data").write_text("no directory")
+    with pytest.raises((OSError, CodeqError)), LocalBroker(tmp_path):
+        raise AssertionError
