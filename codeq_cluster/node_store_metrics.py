@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from codeq_cluster.storage.rocks import RocksShard
-from codeq_cluster.telemetry import Level, Metrics
+from codeq_cluster.telemetry import Metrics, ScrapedMetric
 
 _Sample = tuple[str, Sequence[str], float]
 
 _GAUGES = {
     "level0_files": "Files of level 0, which every lookup may have to search.",
-    "pending_compaction_bytes": "Estimate of what compactions have yet to rewrite.",
+    "pending_compaction_bytes": "Estimated bytes that compactions have yet to rewrite.",
     "running_compactions": "Compactions under way.",
     "running_flushes": "Flushes under way.",
     "write_stopped": "Whether writes wait until flushes and compactions have caught up.",
     "delayed_write_rate": "Bytes a second that writes are slowed down to; 0 when they are not.",
     "memtable_bytes": "Memory of the memtables.",
     "block_cache_bytes": "Memory of the block cache, which the shards share.",
-    "live_sst_bytes": "Size of the files that make up the current state.",
+    "live_sst_bytes": "Size of the files in use.",
     "keys": "Estimate of the number of rows.",
 }
 _COUNTERS = {
@@ -49,7 +49,7 @@ _BY_LEVEL = ("shard", "family", "level")
 
 
 def register_stores(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
-    """Register what tells of the stores, by shard, and by column family and level within it.
+    """Register the metrics of the stores, by shard, and by column family and level within it.
 
     A scrape asks RocksDB for it on the loop: about a millisecond a shard.
     """
@@ -61,8 +61,10 @@ def register_stores(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
     metrics.read_together_at_scrape(levels, lambda: _samples(stores))
 
 
-def _level(name: str, text: str, labels: tuple[str, ...], *, counter: bool = False) -> Level:
-    return Level(
+def _level(
+    name: str, text: str, labels: tuple[str, ...], *, counter: bool = False
+) -> ScrapedMetric:
+    return ScrapedMetric(
         name=_counter(name) if counter else f"codeq_store_{name}",
         text=text,
         labels=labels,

@@ -1,8 +1,8 @@
 """RocksDB's statistics: its work by level and in all, read from the texts it prints.
 
-The binding gives no numbers but for the simplest properties, so the rest is read from the tables
-that RocksDB writes into its own log. What a later RocksDB prints otherwise is left out, and a test
-against the real one says so.
+The binding gives numbers only for the simplest properties, so this module parses the tables that
+RocksDB writes into its own log. It skips lines of another form, as a later RocksDB may print; a
+test against the real one notices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 _LEVEL = re.compile(
     r"^ +L(?P<level>\d+) +(?P<files>\d+)/\d+ +(?P<size>[\d.]+) (?P<unit>[KMGT]B)"
-    # Score, and what compactions read, wrote and moved, in tenths of a gigabyte: too coarse.
+    # Score, then bytes that compactions read, wrote and moved, too coarse in tenths of a gigabyte.
     r"(?: +[\d.]+){7}"
     r" +(?P<write_amplification>[\d.]+) ",
     re.MULTILINE,
@@ -106,7 +106,7 @@ def _levels(text: str, family: str, reads: dict[int, int]) -> Iterator[LevelStat
 
 
 def counters(text: str) -> dict[str, float]:
-    """Read what a database prints of its statistics.
+    """Parse the statistics that a database prints.
 
     Returns:
         Totals since the opening, by name: `…_bytes`, `…_seconds`, or a number of times.
@@ -127,7 +127,7 @@ def counters(text: str) -> dict[str, float]:
 def _line(text: str, name: str) -> str:
     """Return the line of a counter or timer, empty without one.
 
-    Looked for by its beginning: of three hundred lines a dozen are wanted, on the node's loop.
+    Searched by its first word, since a scrape on the node's loop needs a dozen of 300 lines.
     """
     start = text.find(f"rocksdb.{name} ")
     return "" if start < 0 else text[start : text.find("\n", start)]

@@ -1,6 +1,6 @@
 """What an operator sees: metrics and logs."""
 
 from codeq_cluster.telemetry.logs import set_up_logs
-from codeq_cluster.telemetry.metrics import Level, Metrics
+from codeq_cluster.telemetry.metrics import Metrics, ScrapedMetric
 
-__all__ = ["Level", "Metrics", "set_up_logs"]
+__all__ = ["Metrics", "ScrapedMetric", "set_up_logs"]

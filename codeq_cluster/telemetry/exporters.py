@@ -20,7 +20,7 @@ LOGS = {
 
 
 def exporter_of(settings: TracingSettings) -> SpanExporter:
-    """Return what sends spans to the collector of these settings."""
+    """Return the exporter to the collector of these settings."""
     if settings.otlp_protocol is OtlpProtocol.GRPC:
         return _grpc(settings)
     return _http(settings)

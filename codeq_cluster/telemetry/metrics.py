@@ -25,7 +25,7 @@ SamplesByName = Callable[[], Iterable[tuple[str, Sequence[str], float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ScrapedMetric:
     """A metric that is read at scrape time.
 
     Attributes:
@@ -195,13 +195,15 @@ class Metrics:
             samples: Called on every scrape; yields label values and the level. Must not block.
             counter: The level only grows.
         """
-        level = Level(name=name, text=text, labels=tuple(labels), counter=counter)
+        level = ScrapedMetric(name=name, text=text, labels=tuple(labels), counter=counter)
         self.read_together_at_scrape(
             [level], lambda: ((name, values, value) for values, value in samples())
         )
 
-    def read_together_at_scrape(self, levels: Sequence[Level], samples: SamplesByName) -> None:
-        """Register metrics that one look yields all of.
+    def read_together_at_scrape(
+        self, levels: Sequence[ScrapedMetric], samples: SamplesByName
+    ) -> None:
+        """Register metrics that share one source.
 
         Args:
             levels: The metrics.
@@ -211,7 +213,7 @@ class Metrics:
         self.registry.register(_Source(self, levels, samples))
 
     def shard_opened(self, shard: int) -> None:
-        """Begin what is counted of a shard at 0, so that its first event is seen as a change."""
+        """Start a shard's counters at 0, so that a rate includes the first event."""
         self._child(self._leader_changes, shard)
         for histogram in (self._entry_mutations, *self._raft_seconds.values()):
             self._observer(histogram, shard)
@@ -260,7 +262,9 @@ class Metrics:
 
 
 class _Source(Collector):
-    def __init__(self, metrics: Metrics, levels: Sequence[Level], samples: SamplesByName) -> None:
+    def __init__(
+        self, metrics: Metrics, levels: Sequence[ScrapedMetric], samples: SamplesByName
+    ) -> None:
         self._metrics = metrics
         self._levels = {level.name: level for level in levels}
         self._samples = samples

@@ -1,4 +1,4 @@
-"""Monitoring: a real Prometheus on a real cluster sees what there is, and tells of its faults."""
+"""Monitoring: a real Prometheus on a real cluster fills every panel and reports every fault."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SETTINGS = {
     "limits": {"requestTimeoutMs": 2000},
     "resultWebhookMaxAttempts": 2,
 }
-# What the load below does wrong, on purpose.
+# The load below does these wrong on purpose.
 OF_THE_LOAD = {
     "CodeqDeadLettersGrow",
     "CodeqLeasesExpire",
@@ -54,7 +54,7 @@ OF_THE_LOAD = {
     "CodeqCertificateEnds",
     "CodeqCertificateStale",
 }
-# What no load and no busy machine can be the reason of.
+# No load and no busy machine can cause these.
 OF_THE_NODES = {
     "CodeqReplicaOut",
     "CodeqStateDiffered",
@@ -82,7 +82,7 @@ class Stage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """Run cluster, load and Prometheus, and see first what a cluster without a fault shows."""
+    """Run cluster, load and Prometheus, and look first at a cluster without a fault."""
     directory = tmp_path_factory.mktemp("monitored")
     authority = Authority()
     cluster = LocalCluster(
@@ -113,7 +113,7 @@ async def test_every_expression_of_rules_and_dashboards_returns_series(stage: St
     assert stage.unseen == []
 
 
-async def test_what_the_load_does_wrong_is_what_is_told(stage: Stage) -> None:
+async def test_trouble_with_tasks_fires_its_alerts_and_no_others(stage: Stage) -> None:
     """Tasks that die, wait or lose their leases, webhooks, certificates; and no fault of a node."""
     assert stage.fired >= OF_THE_LOAD
     assert not stage.fired & OF_THE_NODES
@@ -175,7 +175,7 @@ async def _shows(prometheus: Prometheus, expression: str) -> bool:
 
 
 def _expressions() -> Iterator[str]:
-    """Yield those of the panels and of what they offer to choose from, and the recorded rules."""
+    """Yield those of the panels and of the variables, and the recorded rules."""
     for board in BOARDS:
         dashboard = board.dashboard.build()
         for panel in dashboard.panels or []:

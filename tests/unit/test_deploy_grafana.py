@@ -1,4 +1,4 @@
-"""Grafana: the dashboards are what their source says, and ask only for what there is."""
+"""Grafana: the dashboards are those of their source, and ask for metrics that exist."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_dashboard_is_the_one_of_its_source() -> None:
 
 
 @every_board
-def test_a_dashboard_asks_for_metrics_that_there_are(board: Board) -> None:
+def test_a_dashboard_asks_for_metrics_that_exist(board: Board) -> None:
     """A misspelt one would be an empty panel."""
     named = {
         name
@@ -90,7 +90,7 @@ def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None
 
 @every_board
 def test_a_dashboard_uses_the_choices_it_offers(board: Board) -> None:
-    """And no other; what is shown is always of one cluster."""
+    """And no other; all panels show one cluster."""
     offered = {each.name for each in board.dashboard.build().templating.list_val}
     expressions = list(_expressions(board))
     used = {name for each in expressions for name in re.findall(r"\$(\w+)", each)}

@@ -49,7 +49,7 @@ def test_the_rules_do_what_their_tests_say() -> None:
 
 
 def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path) -> None:
-    """What the test before relies on: another threshold is found out."""
+    """The test before relies on this: another threshold is found out."""
     (tmp_path / "rules").mkdir()
     for file in _RULE_FILES:
         text = file.read_text().replace("error_ratio5m > 0.01", "error_ratio5m > 0.1")
@@ -80,7 +80,7 @@ def test_every_alert_is_tried_both_ways(name: str) -> None:
 
 @pytest.mark.parametrize("name", _ALERTS)
 def test_every_alert_leads_to_a_page_that_knows_it(name: str) -> None:
-    """Whoever is woken finds what to do, and whoever reads finds the alert's name."""
+    """The alert names the page, and the page names the alert."""
     page, _, anchor = _ALERTS[name]["annotations"]["runbook_url"].partition("#")
     text = (_ROOT / page).read_text()
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)

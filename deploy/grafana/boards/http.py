@@ -1,4 +1,4 @@
-"""HTTP: what callers ask, how long it takes, and what they are refused."""
+"""HTTP: rates, times and failures of requests, by route."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from deploy.grafana.boards.panels import Board
 from deploy.grafana.boards.terms import STEP, most, of, quantile, rate, total
 
 _API = {"route": "/v1/.*"}
-# Requests whose time is the broker's own: claims and reads may wait for as long as they are told.
+# Requests whose time is the broker's own. Claims and reads wait for as long as callers ask.
 _PROMPT = {"route": "/v1/codeq/tasks(/batch|/[{]id[}]/result)?", "method": "POST"}
 
 

@@ -112,7 +112,7 @@ class Board:
             title: Of the panel.
             queries: In the order of the legend.
             unit: As Grafana names it.
-            about: What a reader must know to judge it.
+            about: Shown on demand, for a reader who has to judge it.
             width: In Grafana's 24 columns.
             stacked: Series add up to something.
             most: The end of the axis.

@@ -1,4 +1,4 @@
-"""Queues: what waits, what is worked on, and what dies, by command."""
+"""Queues: waiting, running, finished and dead tasks, by command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def queues() -> Board:
         unit="s",
     )
 
-    board.row("What goes wrong")
+    board.row("Trouble")
     board.graph(
         "Leases that ended without a result",
         (growth("codeq_lease_expired_total", "command", **_MINE), "{{command}}"),

@@ -1,4 +1,4 @@
-"""Storage: disks, and what RocksDB does with them."""
+"""Storage: disks, and RocksDB's work on them."""
 
 from __future__ import annotations
 

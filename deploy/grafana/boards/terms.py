@@ -43,6 +43,6 @@ def quantile(share: float, metric: str, by: str = "", **labels: str) -> str:
 
 
 def mean(metric: str, by: str = "", **labels: str) -> str:
-    """Return the mean of what a histogram has observed lately, by labels."""
+    """Return the mean of a histogram's recent observations, by labels."""
     observed = rate(f"{metric}_sum", by, **labels)
     return f"{observed} / {rate(f'{metric}_count', by, **labels)}"

@@ -1,4 +1,4 @@
-"""Webhooks: what leaves the broker, and what their receivers make of it."""
+"""Webhooks: deliveries, and whether receivers take them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def webhooks() -> Board:
     board.graph(
         "Artifacts deleted",
         (growth("codeq_artifact_sweeps_total", "outcome"), "{{outcome}}"),
-        about="What fails is tried again.",
+        about="A failed deletion is tried again.",
         width=12,
     )
     return board

@@ -1,4 +1,4 @@
-"""RocksDB's statistics: what is read from its texts agrees with what it says by number."""
+"""RocksDB's statistics: the numbers parsed from its texts agree with those of its properties."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -
 
 
 def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
-    """A flush writes what it is given; a compaction drops what was written over."""
+    """A flush writes each byte once; a compaction drops rows that were written over."""
     first, last = _level(shard, 0), _level(shard, BOTTOM)
 
     assert first.write_amplification == 1.0
@@ -126,7 +126,7 @@ def test_lookups_and_the_cache_are_counted(shard: RocksShard) -> None:
 
 
 def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
-    """A closed directory has no levels to show, and one opened anew has counted nothing."""
+    """A closed directory has no levels to show, and one opened again has counted nothing."""
     flushes = shard.counters()["flushes"]
     shard.close()
     closed = shard.family_statistics()

@@ -25,7 +25,7 @@ async def test_the_page_has_every_metric_as_a_scrape_tells_it(node: Client) -> N
     await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
     scraped = (await node.get("/metrics")).body.decode()
     kinds = dict(re.findall(r"^# TYPE (codeq_\w+) (\w+)$", scraped, re.MULTILINE))
-    told = {
+    exported = {
         (name, kinds[name], text)
         for name, text in re.findall(r"^# HELP (codeq_\w+) (.*)$", scraped, re.MULTILINE)
         # The library adds to each counter and histogram when it began.
@@ -40,7 +40,7 @@ async def test_the_page_has_every_metric_as_a_scrape_tells_it(node: Client) -> N
         if labels != set(re.findall(r"`(\w+)`", row["labels"]))
     ]
 
-    assert told == written
+    assert exported == written
     assert wrong == []
 
 

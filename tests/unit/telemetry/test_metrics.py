@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.telemetry import Level, Metrics
+from codeq_cluster.telemetry import Metrics, ScrapedMetric
 
 
 def lines(metrics: Metrics, prefix: str) -> list[str]:
@@ -102,9 +102,11 @@ def test_what_one_look_yields_is_looked_at_once() -> None:
 
     metrics.read_together_at_scrape(
         [
-            Level(name="codeq_files", text="Files.", labels=("shard", "level")),
-            Level(name="codeq_flushes_total", text="Flushes.", labels=("shard",), counter=True),
-            Level(name="codeq_silent", text="Nothing.", labels=()),
+            ScrapedMetric(name="codeq_files", text="Files.", labels=("shard", "level")),
+            ScrapedMetric(
+                name="codeq_flushes_total", text="Flushes.", labels=("shard",), counter=True
+            ),
+            ScrapedMetric(name="codeq_silent", text="Nothing.", labels=()),
         ],
         look,
     )
