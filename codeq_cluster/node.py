@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,10 +52,12 @@ from codeq_cluster.node_upkeep import Upkeep
 from codeq_cluster.outbound import Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers, ThreadFlusher
-from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
+from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers
+from codeq_cluster.settings import BudgetSettings, Durability, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
+from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.shard import Shard
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.history import History
 from codeq_cluster.telemetry.tasks import TaskObserver
@@ -99,7 +101,7 @@ class Node:
         self._clock = clock or SystemClock()
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
         self._stack = contextlib.AsyncExitStack()
-        self._shards: list[RocksShard] = []
+        self._shards: Sequence[Shard] = ()
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
         self._http: HttpServer | None = None
@@ -169,11 +171,10 @@ class Node:
         )
         stack.callback(directory.close)
 
-        # The stores, one a shard, sharing one block cache.
-        self._open_shards(directory)
-
-        # The thread in which the groups wait for the disk.
+        # The databases, one a shard, sharing one block cache, and the write-ahead log before them;
+        # a thread waits for the disk, and ends before the rest is brought to it.
         disk = DiskThread(loop)
+        self._shards = self._open_storage(directory, disk).shards
         stack.callback(disk.stop)
 
         # The broker's engines, one a shard, and what they know of one another.
@@ -207,7 +208,7 @@ class Node:
         self._served[GATHER] = gathering.serve
 
         # The Raft groups drive the engines; what they fetch ends before they do.
-        self._make_groups(mesh, directory, disk)
+        self._make_groups(mesh, directory)
         self._leaving = Leaving(
             node_id=settings.node_id, groups=self._groups, replicas=self._engines
         )
@@ -349,21 +350,38 @@ class Node:
         if self._tracing is not None:
             self._stack.push_async_callback(self._tracing.stop)
 
-    def _open_shards(self, directory: DataDirectory) -> None:
-        cache = new_cache(self.settings.store)
-        for shard in range(self.settings.shards):
+    def _open_storage(self, directory: DataDirectory, disk: DiskThread) -> NodeStorage:
+        settings = self.settings
+        cache = new_cache(settings.store)
+        databases = []
+        for shard in range(settings.shards):
             with self._naming_damage(shard):
-                store = RocksShard(
+                database = RocksShard(
                     directory.shard_path(shard),
-                    settings=self.settings.store,
+                    settings=settings.store,
                     cache=cache,
                     create=not directory.made,
                 )
-            self._stack.callback(_close, shard, store)
-            self._shards.append(store)
+            self._stack.callback(_close, shard, database)
+            databases.append(database)
         directory.note_made()
+        storage = NodeStorage(
+            databases,
+            directory,
+            executor=disk,
+            timers=LoopTimers(asyncio.get_running_loop()),
+            sync=settings.raft.durability is Durability.FSYNC,
+            took=self.metrics.log_synced,
+            on_failed=self._storage_failed,
+        )
+        storage.start()
+        self._stack.callback(storage.stop)
+        return storage
 
-    def _make_groups(self, mesh: Mesh, directory: DataDirectory, disk: DiskThread) -> None:
+    def _storage_failed(self, shard: int, error: BaseException) -> None:
+        self._upkeep.failed(shard, error)
+
+    def _make_groups(self, mesh: Mesh, directory: DataDirectory) -> None:
         settings = self.settings
         upkeep = Background()
         self._upkeep = Upkeep(
@@ -387,9 +405,7 @@ class Node:
                 source=engine,
                 link=GroupLink(mesh, shard),
                 timers=timers,
-                flusher=ThreadFlusher(
-                    disk, now=timers.now, took=partial(self.metrics.log_synced, shard)
-                ),
+                writer=self._shards[shard].log,
                 random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
                 settings=settings.raft,
                 on_fatal=partial(_stop_at_once, shard),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.errors import StorageFailed
 from codeq_cluster.node_outages import Outages
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.shard import Shard
+
+_SPILL_AGAIN_S = 0.05  # When the database waits for its background work.
 
 
 class BackupShard:
@@ -28,7 +32,7 @@ class BackupShard:
     def __init__(
         self,
         shard: int,
-        store: RocksShard,
+        store: Shard,
         *,
         shards: Shards,
         catalogue: Catalogue,
@@ -56,10 +60,18 @@ class BackupShard:
         self._store.checkpoint(path)
 
     async def settled(self, *, timeout_s: float) -> None:
-        """Wait until all that was acknowledged before the call is applied here."""
+        """Wait until all that was acknowledged before the call is in the database here.
+
+        Raises:
+            StorageFailed: The database failed, or took no write in time.
+        """
         deadline = deadline_in(timeout_s)
         there = await self._shards.read(self._shard, (), deadline=deadline)
         await self._catalogue.settled(self._shard, there.applied_index)
+        while not self._store.spill():
+            if asyncio.get_running_loop().time() > deadline:
+                raise StorageFailed(f"the database of shard {self._shard} takes no writes")
+            await asyncio.sleep(_SPILL_AGAIN_S)
 
 
 def watch(shard: int, *, outages: Outages, group: RaftGroup) -> Callable[[], str]:

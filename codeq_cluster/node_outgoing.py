@@ -24,7 +24,7 @@ from codeq_cluster.core.rate import Scope
 from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.outbound import Sender
 from codeq_cluster.settings import WebhookSettings
-from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.shard import Shard
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 
@@ -47,7 +47,7 @@ class Outgoing:
         settings: WebhookSettings,
         *,
         engines: Sequence[Engine],
-        stores: Sequence[RocksShard],
+        stores: Sequence[Shard],
         quotas: Quotas,
         metrics: Metrics,
         tracing: Tracing | None,

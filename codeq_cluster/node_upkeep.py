@@ -18,7 +18,7 @@ from codeq_cluster.replica import ShardReplica
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.storage.directory import DataDirectory
 from codeq_cluster.storage.exchange import incoming_path
-from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.shard import Shard
 from codeq_cluster.storage.snapshots import Snapshots
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Mesh
@@ -48,7 +48,7 @@ class Upkeep:
         self,
         settings: NodeSettings,
         *,
-        stores: Sequence[RocksShard],
+        stores: Sequence[Shard],
         groups: Sequence[RaftGroup],
         engines: Sequence[Engine],
         background: Background,

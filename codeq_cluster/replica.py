@@ -8,7 +8,7 @@ from contextlib import suppress
 from codeq_cluster.broker.engine import Engine
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.shard import Shard
 
 
 class ShardReplica:
@@ -20,7 +20,7 @@ class ShardReplica:
         engine: Holds what is made of the state.
     """
 
-    def __init__(self, store: RocksShard, group: RaftGroup, engine: Engine) -> None:
+    def __init__(self, store: Shard, group: RaftGroup, engine: Engine) -> None:
         self._store = store
         self._group = group
         self._engine = engine
@@ -99,6 +99,7 @@ class ShardReplica:
         """
         async with self._changing:
             await self._pause()
+            self._store.withdraw()
             opening = asyncio.ensure_future(asyncio.to_thread(self._store.reopen))
             try:
                 await asyncio.shield(opening)

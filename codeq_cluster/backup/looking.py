@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from codeq_cluster.core.task import Counters, Task
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.journal import stored_end, stored_entries, stored_term, stored_vote
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
-from codeq_cluster.storage.directory import Identity, stopped_directory
+from codeq_cluster.storage.directory import Identity, segments_of, stopped_directory
 from codeq_cluster.storage.exchange import settled
 from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.storage.wal import stored_writes
 
 _LIBRARY_FILE = "rocksdict-config.json"
 _ALL = keyspace.prefix_range(b"codeq/")
@@ -168,7 +169,26 @@ def stopped_node(path: Path) -> Iterator[StoppedNode]:
             stack.enter_context(StoredShard(mirrored(path.absolute(), shard, aside)))
             for shard in range(identity.shards)
         ]
+        if identity.has_wal:
+            add_pending(path, dict(enumerate(shards)))
         yield StoppedNode(identity, shards)
+
+
+def add_pending(path: Path, shards: Mapping[int, StoredShard]) -> None:
+    """Let shards of a stopped node show what the write-ahead log alone has of their logs.
+
+    Raises:
+        StorageFailed: The write-ahead log is damaged or missing.
+    """
+    try:
+        writes = stored_writes(
+            segments_of(path), {number: shard.mark for number, shard in shards.items()}
+        )
+    except DataDirectoryRefused as error:
+        raise StorageFailed(str(error)) from error
+    for number, shard in shards.items():
+        for write in writes[number]:
+            shard.pending.write(write.puts, write.delete_ranges)
 
 
 @contextmanager

@@ -14,9 +14,11 @@ from codeq_cluster.codec.membership import PAST_MAX, Member, Membership
 from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.directory import Identity, stopped_directory
+from codeq_cluster.storage.directory import Identity, segments_of, stopped_directory
 from codeq_cluster.storage.exchange import settle
+from codeq_cluster.storage.opening import bring_up
 from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.wal import Wal
 
 _LOG_CACHE_BYTES = 2**20
 
@@ -76,7 +78,7 @@ def survivor(path: Path) -> Iterator[Survivor]:
     with stopped_directory(path) as identity, ExitStack() as stack:
         settings = StoreSettings()
         cache = new_cache(settings)
-        shards = []
+        stores = []
         for shard in range(identity.shards):
             directory = path / f"shard-{shard}"
             # A snapshot whose exchange a crash has interrupted would undo this at the next start.
@@ -85,6 +87,11 @@ def survivor(path: Path) -> Iterator[Survivor]:
                 raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")
             store = RocksShard(directory, settings=settings, cache=cache, create=False)
             stack.callback(store.close)
+            stores.append(store)
+        if identity.has_wal:
+            bring_up(stores, Wal(segments_of(path)))
+        shards = []
+        for store in stores:
             journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)
             journal.load(applied=store.state.applied_index, founding=identity.founding)
             shards.append((store, journal))

@@ -341,6 +341,11 @@ class Engine:
         return self._store.applied_index
 
     @property
+    def stored_index(self) -> int:
+        """Index of the last entry that a restart would find in the state."""
+        return self._store.stored_index
+
+    @property
     def digest(self) -> bytes:
         """Running hash over every applied entry."""
         return self._store.digest

@@ -22,6 +22,10 @@ class StateStore(Protocol):
         """Index of the last entry in the state; 1 when fresh."""
 
     @property
+    def stored_index(self) -> int:
+        """Index of the last entry that a restart would find in the state."""
+
+    @property
     def digest(self) -> bytes:
         """Running hash over every applied entry, 16 bytes."""
 

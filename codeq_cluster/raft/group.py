@@ -38,17 +38,17 @@ from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, Timeout
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
     EntrySource,
-    Flusher,
     Handle,
     Link,
     LogStore,
+    LogWriter,
     StateMachine,
     Timers,
 )
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from codeq_cluster.raft.status import GroupStatus, PeerStatus
-from codeq_cluster.settings import Durability, RaftSettings
+from codeq_cluster.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class RaftGroup:
         source: EntrySource,
         link: Link,
         timers: Timers,
-        flusher: Flusher,
+        writer: LogWriter,
         random: Random,
         settings: RaftSettings,
         on_fatal: Callable[[BaseException], None],
@@ -102,7 +102,7 @@ class RaftGroup:
             source: Where entries come from while this node leads.
             link: To the peers.
             timers: Time and the loop.
-            flusher: Runs the journal's writes.
+            writer: Makes the journal's rows durable.
             random: For election timeouts.
             settings: Times and sizes.
             on_fatal: Called once when the replica must stop; no turn follows.
@@ -122,7 +122,7 @@ class RaftGroup:
         self._machine = machine
         self._source = source
         self._timers = timers
-        self._flusher = flusher
+        self._writer = writer
         self._settings = settings
         self._on_fatal = on_fatal
         self._on_behind = on_behind
@@ -131,7 +131,6 @@ class RaftGroup:
         self._on_members = on_members
         self._level = level
         self._rules = rules
-        self._sync = settings.durability is Durability.FSYNC
         self._counters: Counter[str] = Counter()
         self._inbox = Inbox(
             bytes_max=_INBOX_BATCHES * settings.append_bytes_max,
@@ -229,6 +228,7 @@ class RaftGroup:
             electorate=self._electorate,
             engine=self._engine,
             journal=self._journal,
+            machine=self._machine,
             source=self._source,
             outbox=self._outbox,
             barriers=self._barriers,
@@ -549,7 +549,10 @@ class RaftGroup:
         else:
             self._barriers.fail()
             if not self._doubts.open:
-                self._journal.trim(min(self._memory.floor, self._applied))
+                self._journal.trim(min(self._memory.floor, self._machine.stored_index))
+        if self._journal.trimmed:
+            forgotten = self._journal.forget()
+            self._writer.forget(forgotten.delete_ranges, forgotten.puts)
         if self._journal.promising:
             self._flush()
         else:
@@ -742,13 +745,8 @@ class RaftGroup:
 
     def _flush(self) -> None:
         flush = self._journal.flush()
-        store, sync = self._store, self._sync
         self._flushing = True
-
-        def work() -> None:
-            store.write(flush.puts, delete_ranges=flush.delete_ranges, sync=sync)
-
-        self._flusher.run(work, self._flushed)
+        self._writer.write(flush.puts, flush.delete_ranges, self._flushed)
 
     def _flushed(self, error: BaseException | None) -> None:
         self._flushing = False

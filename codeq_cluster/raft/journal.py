@@ -62,6 +62,14 @@ class Flush:
     last: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """Rows that trimming makes superfluous, and what stands for them."""
+
+    delete_ranges: Sequence[tuple[bytes, bytes]]
+    puts: Sequence[tuple[bytes, bytes]]
+
+
 class Journal:
     """One group's log. The library sees it as a sequence, everyone else by index.
 
@@ -111,6 +119,7 @@ class Journal:
         self._trimmed_to: int | None = None
         self._vote_dirty = False
         self._base_dirty = False
+        self._base_moved = False
         self._in_flight: Flush | None = None
         self.memberships = Memberships()
 
@@ -380,7 +389,10 @@ class Journal:
         del self._run_starts[:run]
         del self._run_terms[:run]
         self._trimmed_to = floor
-        self._base_dirty = self.memberships.trim(floor) or self._base_dirty
+        moved = self.memberships.trim(floor)
+        # What is not on disk yet goes there with the range, as it is now.
+        self._base_moved = moved or self._base_moved or self._base_dirty
+        self._base_dirty = False
 
     def first_within(self, bytes_max: int, entries_max: int, *, upto: int) -> int:
         """Return the index to trim to, at most `upto`, for what stays to be within both bounds.
@@ -395,20 +407,31 @@ class Journal:
         return index
 
     @property
-    def dirty(self) -> bool:
+    def promising(self) -> bool:
         """Tell whether something waits for a flush."""
         return (
             self._unflushed_from is not None
             or self._vote_dirty
             or self._base_dirty
             or self._delete_from is not None
-            or self._trimmed_to is not None
         )
 
     @property
-    def promising(self) -> bool:
-        """Tell whether what waits for a flush matters to a promise: anything but trimming."""
-        return self._unflushed_from is not None or self._vote_dirty or self._delete_from is not None
+    def trimmed(self) -> bool:
+        """Tell whether there are rows to forget."""
+        return self._trimmed_to is not None
+
+    def forget(self) -> Forgotten:
+        """Hand over what is no longer needed of the rows; it need not reach the disk soon."""
+        assert self._trimmed_to is not None, "nothing was trimmed"
+        forgotten = Forgotten(
+            delete_ranges=[(_LOG, _key(self._trimmed_to))],
+            # Never without the range: whoever loads the rows between finds the names in them.
+            puts=[(_MEMBERS, _encode_members(*self.memberships.base))] if self._base_moved else [],
+        )
+        self._trimmed_to = None
+        self._base_moved = False
+        return forgotten
 
     def flush(self) -> Flush:
         """Hand over what is not on disk; nothing may change until `flushed` is called."""
@@ -424,8 +447,6 @@ class Journal:
         delete_ranges = []
         if self._delete_from is not None:
             delete_ranges.append((_key(self._delete_from), _LOG_END))
-        if self._trimmed_to is not None:
-            delete_ranges.append((_LOG, _key(self._trimmed_to)))
         self._in_flight = Flush(puts=puts, delete_ranges=delete_ranges, last=self.last)
         return self._in_flight
 
@@ -440,7 +461,6 @@ class Journal:
         self._vote_dirty = False
         self._base_dirty = False
         self._delete_from = None
-        self._trimmed_to = None
         self._evict(self.flushed_last)
 
     # Shared parts.

@@ -16,7 +16,7 @@ from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
-from codeq_cluster.raft.ports import EntrySource
+from codeq_cluster.raft.ports import EntrySource, StateMachine
 from codeq_cluster.raft.rules import Rules
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from codeq_cluster.settings import RaftSettings
@@ -49,6 +49,7 @@ class Leading:
         electorate: Electorate,
         engine: SafeSyncObj,
         journal: Journal,
+        machine: StateMachine,
         source: EntrySource,
         outbox: Outbox,
         barriers: Barriers,
@@ -67,6 +68,7 @@ class Leading:
         self._electorate = electorate
         self._engine = engine
         self._journal = journal
+        self._machine = machine
         self._source = source
         self._outbox = outbox
         self._barriers = barriers
@@ -121,7 +123,7 @@ class Leading:
         self._let_vote(applied)
         if settled:
             # Whoever has yet to say which state is right needs the log to get there.
-            self._forget(applied)
+            self._forget(self._machine.stored_index)
 
     def told(self, commit: int) -> None:
         """Note that the followers are being told how far entries are committed."""
@@ -291,23 +293,26 @@ class Leading:
         if self._rules.hold_for_snapshots:
             self._held_until = self._now() + _HOLD_S
 
-    def _forget(self, applied: int) -> None:
+    def _forget(self, stored: int) -> None:
         """Trim what every member holds, but for what a slow reader of the log may want.
 
         A log beyond its bounds is trimmed all the same: who lacks what goes gets a snapshot.
+
+        Args:
+            stored: The last entry that needs no log to be in the state again after a crash.
         """
         engine, journal, settings = self._engine, self._journal, self._settings
         peers = self._electorate.peers
-        floor = min((engine.match_index(peer) for peer in peers), default=applied)
+        floor = min((engine.match_index(peer) for peer in peers), default=stored)
         entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
         if self._now() < self._held_until:
             entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
         if journal.log_bytes > bytes_max or len(journal) > entries_max:
             # In halves, so that it is not done for every entry.
-            within = journal.first_within(bytes_max // 2, entries_max // 2, upto=applied)
+            within = journal.first_within(bytes_max // 2, entries_max // 2, upto=stored)
             floor = max(floor, within)
         else:
             floor -= settings.keep_entries
-        floor = min(floor, applied)
+        floor = min(floor, stored)
         self._memory.floor = max(floor, 0)
         journal.trim(floor)

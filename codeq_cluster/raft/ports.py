@@ -30,13 +30,6 @@ class Timers(Protocol):
         """Run `call` on the loop's next pass."""
 
 
-class Flusher(Protocol):
-    """Runs one blocking disk call at a time away from the loop."""
-
-    def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        """Run `work` elsewhere, then `done(error or None)` on the loop."""
-
-
 class Link(Protocol):
     """Sends to peers; FIFO with loss, authenticated, bounded."""
 
@@ -45,7 +38,7 @@ class Link(Protocol):
 
 
 class LogStore(Protocol):
-    """The journal's disk: ordered bytes, written atomically."""
+    """The journal's rows: ordered bytes, as they were last written."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -55,25 +48,35 @@ class LogStore(Protocol):
     ) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
 
-    def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last row of start <= key < end."""
+
+class LogWriter(Protocol):
+    """Makes the journal's rows durable."""
 
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]],
-        *,
-        delete_ranges: Sequence[tuple[bytes, bytes]] = (),
-        sync: bool,
+        delete_ranges: Sequence[tuple[bytes, bytes]],
+        done: Callable[[BaseException | None], None],
     ) -> None:
-        """Apply the range deletes, then the puts, all or none.
+        """Delete the ranges, put the rows, all or none; then call `done` on the loop.
+
+        Never calls `done` before it returns. An error says that what the disk holds is unknown.
+        One write at a time.
 
         Args:
             puts: n rows, any order.
             delete_ranges: half-open key ranges, deleted before the puts.
-            sync: Return only when this and every earlier write of the shard is on disk.
+            done: Takes what failed, or None when this and every earlier write is durable.
+        """
 
-        Raises:
-            StorageFailed: Nothing was written; the node must stop.
+    def forget(
+        self,
+        delete_ranges: Sequence[tuple[bytes, bytes]],
+        puts: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        """Delete rows that nobody needs, and put what stands for them, all or none, at some time.
+
+        Reads see it at once. After a crash it may not have happened.
         """
 
 
@@ -83,6 +86,13 @@ class StateMachine(Protocol):
     @property
     def applied_index(self) -> int:
         """Index of the last entry in the state; 1 in a fresh state (the library's first entry)."""
+
+    @property
+    def stored_index(self) -> int:
+        """Index of the last entry that a restart would find in the state, at most `applied_index`.
+
+        The log keeps what follows it.
+        """
 
     @property
     def digest(self) -> bytes:

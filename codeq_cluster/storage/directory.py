@@ -26,8 +26,12 @@ from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
 from codeq_cluster.storage.exchange import settle
+from codeq_cluster.storage.segment_files import SegmentFiles
 
+# 1: all is in the shards' databases. 2: the newest of it is in the write-ahead log alone. A release
+# that knows no such log refuses 2; a planned stop leaves 1.
 FORMAT_VERSION = 1
+WAL_FORMAT_VERSION = 2
 
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
@@ -55,6 +59,11 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     founding: Membership | None = None
     level: int = 1
     made: bool = True
+
+    @property
+    def has_wal(self) -> bool:
+        """Return whether the databases lack rows that the write-ahead log has."""
+        return self.format_version == WAL_FORMAT_VERSION
 
 
 class DataDirectory:
@@ -104,6 +113,26 @@ class DataDirectory:
         """
         if level > self._identity.level:
             self._write(msgspec.structs.replace(self._identity, level=level))
+
+    @property
+    def has_wal(self) -> bool:
+        """Return whether the databases lack rows that the write-ahead log has."""
+        return self._identity.has_wal
+
+    def note_wal(self, *, begun: bool) -> None:
+        """Write down, durably, that the newest rows are in the write-ahead log, or no longer.
+
+        Raises:
+            StorageFailed: It cannot be written down.
+        """
+        version = WAL_FORMAT_VERSION if begun else FORMAT_VERSION
+        if version != self._identity.format_version:
+            self._write(msgspec.structs.replace(self._identity, format_version=version))
+
+    @property
+    def segments(self) -> SegmentFiles:
+        """Return the directory of the write-ahead log's segments."""
+        return segments_of(self.path)
 
     @property
     def made(self) -> bool:
@@ -315,8 +344,12 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             data=_new_identity(),
             made=False,
         )
+    if was.format_version not in (FORMAT_VERSION, WAL_FORMAT_VERSION):
+        raise DataDirectoryRefused(
+            f"the data directory {path} was made for format version {was.format_version}; "
+            f"this release reads {FORMAT_VERSION} and {WAL_FORMAT_VERSION}"
+        )
     for what, theirs, ours in (
-        ("format version", was.format_version, FORMAT_VERSION),
         ("cluster", was.cluster_id, cluster_id),
         ("node", was.node_id, node_id),
         ("shard count", was.shards, shards),
@@ -374,6 +407,11 @@ def _is_ours(entry: Path) -> bool:
     if entry.name.startswith(_ASIDE):
         return entry.is_dir()
     return entry.name in (_LOCK, _temporary(entry.parent / _IDENTITY).name, *_KEPT)
+
+
+def segments_of(path: Path) -> SegmentFiles:
+    """Return the segments of a data directory's write-ahead log."""
+    return SegmentFiles(path / "wal")
 
 
 def _shard_path(path: Path, shard: int) -> Path:

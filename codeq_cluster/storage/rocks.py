@@ -32,6 +32,7 @@ from rocksdict import (
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.buffer import Missing, RowBuffer
 from codeq_cluster.storage.exchange import exchange, finish, incoming_path
 from codeq_cluster.storage.rocks_statistics import FamilyStatistics, counters, family_statistics
 
@@ -46,6 +47,9 @@ _FRESH_INDEX = 1  # The log begins with an entry of its own at index 1.
 _FRESH_DIGEST = bytes(16)
 _PLACE = b"codeq/meta/applied"  # -> applied index (8 bytes), digest (16 bytes)
 _PLACE_BYTES = 8 + 16
+_MARK = (
+    b"wal"  # Among the log's rows -> the last job of the write-ahead log that is in here (8 bytes).
+)
 # Of a log that is written at once; entries are up to a megabyte, mostly far below.
 _ROWS_A_WRITE = 64
 
@@ -87,6 +91,7 @@ class RocksShard:
     Attributes:
         state: What is committed; a `StateStore`.
         log: The journal's rows; a `LogStore`.
+        mark: The last job of the node's write-ahead log whose writes are here; 0 for none.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class RocksShard:
         self.log = RocksLog(self._db)
         try:
             self.state = RocksState(self._db)
+            self.mark = self._stored_mark()
         except (StorageFailed, ValueError) as error:
             self.log.close()
             self._db.close()
@@ -143,7 +149,70 @@ class RocksShard:
         except Exception as error:
             raise StorageFailed(f"making a checkpoint: {error}") from error
 
-    def replace(self, log_rows: Sequence[tuple[bytes, bytes]], *, index: int) -> None:
+    def write(
+        self,
+        *,
+        rows: Mapping[bytes, bytes | None],
+        index: int,
+        digest: bytes,
+        delete_ranges: Sequence[tuple[bytes, bytes]],
+        log_rows: Mapping[bytes, bytes | None],
+        mark: int,
+        wait: bool = False,
+    ) -> bool:
+        """Write rows of state and log together, all or none, unsynced.
+
+        Args:
+            rows: Of the state; None deletes.
+            index: Of the last entry in the state with them.
+            digest: Of that state.
+            delete_ranges: Of the log, deleted before its rows are put.
+            log_rows: Of the log.
+            mark: The last job of the write-ahead log that is here with them.
+            wait: Block for RocksDB's background work, a minute at most.
+
+        Returns:
+            False when RocksDB would make the caller wait for its background work.
+
+        Raises:
+            StorageFailed: Nothing was written; `reopen` has to follow.
+        """
+        log_family = self.log.handle
+
+        def fill(batch: WriteBatch) -> None:
+            for key, value in rows.items():
+                if value is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, value)
+            batch.put(_PLACE, index.to_bytes(8, "big") + digest)
+            for start, end in delete_ranges:
+                assert start <= end, f"range {start!r} to {end!r} is inverted"
+                batch.delete_range(start, end, log_family)
+            for key, value in log_rows.items():
+                assert value is not None, "the log deletes ranges, not rows"
+                batch.put(key, value, log_family)
+            batch.put(_MARK, mark.to_bytes(8, "big"), log_family)
+
+        if wait:
+            self.state.write_patiently(fill)
+        elif not self.state.try_write(fill):
+            return False
+        self.state.note_written(index=index, digest=digest)
+        self.mark = mark
+        return True
+
+    def sync(self) -> None:
+        """Make every write so far durable; blocks.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        self.log.sync()
+
+    def replace(
+        self, log_rows: Sequence[tuple[bytes, bytes]], *, index: int, mark: int = 0
+    ) -> None:
         """Go on with the directory prepared beside this one, under a log of these rows.
 
         `state` and `log` stay the objects they are. Blocks for some tenths of a second.
@@ -151,6 +220,7 @@ class RocksShard:
         Args:
             log_rows: All the rows of the log; what the prepared directory has is dropped.
             index: Of the last entry in the prepared state.
+            mark: No write of the write-ahead log up to this job concerns what is here then.
 
         Raises:
             StorageFailed: The disk refused, or something else was prepared: then nothing has
@@ -166,7 +236,11 @@ class RocksShard:
                         f"{incoming_path(self._path)} ends with entry "
                         f"{prepared.state.applied_index}, not with {index}"
                     )
-                prepared.log.write((), delete_ranges=[(b"", b"\xff")], sync=False)
+                prepared.log.write(
+                    [(_MARK, mark.to_bytes(8, "big"))],
+                    delete_ranges=[(b"", b"\xff")],
+                    sync=False,
+                )
                 for start in range(0, len(log_rows), _ROWS_A_WRITE):
                     some = log_rows[start : start + _ROWS_A_WRITE]
                     prepared.log.write(some, sync=start + len(some) == len(log_rows))
@@ -208,6 +282,7 @@ class RocksShard:
         try:
             self.log.open(db)
             self.state.open(db)
+            self.mark = self._stored_mark()
         except BaseException:
             # A handle that is held keeps the directory locked.
             for part in (self.log, self.state, db):
@@ -216,6 +291,9 @@ class RocksShard:
             raise
         self._db = db
         self._is_open = True
+
+    def _stored_mark(self) -> int:
+        return int.from_bytes(self.log.get(_MARK) or b"", "big")
 
     def properties(self) -> dict[str, float]:
         """Return RocksDB's own numbers, summed over both families where that makes sense.
@@ -297,6 +375,12 @@ class _Rows:
         """Return the open family."""
         return self._rows
 
+    @property
+    def handle(self) -> ColumnFamily:
+        """Return what names the family in a batch."""
+        assert self._handle is not None, "the directory is open"
+        return self._handle
+
     def close(self) -> None:
         """Let go of the family."""
         self._handle = None
@@ -336,45 +420,63 @@ class _Rows:
             raise self._failed("reading rows", error) from error
         return rows
 
-    def _write(self, fill: Callable[[WriteBatch], None], *, sync: bool) -> None:
-        """Write a batch, all or none.
+    def write_patiently(self, fill: Callable[[WriteBatch], None]) -> None:
+        """Write a batch, all or none; blocks while RocksDB waits for its background work.
 
-        A write that RocksDB lets wait for a flush which has failed would wait for ever, and the
-        process with it: so none is let wait, and those that should are tried again.
-
-        It is synced by a call of its own: rocksdict keeps the interpreter for as long as a write
-        takes, so a write that syncs would stop every thread of the process, the loop's among them,
-        for as long as the disk takes. It lets go of it in `flush_wal`.
+        Raises:
+            StorageFailed: Nothing was written, and nothing will be until it is opened anew.
         """
-        options = WriteOptions()
-        options.no_slowdown = True
         give_up_at = time.monotonic() + _STALLED_S_MAX
         pause_s = _STALLED_S
-        while not self._written(fill, options):
-            if self._number("background-errors") or time.monotonic() > give_up_at:
+        while not self.try_write(fill):
+            if time.monotonic() > give_up_at:
                 raise StorageFailed("writing: RocksDB waits for a flush or a compaction in vain")
             time.sleep(pause_s)
             # Asked too soon, RocksDB adds to the time it wants to have passed.
             pause_s = min(2 * pause_s, _STALLED_S_STEP_MAX)
-        if sync:
-            self._sync()
 
-    def _sync(self) -> None:
+    def _write(self, fill: Callable[[WriteBatch], None], *, sync: bool) -> None:
+        """Write a batch, all or none, and sync it by a call of its own.
+
+        rocksdict keeps the interpreter for as long as a write takes, so a write that syncs would
+        stop every thread of the process, the loop's among them, for as long as the disk takes. It
+        lets go of it in `flush_wal`.
+        """
+        self.write_patiently(fill)
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make every write of the directory durable; blocks; raises StorageFailed."""
         try:
             self._db.flush_wal(sync=True)
         except Exception as error:
             raise self._failed("syncing", error) from error
 
-    def _written(self, fill: Callable[[WriteBatch], None], options: WriteOptions) -> bool:
+    def try_write(self, fill: Callable[[WriteBatch], None]) -> bool:
+        """Write a batch, all or none; False when RocksDB would make the caller wait.
+
+        A write that waits for a flush which has failed would wait for ever, and the process with
+        it: so none is let wait.
+
+        Raises:
+            StorageFailed: Nothing was written, and nothing will be until it is opened anew.
+        """
+        options = WriteOptions()
+        options.no_slowdown = True
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._handle)
         fill(batch)
         try:
             self._db.write(batch, options)
         except Exception as error:
-            if _STALLED in str(error):
-                return False
-            raise self._failed("writing", error) from error
+            if _STALLED not in str(error):
+                raise self._failed("writing", error) from error
+            if self._number("background-errors"):
+                raise StorageFailed(
+                    "writing: RocksDB waits for a flush or a compaction in vain"
+                ) from error
+            return False
         return True
 
     def _failed(self, doing: str, error: Exception) -> StorageFailed:
@@ -451,7 +553,16 @@ class RocksState(_Rows):
             batch.put(_PLACE, index.to_bytes(8, "big") + digest)
 
         self._write(fill, sync=False)
+        self.note_written(index=index, digest=digest)
+
+    def note_written(self, *, index: int, digest: bytes) -> None:
+        """Note of which entry the state is now; it has been written beside other rows."""
         self._applied, self._digest = index, digest
+
+    @property
+    def stored_index(self) -> int:
+        """Index of the last entry in the database's state: nothing waits in memory."""
+        return self._applied
 
     def fill(self, rows: Mapping[bytes, bytes]) -> None:
         """Write rows of a state that is being made and is of no entry yet; `settle` ends that.
@@ -528,10 +639,15 @@ class RocksLog(_Rows):
 
 
 class StoredShard:
-    """A shard's directory that nobody writes: a checkpoint, or a stopped node's; read only."""
+    """A shard's directory that nobody writes: a checkpoint, or a stopped node's; read only.
+
+    Attributes:
+        mark: The last job of the node's write-ahead log whose writes are in the directory.
+        pending: What the node's write-ahead log has of the shard's log besides.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open the directory; what its write-ahead log holds is read too.
+        """Open the directory; what RocksDB's own write-ahead log holds is read too.
 
         Raises:
             StorageFailed: It cannot be read, or is damaged.
@@ -551,8 +667,10 @@ class StoredShard:
             self._state = self._db.get_column_family(_STATE)
             self._log = self._db.get_column_family(_LOG)
             self.index, self.digest = _place(self._state.get(_PLACE))
+            self.mark = int.from_bytes(self._log.get(_MARK) or b"", "big")
         except Exception as error:
             raise StorageFailed(f"reading {self._name}: {error}") from error
+        self.pending = RowBuffer()
 
     def __enter__(self) -> Self:
         return self
@@ -572,7 +690,8 @@ class StoredShard:
 
     def log_get(self, key: bytes) -> bytes | None:
         """Return a row of the log, or None; raises StorageFailed."""
-        return self._get(self._log, key)
+        value = self.pending.get(key)
+        return value if not isinstance(value, Missing) else self._get(self._log, key)
 
     def rows(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the state's rows of start <= key < end, ascending; raises StorageFailed."""
@@ -580,7 +699,8 @@ class StoredShard:
 
     def log_rows(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the log's rows of start <= key < end, ascending; raises StorageFailed."""
-        return self._iterate(self._log, start, end)
+        stored = self._iterate(self._log, start, end)
+        return self.pending.over(stored, start, end)
 
     def _get(self, family: Rdict, key: bytes) -> bytes | None:
         try:

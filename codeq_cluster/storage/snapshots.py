@@ -16,7 +16,8 @@ from pathlib import Path
 
 from codeq_cluster.codec.manifests import File, Manifest
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.storage.rocks import LogAt, Place, RocksShard, read_place
+from codeq_cluster.storage.rocks import LogAt, Place, read_place
+from codeq_cluster.storage.shard import Shard
 
 CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat behind one waits 0.1 s on a link of 20 Mbit/s.
 
@@ -33,7 +34,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, root: Path, *, shard: int, store: RocksShard, incoming: Path, log_at: LogAt
+        self, root: Path, *, shard: int, store: Shard, incoming: Path, log_at: LogAt
     ) -> None:
         self._root = root
         self._shard = shard

@@ -27,14 +27,16 @@ from codeq_cluster.raft.rules import ALL_RULES
 from codeq_cluster.raft.rules import Rules as GuardRules
 from codeq_cluster.raft.running import GroupLink, LoopTimers
 from codeq_cluster.settings import LifecycleSettings, LimitSettings, RaftSettings
+from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.testing.invariants import ShardWatch
-from codeq_cluster.testing.sim_disk import SimDisk, SimFlusher
+from codeq_cluster.testing.sim_database import SimDatabase
+from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 from codeq_cluster.testing.sim_link import SimLink
 from codeq_cluster.testing.sim_loop import SimLoop
 from codeq_cluster.testing.sim_network import SimNetwork
-from codeq_cluster.testing.sim_state import SimState
 
 _EPOCH_MS = 1_700_000_000_000
+_SEGMENT_BYTES = 2**16  # Small enough for a run to fill several.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,10 @@ class _WatchedEngine:
         return self._engine.applied_index
 
     @property
+    def stored_index(self) -> int:
+        return self._engine.stored_index
+
+    @property
     def digest(self) -> bytes:
         return self._engine.digest
 
@@ -130,6 +136,7 @@ class SimBroker:
         on_fatal: Callable[[int, BaseException], None],
         on_behind: Callable[[int], None],
         on_storage_failed: Callable[[int, BaseException], None],
+        on_database_failed: Callable[[int, BaseException], None],
     ) -> None:
         """Wire the node; nothing happens before `start`."""
         self.id = node_id
@@ -138,7 +145,21 @@ class SimBroker:
         self.fatal: BaseException | None = None
         self.fetching: set[int] = set()
         self.out: set[int] = set()
-        self.states = [SimState(disk) for disk in disks]
+        timers = LoopTimers(loop)
+        self.executor = SimExecutor(timers, flush_s)
+        self.databases = [SimDatabase(disk, random) for disk in disks]
+        self.storage = NodeStorage(
+            self.databases,
+            disks[0],
+            executor=self.executor,
+            timers=timers,
+            sync=True,
+            took=lambda _shard, _seconds: None,
+            on_failed=on_database_failed,
+            segment_bytes=_SEGMENT_BYTES,
+        )
+        self.storage.start()
+        self.states = [shard.state for shard in self.storage.shards]
         self.engines: list[Engine] = []
         self.groups: list[RaftGroup] = []
         self._settings = settings
@@ -147,8 +168,6 @@ class SimBroker:
         self._make_engines(random, catalogue, waiters)
         catalogue.attach(self.states, [partial(_replica, engine) for engine in self.engines])
         self.link = SimLink(node_id, network, on_raft=self._on_raft, serve=self._serve)
-        timers = LoopTimers(loop)
-        self.flushers = [SimFlusher(timers, flush_s) for _ in disks]
         self.forwarder = Forwarder(
             node_id=node_id,
             engines=self.engines,
@@ -168,12 +187,12 @@ class SimBroker:
                 node_id=node_id,
                 founding=founding,
                 incarnation=incarnation,
-                store=disks[shard],
+                store=self.storage.shards[shard].log,
                 machine=_WatchedEngine(engine, node_id, watch),
                 source=engine,
                 link=GroupLink(self.link, shard),
                 timers=timers,
-                flusher=self.flushers[shard],
+                writer=self.storage.shards[shard].log,
                 random=Random(random.random()),  # noqa: S311 - timeouts, not secrets
                 settings=settings.raft,
                 on_fatal=partial(on_fatal, shard),
@@ -213,8 +232,7 @@ class SimBroker:
             group.peer_down(peer, refused=refused)
 
     def reload(self, shard: int) -> None:
-        """Read a shard's state anew, and go on from there."""
-        self.states[shard].load()
+        """Go on with a shard's state that has been read anew."""
         self.engines[shard].reload()
         self.groups[shard].resume()
         self.out.discard(shard)

@@ -118,6 +118,7 @@ class SimBrokers:
                 on_fatal=partial(self._fatal, node_id),
                 on_behind=partial(self._behind, node_id),
                 on_storage_failed=partial(self._storage_failed, node_id),
+                on_database_failed=partial(self._database_failed, node_id),
             )
             node.start()
             self.nodes[node_id] = node
@@ -153,10 +154,11 @@ class SimBrokers:
         node.loop.kill()
         self._graves.append(node.loop)
         self.network.receivers.pop(node_id, None)
-        for disk, flusher in zip(self.disks[node_id], node.flushers, strict=True):
-            flusher.crash(self._random)
+        node.executor.crash(self._random)
+        node.storage.kill()
+        for disk in self.disks[node_id]:
             if power:
-                disk.crash(self._random)
+                disk.lose_power(self._random)
             disk.full = False
         for answer in self._clients.pop(node.loop):
             self._lose(answer)
@@ -303,6 +305,11 @@ class SimBrokers:
 
     # Disks.
 
+    def _database_failed(self, node_id: str, shard: int, error: BaseException) -> None:
+        group = self.nodes[node_id].groups[shard]
+        if group.running:
+            group.pause(lambda _failed: self._storage_failed(node_id, shard, error))
+
     def _storage_failed(self, node_id: str, shard: int, _error: BaseException) -> None:
         node = self.nodes[node_id]
         self.counters["outages"] += 1
@@ -314,7 +321,9 @@ class SimBrokers:
         if disk.full:
             node.loop.call_later(self.outage_s(), self._reopen, node, shard)
             return
-        disk.crash(self._random)
+        store = node.storage.shards[shard]
+        store.withdraw()
+        store.reopen()
         node.reload(shard)
         self._began(node, shard)
 
@@ -333,10 +342,10 @@ class SimBrokers:
             return
         group = leader.groups[shard]
         group.hold()
-        index, log = leader.engines[shard].applied_index, _log(group)
+        index, log = leader.engines[shard].stored_index, _log(group)
         term = log.term_at(index)
-        assert term is not None, "the last applied entry is in the log"
-        taken = (index, term, log.members_row(index), leader.states[shard].rows())
+        assert term is not None, "the last stored entry is in the log"
+        taken = (index, term, log.members_row(index), leader.databases[shard].state_rows())
         node.loop.call_later(self.snapshot_s(), self._install, node, shard, taken)
 
     def _install(
@@ -358,7 +367,8 @@ class SimBrokers:
                 return
             held = _log(group).term_at(index) == term
             puts, _ = group.rows_after_snapshot(index, term, members)
-            self.disks[node.id][shard].exchange([*rows, *puts])
+            node.databases[shard].incoming = rows
+            node.storage.shards[shard].replace(puts, index=index)
             if not held:
                 self.watches[shard].took_over(node.id, index, term)
             node.reload(shard)
@@ -413,7 +423,10 @@ class SimBrokers:
         for shard, watch in enumerate(self.watches):
             watch.compare_rows(
                 {
-                    node.id: (node.engines[shard].applied_index, node.states[shard].rows())
+                    node.id: (
+                        node.engines[shard].applied_index,
+                        node.states[shard].scan(b"", b"\xff" * 8, 2**31),
+                    )
                     for node in self.nodes.values()
                     if node.groups[shard].running
                 }

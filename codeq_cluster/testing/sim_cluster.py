@@ -14,14 +14,17 @@ from codeq_cluster.errors import MembershipRefused
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import FIRST_INDEX, Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
-from codeq_cluster.settings import RaftSettings
+from codeq_cluster.settings import Durability, RaftSettings
+from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.testing.invariants import InvariantViolated, ReplicaWatch
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
-from codeq_cluster.testing.sim_disk import SimDisk, SimFlusher
+from codeq_cluster.testing.sim_database import SimDatabase
+from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 from codeq_cluster.testing.sim_machine import SimMachine, SimSource
 from codeq_cluster.testing.sim_network import SimNetwork
 
 SHARD = 0
+SEGMENT_BYTES = 2**14  # Small enough for a run to fill several.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +40,9 @@ class SimNode:
     machine: SimMachine
     source: SimSource
     timers: SimTimers
-    flusher: SimFlusher
+    executor: SimExecutor
+    storage: NodeStorage
+    database: SimDatabase
     fatal: BaseException | None = None
     reseeding: bool = False
 
@@ -132,20 +137,35 @@ class SimCluster:
         member = self._founding.of(node_id)
         is_founder = member is not None and member.data == self._data[node_id]
         timers = SimTimers(self.clock)
-        flusher = SimFlusher(timers, self._draw_flush)
+        disk = self.disks[node_id]
+        disk.full = False  # On a full one it would not start.
+        executor = SimExecutor(timers, self._draw_flush)
         source = SimSource(self._acknowledge)
-        machine = SimMachine(self.disks[node_id], partial(self._watch_apply, node_id, source))
+        database = SimDatabase(disk, self.random)
+        storage = NodeStorage(
+            [database],
+            disk,
+            executor=executor,
+            timers=timers,
+            sync=self.settings.durability is Durability.FSYNC,
+            took=lambda _shard, _seconds: None,
+            on_failed=lambda _shard, error: self._database_failed(node_id, error),
+            segment_bytes=SEGMENT_BYTES,
+        )
+        storage.start()
+        [shard] = storage.shards
+        machine = SimMachine(shard, database, partial(self._watch_apply, node_id, source))
         group = RaftGroup(
             shard=SHARD,
             node_id=node_id,
             founding=self._founding if is_founder else Membership(),
             incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
-            store=self.disks[node_id],
+            store=shard.log,
             machine=machine,
             source=source,
             link=_SimLink(node_id, self.network),
             timers=timers,
-            flusher=flusher,
+            writer=shard.log,
             random=Random(self.random.random()),  # noqa: S311 - timeouts, not secrets
             settings=self.settings,
             on_fatal=partial(self._fatal, node_id),
@@ -161,7 +181,9 @@ class SimCluster:
             machine=machine,
             source=source,
             timers=timers,
-            flusher=flusher,
+            executor=executor,
+            storage=storage,
+            database=database,
         )
         group.start()
         self.nodes[node_id] = node
@@ -184,8 +206,9 @@ class SimCluster:
         node = self.nodes.pop(node_id)
         node.group.stop()
         node.timers.kill()
-        node.flusher.crash(self.random)
-        self.disks[node_id].crash(self.random)
+        node.executor.crash(self.random)
+        node.storage.kill()
+        self.disks[node_id].lose_power(self.random)
         self.network.receivers.pop(node_id, None)
         for peer in self.ids:
             if peer != node_id:
@@ -216,15 +239,21 @@ class SimCluster:
 
     # Disks that refuse: what a node does around its groups, but for asking how much room there is.
 
+    def _database_failed(self, node_id: str, error: BaseException) -> None:
+        group = self.nodes[node_id].group
+        if group.running:
+            group.pause(lambda _failed: self._storage_failed(node_id, error))
+
     def _storage_failed(self, node_id: str, _error: BaseException) -> None:
         node = self.nodes[node_id]
         self.outages += 1
         node.timers.call_later(self.outage_s(), partial(self._reopen, node))
 
     def _reopen(self, node: SimNode) -> None:
-        disk = self.disks[node.id]
-        disk.full = False
-        disk.crash(self.random)
+        self.disks[node.id].full = False
+        shard = node.storage.shards[SHARD]
+        shard.withdraw()
+        shard.reopen()
         node.machine.load()
         node.group.resume()
         # As after a start: what was known to be committed is learnt again.
@@ -258,10 +287,10 @@ class SimCluster:
 
     def taken_from(self, node: SimNode) -> _Taken:
         """Make a snapshot of a node as it is now."""
-        index, log = node.machine.applied_index, self._log(node.id)
+        index, log = node.machine.stored_index, self._log(node.id)
         term = log.term_at(index)
-        assert term is not None, "the last applied entry is in the log"
-        return _Taken(index, term, log.members_row(index), node.machine.rows())
+        assert term is not None, "the last stored entry is in the log"
+        return _Taken(index, term, log.members_row(index), node.database.state_rows())
 
     def _install(self, node: SimNode, taken: _Taken) -> None:
         node.reseeding = False
@@ -283,7 +312,8 @@ class SimCluster:
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
             return
-        self.disks[node.id].exchange([*taken.rows, *puts])
+        node.database.incoming = taken.rows
+        node.storage.shards[SHARD].replace(puts, index=taken.index)
         if not held:
             # What it held beyond the snapshot was another history's, so nobody counts on it.
             self._watch.took_over(node.id, taken.index, taken.term)

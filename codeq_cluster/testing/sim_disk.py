@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -10,11 +11,15 @@ from random import Random
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.raft.ports import Timers
 
+Work = Callable[[], None]
+Done = Callable[[BaseException | None], None]
 _Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes], bool]
 
 
 class SimDisk:
-    """One node's store for one shard; outlives the node's crashes.
+    """One node's disk for one shard; outlives the node's crashes.
+
+    The first shard's disk has the node's write-ahead log too.
 
     Every write is one record of a write-ahead log: a sync makes it and all earlier ones durable, a
     crash keeps a prefix of the records that holds at least the durable ones.
@@ -22,6 +27,8 @@ class SimDisk:
     Attributes:
         full: Every write is refused; what came of a refused one is known after `crash` alone, and
             no later sync makes up for it.
+        segments: Of the write-ahead log.
+        has_wal: The rows lack what the write-ahead log has.
     """
 
     def __init__(self) -> None:
@@ -30,6 +37,8 @@ class SimDisk:
         self._durable: dict[bytes, bytes] = {}
         self._volatile: list[_Batch] = []
         self.full = False
+        self.segments = SimSegments(lambda: self.full)
+        self.has_wal = False
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -94,12 +103,21 @@ class SimDisk:
         self._durable = dict(self._rows)
         self._volatile.clear()
 
+    def lose_power(self, random: Random) -> None:
+        """Lose a random part of what was not synced, in the rows and in the write-ahead log."""
+        self.segments.crash(random)
+        self.crash(random)
+
     def crash(self, random: Random) -> None:
-        """Lose a random part of what was not synced, the youngest first: a power cut."""
+        """Lose a random part of the rows that were not synced, the youngest first."""
         self._harden(random.randint(0, len(self._volatile)), refused_too=True)
         self._volatile.clear()
         self._rows = dict(self._durable)
         self._keys = sorted(self._rows)
+
+    def note_wal(self, *, begun: bool) -> None:
+        """Note that the rows lack what the write-ahead log has, or no longer."""
+        self.has_wal = begun
 
     def damage(self, key: bytes, change: Callable[[bytes], bytes | None]) -> None:
         """Change a row behind the node's back; None removes it."""
@@ -124,38 +142,138 @@ class SimDisk:
         del self._volatile[:batches]
 
 
-class SimFlusher:
-    """Runs a node's disk writes after a random latency, one at a time.
+class _SimFile:
+    """A file whose bytes a crash cuts back: what was synced stays, of the rest a prefix does."""
 
-    Attributes:
-        latency: Draws the seconds a write takes.
+    def __init__(self, content: bytes) -> None:
+        self.content = bytearray(content)
+        self.durable = bytes(content)
+        self.unsynced: list[tuple[int, bytes]] = []
+
+
+class SimSegment:
+    """One open segment; implements `wal.SegmentFile`."""
+
+    def __init__(self, file: _SimFile, is_full: Callable[[], bool]) -> None:
+        self._file = file
+        self._is_full = is_full
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Write to what a crash may take."""
+        _put(self._file.content, offset, content)
+        self._file.unsynced.append((offset, content))
+        self._refuse_when_full()
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self._refuse_when_full()
+        self._file.durable = bytes(self._file.content)
+        self._file.unsynced.clear()
+
+    def fill(self, offset: int, size: int) -> None:
+        """Write zeros."""
+        self.write(offset, bytes(size))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _refuse_when_full(self) -> None:
+        if self._is_full():
+            raise OSError("No space left on device")
+
+
+class SimSegments:
+    """A node's directory of segments; outlives the node's crashes; implements `wal.SegmentDisk`.
+
+    Args:
+        is_full: Asked whether every write is refused.
+    """
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        self._is_full = is_full
+        self._files: dict[str, _SimFile] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of the segments, ascending."""
+        return sorted(self._files)
+
+    def read(self, name: str) -> bytes:
+        """Return a segment's content."""
+        return bytes(self._files[name].content)
+
+    def create(self, name: str, head: bytes, size: int) -> tuple[SimSegment, int]:
+        """Make a durable segment that begins with `head`."""
+        if self._is_full():
+            raise OSError("No space left on device")
+        self._files[name] = _SimFile(head + bytes(size - len(head)))
+        return SimSegment(self._files[name], self._is_full), size
+
+    def delete(self, name: str) -> None:
+        """Delete a segment."""
+        del self._files[name]
+
+    def tear(self, name: str, *, keep: float) -> None:
+        """Lose the end of what a segment holds, synced or not; keep such a share of its bytes."""
+        file = self._files[name]
+        content = bytes(file.content).rstrip(b"\x00")
+        file.content = bytearray(content[: int(len(content) * keep)])
+
+    def crash(self, random: Random) -> None:
+        """Lose a random part of what was not synced, the youngest first, torn anywhere."""
+        for file in self._files.values():
+            content = bytearray(file.durable)
+            kept = random.randint(0, len(file.unsynced))
+            for offset, piece in file.unsynced[:kept]:
+                _put(content, offset, piece)
+            if kept < len(file.unsynced):
+                offset, piece = file.unsynced[kept]
+                _put(content, offset, piece[: random.randint(0, len(piece))])
+            file.content = content
+            file.durable = bytes(content)
+            file.unsynced.clear()
+
+
+def _put(content: bytearray, offset: int, piece: bytes) -> None:
+    if len(content) < offset + len(piece):
+        content.extend(bytes(offset + len(piece) - len(content)))
+    content[offset : offset + len(piece)] = piece
+
+
+class SimExecutor:
+    """Runs a node's waits for the disk after a random latency, one at a time, in order.
+
+    Args:
+        timers: The node's.
+        latency: Draws the seconds a wait takes.
     """
 
     def __init__(self, timers: Timers, latency: Callable[[], float]) -> None:
         self._timers = timers
-        self.latency = latency
-        self._work: Callable[[], None] | None = None
+        self._latency = latency
+        self._waiting: deque[tuple[Work, Done]] = deque()
 
-    def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    def run(self, work: Work, done: Done) -> None:
         """Do `work` when its latency is over, then call `done`."""
-        assert self._work is None, "one flush at a time"
-        self._work = work
+        self._waiting.append((work, done))
+        if len(self._waiting) == 1:
+            self._timers.call_later(self._latency(), self._finish)
 
-        def finish() -> None:
-            self._work = None
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - handed on, as the real one does
-                done(error)
-            else:
-                done(None)
-
-        self._timers.call_later(self.latency(), finish)
+    def _finish(self) -> None:
+        work, done = self._waiting[0]
+        error: BaseException | None = None
+        try:
+            work()
+        except Exception as failure:  # noqa: BLE001 - handed on, as the real one does
+            error = failure
+        self._waiting.popleft()
+        if self._waiting:
+            self._timers.call_later(self._latency(), self._finish)
+        done(error)
 
     def crash(self, random: Random) -> None:
-        """Let the write under way have reached the disk, or not."""
-        if self._work is not None and random.random() < 0.5:
+        """Let the wait under way have reached the disk, or not."""
+        if self._waiting and random.random() < 0.5:
             # Nobody hears of it any more when the disk refuses.
             with suppress(StorageFailed):
-                self._work()
-        self._work = None
+                self._waiting[0][0]()
+        self._waiting.clear()

@@ -7,47 +7,45 @@ from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 
-from codeq_cluster.testing.sim_disk import SimDisk
+from codeq_cluster.storage.shard import Shard
+from codeq_cluster.testing.sim_database import SimDatabase
 
-_META = b"state"
 _ROW = b"value/"
 _ROW_END = b"value0"
 _WRONG = b"no entry's"
-_HEAD = struct.Struct(">Q16s")
 _INDEX = struct.Struct(">Q")
 
 Applied = Callable[[int, int, bytes | None], None]
 
 
 class SimMachine:
-    """Appends every payload to a list; state, index and digest are one write, never synced here."""
+    """Appends every payload to a list, in the state of a shard."""
 
-    def __init__(self, disk: SimDisk, applied: Applied) -> None:
-        self._disk = disk
+    def __init__(self, shard: Shard, database: SimDatabase, applied: Applied) -> None:
+        self._shard = shard
+        self._store = shard.state
+        self._database = database
         self._applied = applied
         self.load()
 
     def load(self) -> None:
-        """Read the state from the disk."""
-        meta = self._disk.get(_META)
-        self._index: int = 1
-        self._digest = bytes(16)
-        if meta is not None:
-            self._index, self._digest = _HEAD.unpack(meta)
-        rows = self._disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)
+        """Read the state from the store."""
+        rows = self._store.scan(_ROW, _ROW_END, 2**31)
         self.values = [value for _, value in rows]
-
-    def rows(self) -> list[tuple[bytes, bytes]]:
-        """Return the state as it is stored."""
-        head = (_META, _HEAD.pack(self._index, self._digest))
-        return [head, *self._disk.scan(_ROW, _ROW_END, limit=2**31, bytes_max=2**31)]
 
     def corrupt(self) -> None:
         """Make the state another than the entries make, on disk and in memory."""
-        self._digest = blake2b(self._digest + _WRONG, digest_size=16).digest()
         self.values.insert(0, _WRONG)
-        head = (_META, _HEAD.pack(self._index, self._digest))
-        self._disk.write([head, (_ROW + _INDEX.pack(0), _WRONG)], sync=False)
+        self._shard.spill()
+        self._database.write(
+            rows={_ROW + _INDEX.pack(0): _WRONG},
+            index=self.applied_index,
+            digest=_next(self.digest, _WRONG),
+            delete_ranges=(),
+            log_rows={},
+            mark=self._database.mark,
+        )
+        self._store.load()
 
     @property
     def corrupted(self) -> bool:
@@ -57,25 +55,31 @@ class SimMachine:
     @property
     def applied_index(self) -> int:
         """Index of the last entry in the list's history."""
-        return self._index
+        return self._store.applied_index
+
+    @property
+    def stored_index(self) -> int:
+        """Index of the last entry in the database's state."""
+        return self._store.stored_index
 
     @property
     def digest(self) -> bytes:
         """Running hash over all entries."""
-        return self._digest
+        return self._store.digest
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Append the payload."""
-        assert index == self._index + 1, f"entry {index} after {self._index}"
-        text = _INDEX.pack(term) + (payload or b"")
-        self._digest = blake2b(self._digest + text, digest_size=16).digest()
-        self._index = index
-        puts = [(_META, _HEAD.pack(index, self._digest))]
+        digest = _next(self.digest, _INDEX.pack(term) + (payload or b""))
+        rows: dict[bytes, bytes | None] = {}
         if payload is not None:
             self.values.append(payload)
-            puts.append((_ROW + _INDEX.pack(index), payload))
-        self._disk.write(puts, sync=False)
+            rows[_ROW + _INDEX.pack(index)] = payload
+        self._store.commit(rows, index=index, digest=digest)
         self._applied(index, term, payload)
+
+
+def _next(digest: bytes, text: bytes) -> bytes:
+    return blake2b(digest + text, digest_size=16).digest()
 
 
 class SimSource:

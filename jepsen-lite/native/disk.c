@@ -78,6 +78,41 @@ static void make_parents(char *path) {
 
 static void imaged(const char *path, char *out) { snprintf(out, 2047, "%s%s", image, path + root_length); }
 
+// Where files have been written since they were last mirrored: most are appended to, but a write-ahead log writes
+// over what it has used before. The lowest place of each file; one that has no slot is mirrored as a whole.
+#define DIRTY_FILES 64
+static struct {
+  ino_t file;
+  off_t from;
+} dirty[DIRTY_FILES];
+static pthread_mutex_t dirtying = PTHREAD_MUTEX_INITIALIZER;
+
+static void written_at(int fd, off_t at) {
+  struct stat now;
+  if (!image || fstat(fd, &now) || !S_ISREG(now.st_mode)) return;
+  pthread_mutex_lock(&dirtying);
+  int slot = now.st_ino % DIRTY_FILES;
+  if (dirty[slot].file != now.st_ino) {
+    dirty[slot].from = dirty[slot].file ? 0 : at;
+    dirty[slot].file = now.st_ino;
+  } else if (at < dirty[slot].from) {
+    dirty[slot].from = at;
+  }
+  pthread_mutex_unlock(&dirtying);
+}
+
+static off_t take_written(ino_t file, off_t otherwise) {
+  pthread_mutex_lock(&dirtying);
+  int slot = file % DIRTY_FILES;
+  off_t from = otherwise;
+  if (dirty[slot].file == file) {
+    if (dirty[slot].from < from) from = dirty[slot].from;
+    dirty[slot].file = 0;
+  }
+  pthread_mutex_unlock(&dirtying);
+  return from;
+}
+
 // Bring one file of the image up to date.
 static void mirror(int fd) {
   char path[1024], copy[2048];
@@ -89,8 +124,9 @@ static void mirror(int fd) {
   int to = REAL(open)(copy, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   int from = REAL(open)(path, O_RDONLY | O_CLOEXEC);
   if (to >= 0 && from >= 0 && !fstat(to, &before)) {
-    // The engine only appends, so all but the last block is there already; small files are taken whole.
+    // All but the last block and what was written over is there already; small files are taken whole.
     off_t at = before.st_size <= now.st_size && before.st_size > 65536 ? before.st_size - 4096 : 0;
+    at = take_written(now.st_ino, at);
     static char block[1 << 16];
     ssize_t length;
     while ((length = pread(from, block, sizeof block, at)) > 0) {
@@ -140,9 +176,11 @@ ssize_t write(int fd, const void *bytes, size_t count) {
   return write_refused(fd) ? -1 : REAL(write)(fd, bytes, count);
 }
 ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
+  written_at(fd, at);
   return write_refused(fd) ? -1 : REAL(pwrite)(fd, bytes, count, at);
 }
 ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
+  written_at(fd, at);
   return write_refused(fd) ? -1 : REAL(pwrite64)(fd, bytes, count, at);
 }
 ssize_t writev(int fd, const struct iovec *parts, int count) {

@@ -69,14 +69,19 @@ def flip(file: Path, place: float) -> None:
     file.write_bytes(content)
 
 
-def newest_log(data: Path) -> Path:
-    """Return the write-ahead log that holds most."""
+def largest_log(data: Path) -> Path:
+    """Return the database's write-ahead log that holds most."""
     return max((data / "shard-0").glob("*.log"), key=lambda file: file.stat().st_size)
 
 
+def newest_log(data: Path) -> Path:
+    """Return the database's write-ahead log that was written last."""
+    return max(file for file in (data / "shard-0").glob("*.log") if file.stat().st_size)
+
+
 def flip_log(data: Path) -> None:
-    """Change the middle of the write-ahead log."""
-    flip(newest_log(data), 0.5)
+    """Change the middle of the database's write-ahead log."""
+    flip(largest_log(data), 0.5)
 
 
 def flip_manifest(data: Path) -> None:

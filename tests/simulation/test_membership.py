@@ -192,7 +192,7 @@ def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> N
     lose_disk(cluster, "C")
 
     let_in(cluster, "C")
-    cluster.run_until(lambda: "C" in voters(cluster))
+    cluster.run_until(lambda: "C" in cluster.nodes["C"].group.membership.voters)
 
     assert cluster.snapshots >= 1
     assert set(cluster.nodes["C"].group.membership.voters) == set("ABCD")

@@ -66,9 +66,9 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
     """Data of a newer version is left alone."""
     opened(tmp_path / "d").close()
     file = tmp_path / "d" / "node.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"formatVersion": 2}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"formatVersion": 3}))
 
-    with pytest.raises(DataDirectoryRefused, match="made for format version 2, not 1"):
+    with pytest.raises(DataDirectoryRefused, match="format version 3; this release reads 1 and 2"):
         opened(tmp_path / "d")
 
 

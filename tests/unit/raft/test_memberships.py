@@ -27,7 +27,10 @@ def journal(disk: SimDisk, *, applied: int = 1) -> Journal:
 
 
 def flushed(made: Journal, disk: SimDisk) -> None:
-    if made.dirty:
+    if made.trimmed:
+        forgotten = made.forget()
+        disk.write(forgotten.puts, delete_ranges=forgotten.delete_ranges, sync=True)
+    if made.promising:
         flush = made.flush()
         disk.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
         made.flushed()

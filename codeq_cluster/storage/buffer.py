@@ -1,0 +1,99 @@
+"""Buffer: rows that a database does not hold yet, and reads that see both."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+Rows = list[tuple[bytes, bytes]]
+ROW_OVERHEAD_BYTES = 64  # Of a dictionary's entry and its two objects, about.
+
+
+class Missing:
+    """The type of `MISSING`."""
+
+
+MISSING: Final = Missing()
+
+
+class RowBuffer:
+    """Range deletes, and behind them rows put and deleted; the newest of a key counts.
+
+    Attributes:
+        rows: The newest value of every key written; None for deleted.
+        ranges: Half-open key ranges deleted before the rows were written.
+        size: About the bytes it takes.
+    """
+
+    __slots__ = ("ranges", "rows", "size")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.ranges: list[tuple[bytes, bytes]] = []
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.ranges)
+
+    def get(self, key: bytes) -> bytes | Missing | None:
+        """Return the newest value, None for deleted, MISSING when only the database knows."""
+        value = self.rows.get(key, MISSING)
+        if value is MISSING and self.ranges and self._deleted(key):
+            return None
+        return value
+
+    def update(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows; None deletes."""
+        self.rows.update(rows)
+        self.size += sum(
+            len(key) + len(value or b"") + ROW_OVERHEAD_BYTES for key, value in rows.items()
+        )
+
+    def write(
+        self, puts: Iterable[tuple[bytes, bytes]], ranges: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        """Delete the ranges, then put the rows."""
+        for start, end in ranges:
+            for key in [key for key in self.rows if start <= key < end]:
+                del self.rows[key]
+            self.ranges.append((start, end))
+            self.size += len(start) + len(end) + ROW_OVERHEAD_BYTES
+        for key, value in puts:
+            self.rows[key] = value
+            self.size += len(key) + len(value) + ROW_OVERHEAD_BYTES
+
+    def over(
+        self, stored: Iterable[tuple[bytes, bytes]], start: bytes, end: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all rows of start <= key < end, ascending, one by one.
+
+        Args:
+            stored: The database's rows of that range, ascending.
+            start: The first key.
+            end: The key behind the last.
+        """
+        own = sorted(key for key in self.rows if start <= key < end)
+        kept = ((key, value) for key, value in stored if self.get(key) is MISSING)
+        mine = ((key, value) for key in own if (value := self.rows[key]) is not None)
+        return heapq.merge(kept, mine)
+
+    def _deleted(self, key: bytes) -> bool:
+        return any(start <= key < end for start, end in self.ranges)
+
+    def merged(self, page: Rows, start: bytes, edge: bytes) -> Rows:
+        """Return all rows of start <= key < edge, ascending.
+
+        Args:
+            page: The database's rows of that range, ascending.
+            start: The first key.
+            edge: The key behind the last.
+        """
+        own = {key: value for key, value in self.rows.items() if start <= key < edge}
+        if not own and not self.ranges:
+            return page
+        rows: dict[bytes, bytes | None] = {
+            key: value for key, value in page if not (self.ranges and self._deleted(key))
+        }
+        rows.update(own)
+        return sorted((key, value) for key, value in rows.items() if value is not None)

@@ -1,0 +1,150 @@
+"""Node storage: all shards of a node and the write-ahead log they share, from start to stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.storage import spiller
+from codeq_cluster.storage.opening import catch_up
+from codeq_cluster.storage.shard import Database, Shard
+from codeq_cluster.storage.spiller import Spiller
+from codeq_cluster.storage.wal import SEGMENT_BYTES, SegmentDisk, Wal
+from codeq_cluster.storage.wal_writer import Executor, WalWriter
+
+log = logging.getLogger(__name__)
+
+_STOP_S: Final = 5.0  # For databases that are stalled when the node stops; the log has the rest.
+_STOP_STEP_S: Final = 0.02
+
+
+class WalPlace(Protocol):
+    """Where a node's write-ahead log is, and whether there is one."""
+
+    @property
+    def segments(self) -> SegmentDisk:
+        """Return the directory of its segments."""
+
+    @property
+    def has_wal(self) -> bool:
+        """Return whether the databases lack rows that the log has."""
+
+    def note_wal(self, *, begun: bool) -> None:
+        """Write down, durably, that they do from now on, or no longer; raises StorageFailed."""
+
+
+class Timers(spiller.Timers, Protocol):
+    """Time and the event loop."""
+
+    def call_soon(self, call: Callable[[], None]) -> object:
+        """Run `call` on the loop's next pass."""
+
+
+class NodeStorage:
+    """The storage of a node.
+
+    Attributes:
+        shards: In the order of their numbers.
+    """
+
+    def __init__(
+        self,
+        databases: Sequence[Database],
+        place: WalPlace,
+        *,
+        executor: Executor,
+        timers: Timers,
+        sync: bool,
+        took: Callable[[int, float], None],
+        on_failed: Callable[[int, BaseException], None],
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Wrap open databases; `start` follows.
+
+        Args:
+            databases: By shard.
+            place: Where the write-ahead log is.
+            executor: Where the disk is waited for.
+            timers: Time and the loop.
+            sync: A write is durable when the disk has it, not when the operating system has.
+            took: Told (shard, seconds) of every write of a log.
+            on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
+            segment_bytes: Of one segment of the log.
+        """
+        self._place = place
+        self._databases = databases
+        self._executor = executor
+        self._timers = timers
+        self._sync = sync
+        self._took = took
+        self._on_failed = on_failed
+        self._wal = Wal(place.segments, segment_bytes=segment_bytes)
+        self.shards: list[Shard] = []
+
+    def start(self) -> None:
+        """Bring the databases up to the write-ahead log; blocks.
+
+        Raises:
+            DataDirectoryRefused: The log is damaged or missing.
+            StorageFailed: The disk refused.
+        """
+        catch_up(self._databases, self._wal, expected=self._place.has_wal)
+        self._place.note_wal(begun=True)
+        self._writer = WalWriter(
+            self._wal,
+            executor=self._executor,
+            call_soon=self._timers.call_soon,
+            now=self._timers.now,
+            sync=self._sync,
+            took=self._took,
+        )
+        self._spiller = Spiller(
+            self._wal,
+            self._writer,
+            executor=self._executor,
+            timers=self._timers,
+            on_failed=self._on_failed,
+        )
+        for number, database in enumerate(self._databases):
+            changed = partial(self._spiller.changed, number)
+            reopened = partial(self._spiller.reopened, number)
+            self.shards.append(
+                Shard(number, database, self._writer, changed=changed, reopened=reopened)
+            )
+        self._spiller.attach(self.shards)
+
+    def kill(self) -> None:
+        """Write nothing any more, as when the process ends."""
+        self._writer.stop()
+        self._spiller.stop()
+
+    def stop(self) -> None:
+        """Bring everything into the databases, so that any release can go on; blocks.
+
+        What fails is logged: then the write-ahead log stays and the next start reads it.
+        """
+        self._writer.stop()
+        self._spiller.stop()
+        try:
+            if not self._spilled(time.monotonic() + _STOP_S):
+                log.warning("write-ahead log kept: a database takes no writes")
+                self._wal.close()
+                return
+            for shard in self.shards:
+                shard.sync()
+            self._place.note_wal(begun=False)
+            self._wal.end()
+        except StorageFailed as error:
+            log.warning("write-ahead log kept", extra={"error": str(error)})
+            self._wal.close()
+
+    def _spilled(self, until: float) -> bool:
+        while not self._spiller.spill_all():
+            if time.monotonic() > until:
+                return False
+            time.sleep(_STOP_STEP_S)
+        return True

@@ -1,0 +1,457 @@
+"""Shard: one shard's log and state: the newest rows in memory, all others in its database.
+
+What the log promises is on disk in the node's write-ahead log before `write` says so. The database
+gets the rows of log and state later, together and in bulk (`spill`): both are as of one moment, so
+the state there is never newer than the log there, nor is what the log forgets missing in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from codeq_cluster.errors import StorageDamaged
+from codeq_cluster.storage.buffer import MISSING, RowBuffer
+from codeq_cluster.storage.segments import Row, Write
+
+OnDamage = Callable[[StorageDamaged], None]
+Done = Callable[[BaseException | None], None]
+
+
+class LogRows(Protocol):
+    """The log's rows in the database."""
+
+    on_damage: OnDamage
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+
+    def scan(self, start: bytes, end: bytes, *, limit: int, bytes_max: int) -> list[Row]:
+        """Return at most `limit` rows, about `bytes_max` bytes of them."""
+
+
+class StateRows(Protocol):
+    """The state's rows in the database, and how far the log is in them."""
+
+    on_damage: OnDamage
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry in the state."""
+
+    @property
+    def digest(self) -> bytes:
+        """Running hash over every applied entry."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return n values for n keys."""
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[Row]:
+        """Return at most `limit` rows of start <= key < end, ascending."""
+
+
+class Database(Protocol):
+    """One shard's database; `RocksShard` in production."""
+
+    @property
+    def log(self) -> LogRows:
+        """The log's rows."""
+
+    @property
+    def state(self) -> StateRows:
+        """The state's rows."""
+
+    @property
+    def mark(self) -> int:
+        """The last job of the write-ahead log whose writes are here."""
+
+    def write(
+        self,
+        *,
+        rows: Mapping[bytes, bytes | None],
+        index: int,
+        digest: bytes,
+        delete_ranges: Sequence[tuple[bytes, bytes]],
+        log_rows: Mapping[bytes, bytes | None],
+        mark: int,
+        wait: bool = False,
+    ) -> bool:
+        """Write all or none, unsynced; False when the database would make the caller wait.
+
+        With `wait` it may block instead, and returns True.
+
+        Raises:
+            StorageFailed: Nothing was written; `reopen` has to follow.
+        """
+
+    def sync(self) -> None:
+        """Make what was written durable; blocks; raises StorageFailed."""
+
+    def properties(self) -> dict[str, float]:
+        """Return the database's own numbers."""
+
+    def checkpoint(self, path: Path) -> None:
+        """Copy what is written; blocks; raises StorageFailed."""
+
+    def replace(self, log_rows: Sequence[Row], *, index: int, mark: int) -> None:
+        """Go on with the directory prepared beside this one; raises StorageFailed."""
+
+    def reopen(self) -> None:
+        """Open anew what the disk has; blocks; raises DataDirectoryRefused."""
+
+    def close(self) -> None:
+        """Close; raises StorageFailed."""
+
+
+class Journal(Protocol):
+    """The node's write-ahead log, as a shard sees it."""
+
+    def write(self, write: Write, done: Callable[[int, BaseException | None], None]) -> None:
+        """Make a write durable, then call `done` on the loop with its job's number."""
+
+    def kept(self, shard: int, after: int) -> list[Write]:
+        """Return what the disk holds of a shard's writes behind a job; blocks."""
+
+    @property
+    def seq(self) -> int:
+        """The last job that was begun."""
+
+
+class Shard:
+    """One shard's storage.
+
+    Attributes:
+        state: What is committed; a `StateStore`.
+        log: The log's rows; a `LogStore` and a `LogWriter`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        database: Database,
+        journal: Journal,
+        *,
+        changed: Callable[[], None],
+        reopened: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wrap an open database that holds all that the write-ahead log has of the shard.
+
+        Args:
+            number: Of the shard.
+            database: Its own.
+            journal: The node's.
+            changed: Called when there is something to spill.
+            reopened: Called when the database has been exchanged or opened anew.
+        """
+        self._reopened = reopened
+        self._withdrawn = False
+        self._number = number
+        self._database = database
+        self._journal = journal
+        self.state = ShardState(database.state, changed)
+        self.log = ShardLog(number, database.log, journal, changed, mark=database.mark)
+
+    @property
+    def size(self) -> int:
+        """Return about the bytes that wait to be spilled."""
+        return self.state.buffer.size + self.log.buffer.size
+
+    @property
+    def withdrawn(self) -> bool:
+        """Return whether the database is about to be opened anew."""
+        return self._withdrawn
+
+    @property
+    def mark(self) -> int:
+        """Return the last job of the write-ahead log whose writes the database holds."""
+        return self._database.mark
+
+    def spill(self, *, seq: int = 0) -> bool:
+        """Write what waits to the database.
+
+        Args:
+            seq: Every write of this shard in the write-ahead log up to this job is in the buffer
+                or the database; 0 when that is not known beyond the shard's own.
+
+        Returns:
+            False when the database takes no write now, or the shard has withdrawn.
+
+        Raises:
+            StorageFailed: The database failed; `reopen` has to follow.
+        """
+        if self._withdrawn:
+            return False
+        state, log = self.state, self.log
+        mark = max(seq, log.mark)
+        if not state.buffer and not log.buffer and mark <= self._database.mark:
+            return True
+        written = self._database.write(
+            rows=state.buffer.rows,
+            index=state.applied_index,
+            digest=state.digest,
+            delete_ranges=log.buffer.ranges,
+            log_rows=log.buffer.rows,
+            mark=mark,
+        )
+        if written:
+            state.spilled()
+            log.spilled()
+        return written
+
+    def sync(self) -> None:
+        """Make what was spilled durable; blocks; raises StorageFailed."""
+        self._database.sync()
+
+    def properties(self) -> dict[str, float]:
+        """Return the database's own numbers."""
+        return self._database.properties()
+
+    def checkpoint(self, path: Path) -> None:
+        """Copy what is spilled; blocks; raises StorageFailed."""
+        self._database.checkpoint(path)
+
+    def replace(self, log_rows: Sequence[Row], *, index: int) -> None:
+        """Go on with the directory prepared beside this one, under a log of these rows.
+
+        Raises:
+            StorageFailed: The disk refused, or something else was prepared.
+        """
+        self._database.replace(log_rows, index=index, mark=self._journal.seq)
+        self._begin_anew()
+
+    def withdraw(self) -> None:
+        """Spill nothing until `reopen` has succeeded."""
+        self._withdrawn = True
+
+    def reopen(self) -> None:
+        """Go on with what the disk holds; blocks; `withdraw` was called, nobody writes meanwhile.
+
+        Raises:
+            DataDirectoryRefused: It cannot be opened, or is damaged; may be tried again.
+            StorageFailed: It cannot be read or takes no write; likewise.
+        """
+        self._database.reopen()
+        seq = self._journal.seq
+        kept = RowBuffer()
+        for write in self._journal.kept(self._number, self._database.mark):
+            kept.write(write.puts, write.delete_ranges)
+        # Under the mark of now: what a failed job left on disk must not come back later.
+        write_log_rows(self._database, kept, mark=seq)
+        self._database.sync()
+        self._begin_anew()
+        self._withdrawn = False
+
+    def close(self) -> None:
+        """Close the database; what was not spilled is in the write-ahead log."""
+        self._database.close()
+
+    def _begin_anew(self) -> None:
+        self.state.load()
+        self.log.load(self._database.mark)
+        self._reopened()
+
+
+def write_log_rows(database: Database, rows: RowBuffer, *, mark: int) -> None:
+    """Write rows of a log into its database, beside the state that is there; may block.
+
+    Raises:
+        StorageFailed: The disk refused, or the database takes no write.
+    """
+    state = database.state
+    database.write(
+        rows={},
+        index=state.applied_index,
+        digest=state.digest,
+        delete_ranges=rows.ranges,
+        log_rows=rows.rows,
+        mark=mark,
+        wait=True,
+    )
+
+
+class ShardState:
+    """The committed state; implements `broker.ports.StateStore`."""
+
+    def __init__(self, stored: StateRows, changed: Callable[[], None]) -> None:
+        self._stored = stored
+        self._changed = changed
+        self.load()
+
+    def load(self) -> None:
+        """Go on from what the database holds."""
+        self.buffer = RowBuffer()
+        self._applied = self._stored.applied_index
+        self._digest = self._stored.digest
+
+    @property
+    def on_damage(self) -> OnDamage:
+        """Called with every damage that is met, on whatever thread meets it."""
+        return self._stored.on_damage
+
+    @on_damage.setter
+    def on_damage(self, call: OnDamage) -> None:
+        self._stored.on_damage = call
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last entry in the state; 1 when fresh."""
+        return self._applied
+
+    @property
+    def stored_index(self) -> int:
+        """Index of the last entry in the database's state."""
+        return self._stored.applied_index
+
+    @property
+    def digest(self) -> bytes:
+        """Running hash over every applied entry, 16 bytes; zeros when fresh."""
+        return self._digest
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        value = self.buffer.rows.get(key, MISSING)
+        return self._stored.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return n values for n keys, None where there is none."""
+        rows = self.buffer.rows
+        if not any(key in rows for key in keys):
+            return self._stored.get_many(keys)
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[Row]:
+        """Return at most `limit` rows of start <= key < end, ascending."""
+        found: list[Row] = []
+        while start < end and len(found) < limit:
+            page = self._stored.scan(start, end, limit)
+            edge = end if len(page) < limit else page[-1][0] + b"\x00"
+            found += self.buffer.merged(page, start, edge)
+            start = edge
+        return found[:limit]
+
+    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+        """Take one entry's mutations with its index and digest; None deletes.
+
+        Nothing is written: the log explains the state until the next spill.
+        """
+        assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
+        assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
+        self.buffer.update(mutations)
+        self._applied, self._digest = index, digest
+        self._changed()
+
+    def spilled(self) -> None:
+        """Note that the database holds what the buffer held."""
+        self.buffer = RowBuffer()
+
+
+class ShardLog:
+    """The log's rows; implements `raft.ports.LogStore` and `raft.ports.LogWriter`.
+
+    Attributes:
+        mark: The last job of the write-ahead log with writes of this shard that is in the buffer or
+            in the database.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        stored: LogRows,
+        journal: Journal,
+        changed: Callable[[], None],
+        *,
+        mark: int,
+    ) -> None:
+        self._shard = shard
+        self._stored = stored
+        self._journal = journal
+        self._changed = changed
+        self._held: Callable[[], None] | None = None
+        self.hold = False
+        self.load(mark)
+
+    def load(self, mark: int) -> None:
+        """Go on from what the database holds."""
+        self.buffer = RowBuffer()
+        self.mark = mark
+        self.hold = False
+        self._held = None
+
+    @property
+    def on_damage(self) -> OnDamage:
+        """Called with every damage that is met, on whatever thread meets it."""
+        return self._stored.on_damage
+
+    @on_damage.setter
+    def on_damage(self, call: OnDamage) -> None:
+        self._stored.on_damage = call
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        value = self.buffer.get(key)
+        return self._stored.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def scan(self, start: bytes, end: bytes, *, limit: int, bytes_max: int) -> list[Row]:
+        """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
+        found: list[Row] = []
+        while start < end and not found:
+            page = self._stored.scan(start, end, limit=limit, bytes_max=bytes_max)
+            is_cut = len(page) == limit or _weight(page) >= bytes_max
+            edge = page[-1][0] + b"\x00" if is_cut else end
+            found = self.buffer.merged(page, start, edge)
+            start = edge
+        return _first(found, limit=limit, bytes_max=bytes_max)
+
+    def write(
+        self, puts: Sequence[Row], delete_ranges: Sequence[tuple[bytes, bytes]], done: Done
+    ) -> None:
+        """Make rows durable, all or none, then call `done` on the loop with what failed or None."""
+
+        def written(seq: int, error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            self.buffer.write(puts, delete_ranges)
+            self.mark = seq
+            self._changed()
+            if self.hold:
+                self._held = partial(done, None)
+            else:
+                done(None)
+
+        self._journal.write(Write(self._shard, delete_ranges, puts), written)
+
+    def forget(self, delete_ranges: Sequence[tuple[bytes, bytes]], puts: Sequence[Row]) -> None:
+        """Delete rows that nobody needs any more, and put what replaces them; not durable yet."""
+        self.buffer.write(puts, delete_ranges)
+        self._changed()
+
+    def spilled(self) -> None:
+        """Note that the database holds what the buffer held."""
+        self.buffer = RowBuffer()
+
+    def let_go(self) -> None:
+        """Tell whoever waits that its rows are durable: there is room again."""
+        self.hold = False
+        held, self._held = self._held, None
+        if held is not None:
+            held()
+
+
+def _weight(rows: Sequence[Row]) -> int:
+    return sum(len(key) + len(value) for key, value in rows)
+
+
+def _first(rows: list[Row], *, limit: int, bytes_max: int) -> list[Row]:
+    """Return the first rows: at most `limit`, about `bytes_max` bytes, one at least."""
+    size = 0
+    for place, (key, value) in enumerate(rows[:limit], 1):
+        size += len(key) + len(value)
+        if size >= bytes_max:
+            return rows[:place]
+    return rows[:limit]

@@ -1,0 +1,185 @@
+"""Spiller: moves rows from the shards' memory to their databases, and shortens the log after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.wal import Wal
+from codeq_cluster.storage.wal_writer import Executor, WalWriter
+
+log = logging.getLogger(__name__)
+
+# Rows of tasks that live shorter than this are written once or not at all.
+SPILL_S = 0.05
+# Earlier when so much waits: a batch that the database takes in some milliseconds.
+SPILL_BYTES = 4 * 2**20
+# A shard whose database takes no writes holds so much; then its log waits, and so do its callers.
+HELD_BYTES = 64 * 2**20
+# A database that waits for its background work is asked again; too soon, it would wait longer.
+_STALLED_S = 0.01
+_STALLED_S_STEP_MAX = 0.25
+_STALLED_S_MAX = 60.0
+
+
+class Timers(Protocol):
+    """Time and the event loop."""
+
+    def now(self) -> float:
+        """Return monotonic seconds."""
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> object:
+        """Run `call` on the loop after `delay_s` seconds."""
+
+
+class _Stall:
+    """A database that has taken no write since a moment."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.pause_s = _STALLED_S
+        self.retry_at = now
+
+
+class Spiller:
+    """Spills the shards of one node; belongs to the loop.
+
+    A stalled database stands in nobody's way: its shard's rows stay in memory, and the spiller
+    tries again. One whose rows outgrow `HELD_BYTES` meanwhile holds its log: the replica
+    acknowledges nothing more until there is room.
+
+    Args:
+        wal: The node's write-ahead log.
+        writer: Its side of the loop.
+        executor: Where the databases are synced.
+        timers: Time and the loop.
+        on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
+        held_bytes: See `HELD_BYTES`.
+    """
+
+    def __init__(
+        self,
+        wal: Wal,
+        writer: WalWriter,
+        *,
+        executor: Executor,
+        timers: Timers,
+        on_failed: Callable[[int, BaseException], None],
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self._wal = wal
+        self._writer = writer
+        self._executor = executor
+        self._timers = timers
+        self._on_failed = on_failed
+        self._held_bytes = held_bytes
+        self._shards: Sequence[Shard] = ()
+        self._stalls: dict[int, _Stall] = {}
+        self._failed: set[int] = set()
+        self._armed = False
+        self._releasing = False
+        self._stopped = False
+
+    def attach(self, shards: Sequence[Shard]) -> None:
+        """Begin with these shards, in the order of their numbers."""
+        self._shards = shards
+
+    def changed(self, shard: int) -> None:
+        """Note that a shard has something to spill."""
+        if self._shards and self._shards[shard].size >= SPILL_BYTES and shard not in self._stalls:
+            self._spill(shard)
+        self._arm(SPILL_S)
+
+    def reopened(self, shard: int) -> None:
+        """Note that a shard whose database failed goes on."""
+        self._failed.discard(shard)
+        self._stalls.pop(shard, None)
+
+    def stop(self) -> None:
+        """Spill nothing more."""
+        self._stopped = True
+
+    def spill_all(self) -> bool:
+        """Spill every shard now; return whether every database holds what its shard holds."""
+        done = [self._spill(shard) for shard in range(len(self._shards))]
+        return all(done)
+
+    def _arm(self, delay_s: float) -> None:
+        if not self._armed and not self._stopped:
+            self._armed = True
+            self._timers.call_later(delay_s, self._pass)
+
+    def _pass(self) -> None:
+        self._armed = False
+        if self._stopped:
+            return
+        self.spill_all()
+        if self._wal.releasable and not self._releasing:
+            self._release()
+        if self._stalls:
+            next_at = min(stall.retry_at for stall in self._stalls.values())
+            self._arm(max(_STALLED_S, next_at - self._timers.now()))
+
+    def _spill(self, shard: int, *, seq: int = 0) -> bool:
+        """Spill one shard, unless its database has just refused; return whether it is done."""
+        if shard in self._failed or self._shards[shard].withdrawn:
+            return False
+        stall, now = self._stalls.get(shard), self._timers.now()
+        if stall is not None and now < stall.retry_at:
+            self._hold_when_full(shard)
+            return False
+        try:
+            done = self._shards[shard].spill(seq=seq)
+            if not done:
+                self._note_stall(shard, stall, now)
+        except StorageFailed as error:
+            self._stalls.pop(shard, None)
+            self._failed.add(shard)
+            self._on_failed(shard, error)
+            return False
+        if done:
+            self._stalls.pop(shard, None)
+            self._shards[shard].log.let_go()
+        return done
+
+    def _note_stall(self, shard: int, stall: _Stall | None, now: float) -> None:
+        if stall is None:
+            stall = self._stalls[shard] = _Stall(now)
+            log.warning("database stalled", extra={"shard": shard})
+        if now - stall.since > _STALLED_S_MAX:
+            raise StorageFailed("RocksDB waits for a flush or a compaction in vain")
+        stall.retry_at = now + stall.pause_s
+        stall.pause_s = min(2 * stall.pause_s, _STALLED_S_STEP_MAX)
+        self._hold_when_full(shard)
+
+    def _hold_when_full(self, shard: int) -> None:
+        if self._shards[shard].size > self._held_bytes:
+            self._shards[shard].log.hold = True
+
+    def _release(self) -> None:
+        """Delete the log's old segments, once the databases hold them on disk."""
+        upto = self._writer.completed
+        for number in range(len(self._shards)):
+            self._spill(number, seq=upto)
+        if any(shard.mark < upto for shard in self._shards):
+            self._arm(SPILL_S)
+            return
+        self._releasing = True
+
+        def work() -> None:
+            for shard in self._shards:
+                shard.sync()
+            self._wal.release(upto)
+
+        self._executor.run(work, partial(self._released))
+
+    def _released(self, error: BaseException | None) -> None:
+        self._releasing = False
+        if error is not None:
+            # The next pass tries again; until then the log is longer than it need be.
+            log.warning("write-ahead log not shortened", extra={"error": str(error)})
+            self._arm(_STALLED_S_STEP_MAX)

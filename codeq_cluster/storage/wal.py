@@ -1,0 +1,355 @@
+"""Write-ahead log: one file sequence per node that makes its shards' Raft logs durable.
+
+The shards' own databases get the same rows later and in bulk, without a sync of their own. Until
+they have them on disk, the segments here explain what is missing. A segment is deleted when every
+shard's database holds, synced, all that the segment holds.
+
+Nothing here knows threads: whoever calls a method that blocks does so where blocking is allowed,
+one call at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.storage import segments
+from codeq_cluster.storage.segments import Header, Job, SegmentDamaged, Write
+
+# Rewriting blocks that are on disk needs no change of the file's metadata, which a sync would have
+# to wait for: zeros are written ahead, and deleted segments are used again.
+SEGMENT_BYTES = 16 * 2**20
+GROW_BYTES = 2**18
+_NAME = "segment-"
+
+
+class SegmentFile(Protocol):
+    """One open segment."""
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Write to the page cache; raises OSError."""
+
+    def sync(self) -> None:
+        """Return when all that was written is on disk; blocks; raises OSError."""
+
+    def fill(self, offset: int, size: int) -> None:
+        """Write zeros, so that writing there needs no new blocks; raises OSError."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class SegmentDisk(Protocol):
+    """The directory of the segments; every method blocks."""
+
+    def names(self) -> list[str]:
+        """Return the names of the segments, ascending; raises OSError."""
+
+    def read(self, name: str) -> bytes:
+        """Return a segment's content; raises OSError."""
+
+    def create(self, name: str, head: bytes, size: int) -> tuple[SegmentFile, int]:
+        """Make a segment that begins with `head` durable under its name, all or nothing.
+
+        Args:
+            name: Greater than that of every segment.
+            head: At most `size` bytes.
+            size: To which the file is filled up at least, unless it is one that is used again.
+
+        Returns:
+            The open file and its size in bytes.
+
+        Raises:
+            OSError: There is no such segment, or it is not known whether there is.
+        """
+
+    def delete(self, name: str) -> None:
+        """Delete a segment, durably; its file may be used again; raises OSError."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    name: str
+    number: int
+    last: int  # Sequence number of its last job.
+
+
+class Wal:
+    """The write-ahead log of one node.
+
+    Attributes:
+        seq: Of the last job that was begun.
+        durable: Every job up to this one is on disk.
+    """
+
+    def __init__(
+        self,
+        disk: SegmentDisk,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        grow_bytes: int = GROW_BYTES,
+    ) -> None:
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._grow_bytes = grow_bytes
+        self._segments: list[_Segment] = []
+        self._file: SegmentFile | None = None
+        self._salt = b""
+        self._offset = self._size = 0
+        self.seq = self.durable = 0
+
+    # Opening.
+
+    def recover(self, marks: Sequence[int]) -> Iterator[tuple[int, Write]]:
+        """Yield (seq, write) of all that the shards' databases do not hold, in order.
+
+        Args:
+            marks: By shard, the last job whose writes its database holds.
+
+        Raises:
+            DataDirectoryRefused: A segment is damaged or missing.
+        """
+        for job in stored_jobs(self._disk, marks):
+            self.seq = self.durable = max(self.seq, job.seq)
+            for write in job.writes:
+                if write.shard >= len(marks):
+                    raise DataDirectoryRefused(
+                        f"the write-ahead log has a write of shard {write.shard}, "
+                        f"there are {len(marks)}"
+                    )
+                if job.seq > marks[write.shard]:
+                    yield job.seq, write
+
+    def begin(self, marks: Sequence[int]) -> None:
+        """Begin a segment, and delete those before it: the databases hold all of them, synced.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        self.seq = self.durable = max(self.seq, *marks)
+        try:
+            names = self._disk.names()
+            number = _number(names[-1]) if names else 0
+            self._roll(number + 1)
+            for name in names:
+                self._disk.delete(name)
+        except OSError as error:
+            raise StorageFailed(f"beginning a write-ahead log: {error}") from error
+
+    def end(self) -> None:
+        """Delete every segment: the databases hold all of them, synced, and nothing follows.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        self.close()
+        self._segments.clear()
+        try:
+            for name in self._disk.names():
+                self._disk.delete(name)
+        except OSError as error:
+            raise StorageFailed(f"ending the write-ahead log: {error}") from error
+
+    def close(self) -> None:
+        """Close the file; the segments stay."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # Writing.
+
+    def frame(self, writes: Sequence[Write]) -> bytes:
+        """Begin the next job; `append` must follow before the next call."""
+        self.seq += 1
+        return segments.frame(self._salt, Job(self.seq, list(writes)))
+
+    def has_room(self, size: int) -> bool:
+        """Return whether about `size` bytes of rows fit without a wait for the disk."""
+        needed = size + segments.FRAME_OVERHEAD_BYTES
+        return self._file is not None and self._offset + needed <= self._size
+
+    def make_room(self, size: int) -> None:
+        """Make `has_room(size)` true; blocks.
+
+        Raises:
+            StorageFailed: The disk refused; may be tried again.
+        """
+        needed = size + segments.FRAME_OVERHEAD_BYTES
+        try:
+            if self._file is None or self._offset + needed > max(self._segment_bytes, self._size):
+                self.close()
+                self._roll(self._segments[-1].number + 1, needed=needed)
+            if self._offset + needed > self._size:
+                grown = self._offset + needed + self._grow_bytes
+                self._file_open.fill(self._size, grown - self._size)
+                self._size = grown
+        except OSError as error:
+            self.abandon()
+            raise StorageFailed(f"extending the write-ahead log: {error}") from error
+
+    def append(self, frame: bytes) -> None:
+        """Write a job behind the others, to the page cache.
+
+        Raises:
+            StorageFailed: The job is not on disk as a whole; the segment takes no more.
+        """
+        try:
+            self._file_open.write(self._offset, frame)
+        except OSError as error:
+            self.abandon()
+            raise StorageFailed(f"writing the write-ahead log: {error}") from error
+        self._offset += len(frame)
+        self._segments[-1].last = self.seq
+
+    def sync(self) -> None:
+        """Make every job that was appended durable; blocks.
+
+        Raises:
+            StorageFailed: What is on disk of the last job is unknown; the segment takes no more.
+        """
+        try:
+            self._file_open.sync()
+        except OSError as error:
+            self.abandon()
+            raise StorageFailed(f"syncing the write-ahead log: {error}") from error
+
+    def synced(self) -> None:
+        """Note that the last job is as durable as it is meant to be."""
+        self.durable = self.seq
+
+    def abandon(self) -> None:
+        """Write no more to this segment: what its end holds is unknown."""
+        self.close()
+
+    # Forgetting.
+
+    @property
+    def releasable(self) -> bool:
+        """Return whether there are segments that no more is written to."""
+        return len(self._segments) > 1
+
+    def release(self, upto: int) -> None:
+        """Delete the segments whose jobs are all at or before `upto`; blocks.
+
+        Args:
+            upto: Every shard's database holds, synced, what the jobs up to this one wrote.
+
+        Raises:
+            StorageFailed: The disk refused; may be tried again.
+        """
+        try:
+            while len(self._segments) > 1 and self._segments[0].last <= upto:
+                self._disk.delete(self._segments[0].name)
+                del self._segments[0]
+        except OSError as error:
+            raise StorageFailed(f"shortening the write-ahead log: {error}") from error
+
+    def kept(self, shard: int, after: int) -> list[Write]:
+        """Return what the disk holds of one shard's writes behind job `after`; blocks.
+
+        Raises:
+            StorageFailed: The disk refused, or a segment is damaged.
+        """
+        found: list[Write] = []
+        try:
+            for segment in self._segments:
+                content = segments.read(self._disk.read(segment.name))
+                for job in content[1] if content is not None else ():
+                    if job.seq > after:
+                        found += [write for write in job.writes if write.shard == shard]
+        except (OSError, SegmentDamaged) as error:
+            raise StorageFailed(f"reading the write-ahead log: {error}") from error
+        return found
+
+    # Inside.
+
+    @property
+    def _file_open(self) -> SegmentFile:
+        assert self._file is not None, "the log has a segment that takes writes"
+        return self._file
+
+    def _roll(self, number: int, *, needed: int = 0) -> None:
+        self._salt = os.urandom(segments.SALT_BYTES)
+        head = segments.frame(self._salt, Header(segments.FORMAT_VERSION, number, self.durable))
+        name = f"{_NAME}{number:012d}"
+        size = len(head) + needed + self._grow_bytes
+        self._file, self._size = self._disk.create(name, head, size)
+        self._offset = len(head)
+        self._segments.append(_Segment(name, number, self.durable))
+
+
+def stored_jobs(disk: SegmentDisk, marks: Sequence[int]) -> Iterator[Job]:
+    """Yield the jobs that the segments hold, in order.
+
+    Args:
+        disk: Where they are.
+        marks: By shard, the last job whose writes its database holds.
+
+    Raises:
+        DataDirectoryRefused: A segment is damaged or missing.
+    """
+    last: int | None = None
+    number: int | None = None
+    try:
+        names = disk.names()
+        if not names:
+            raise DataDirectoryRefused("the write-ahead log is gone: it has no segment")
+        for name in names:
+            content = segments.read(disk.read(name))
+            if content is None:
+                raise DataDirectoryRefused(f"the write-ahead log's {name} is damaged: no header")
+            header, jobs = content
+            _check_follows(header, name, number=number, last=last, marks=marks)
+            number, last = header.number, header.after
+            for job in jobs:
+                # The first job behind one that failed has a number of its own.
+                if job.seq <= last or (job is not jobs[0] and job.seq != last + 1):
+                    raise DataDirectoryRefused(
+                        f"the write-ahead log's {name} has job {job.seq} after job {last}"
+                    )
+                last = job.seq
+                yield job
+    except (OSError, SegmentDamaged) as error:
+        raise DataDirectoryRefused(f"the write-ahead log cannot be read: {error}") from error
+
+
+def stored_writes(disk: SegmentDisk, marks: Mapping[int, int]) -> dict[int, list[Write]]:
+    """Return, by shard, what the segments hold behind the shards' databases; changes nothing.
+
+    Raises:
+        DataDirectoryRefused: A segment is damaged or missing.
+    """
+    found: dict[int, list[Write]] = {shard: [] for shard in marks}
+    for job in stored_jobs(disk, list(marks.values())):
+        for write in job.writes:
+            if job.seq > marks.get(write.shard, job.seq):
+                found[write.shard].append(write)
+    return found
+
+
+def _check_follows(
+    header: Header, name: str, *, number: int | None, last: int | None, marks: Sequence[int]
+) -> None:
+    """Refuse a segment before which something is missing."""
+    if f"{_NAME}{header.number:012d}" != name:
+        raise DataDirectoryRefused(f"the write-ahead log's {name} is segment {header.number}")
+    if number is None or last is None:
+        if header.after > min(marks):
+            raise DataDirectoryRefused(
+                f"the write-ahead log begins after job {header.after}, "
+                f"a shard's database ends at {min(marks)}"
+            )
+        return
+    if header.number != number + 1:
+        raise DataDirectoryRefused(f"the write-ahead log lacks segment {number + 1}")
+    if last < header.after:
+        raise DataDirectoryRefused(
+            f"the write-ahead log's segment {number} ends at job {last}, not at {header.after}"
+        )
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(_NAME))
