@@ -101,6 +101,7 @@ class Node:
         self._clock = clock or SystemClock()
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
         self._stack = contextlib.AsyncExitStack()
+        self._databases: list[RocksShard] = []
         self._shards: Sequence[Shard] = ()
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
@@ -261,7 +262,7 @@ class Node:
             self.metrics,
             engines=self._engines,
             groups=self._groups,
-            stores=self._shards,
+            stores=self._databases,
             mesh=mesh,
         )
         authenticator = Authenticator(settings.auth, clock=self._now_s)
@@ -353,7 +354,6 @@ class Node:
     def _open_storage(self, directory: DataDirectory, disk: DiskThread) -> NodeStorage:
         settings = self.settings
         cache = new_cache(settings.store)
-        databases = []
         for shard in range(settings.shards):
             with self._naming_damage(shard):
                 database = RocksShard(
@@ -363,10 +363,10 @@ class Node:
                     create=not directory.made,
                 )
             self._stack.callback(_close, shard, database)
-            databases.append(database)
+            self._databases.append(database)
         directory.note_made()
         storage = NodeStorage(
-            databases,
+            self._databases,
             directory,
             executor=disk,
             timers=LoopTimers(asyncio.get_running_loop()),

@@ -12,7 +12,7 @@ from codeq_cluster.node_outages import Outages
 from codeq_cluster.node_store_metrics import register_stores
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
-from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Certificates, Mesh
 
@@ -24,7 +24,7 @@ def register_gauges(
     *,
     engines: Sequence[Engine],
     groups: Sequence[RaftGroup],
-    stores: Sequence[Shard],
+    stores: Sequence[RocksShard],
     mesh: Mesh,
 ) -> None:
     """Register every gauge of the node; each reads its source at scrape time."""

@@ -92,9 +92,6 @@ class Database(Protocol):
     def sync(self) -> None:
         """Make what was written durable; blocks; raises StorageFailed."""
 
-    def properties(self) -> dict[str, float]:
-        """Return the database's own numbers."""
-
     def checkpoint(self, path: Path) -> None:
         """Copy what is written; blocks; raises StorageFailed."""
 
@@ -206,10 +203,6 @@ class Shard:
     def sync(self) -> None:
         """Make what was spilled durable; blocks; raises StorageFailed."""
         self._database.sync()
-
-    def properties(self) -> dict[str, float]:
-        """Return the database's own numbers."""
-        return self._database.properties()
 
     def checkpoint(self, path: Path) -> None:
         """Copy what is spilled; blocks; raises StorageFailed."""

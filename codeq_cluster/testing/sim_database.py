@@ -110,10 +110,6 @@ class SimDatabase:
         """Make what was written durable."""
         self._disk.write((), sync=True)
 
-    def properties(self) -> dict[str, float]:
-        """Return nothing: there is no engine to ask."""
-        return {}
-
     def checkpoint(self, path: Path) -> None:
         """Be no part of a simulation: snapshots are taken by `state_rows`."""
         raise AssertionError(f"a simulated database is copied to {path}")
