@@ -59,10 +59,12 @@ class RaftSettings:
         heartbeat_ms: Between a leader's heartbeats; more costs idle CPU less, finds failures later.
         election_ms: A follower waits this to twice this in silence before it stands.
         fallback_ms: A leader without a majority for this long steps down.
+        turn_ms: Between two turns of one group while operations wait; longer gathers more in an
+            entry and costs latency.
         append_bytes_max: Of entries in one append message.
         entry_bytes_max: Of one entry; must stay below `append_bytes_max`.
-        turn_ms: Between two turns of one group; longer gathers more in an entry and costs latency.
-        entries_in_flight_max: Proposed and not applied, a shard.
+        entries_in_flight_max: Proposed and not applied, a shard; what is decided meanwhile shares the
+            next entry.
         cache_bytes_max: Of recent log entries in memory, a shard.
         keep_entries: Of the log, behind the slowest peer.
         log_bytes_max: Of the log; a peer that lacks what is forgotten then gets a snapshot.
@@ -73,10 +75,10 @@ class RaftSettings:
     heartbeat_ms: int = 100
     election_ms: int = 1000
     fallback_ms: int = 1500
-    turn_ms: int = 2
+    turn_ms: int = 1
     append_bytes_max: int = 4 * 2**20
     entry_bytes_max: int = 3 * 2**20
-    entries_in_flight_max: int = 4
+    entries_in_flight_max: int = 1
     cache_bytes_max: int = 16 * 2**20
     keep_entries: int = 10_000
     log_bytes_max: int = 64 * 2**20

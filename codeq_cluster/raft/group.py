@@ -171,6 +171,7 @@ class RaftGroup:
         self._turned_at = float("-inf")
         self._flushing = False
         self._wanted = False
+        self._queued = False  # Operations wait for the entry under way.
         self._idle: Callable[[BaseException | None], None] | None = None
         self._soon: Handle | None = None
         self._timer: Handle | None = None
@@ -355,8 +356,14 @@ class RaftGroup:
         self._leading.hold()
 
     def wake(self) -> None:
-        """Note that the source has something; it is asked in the next turn."""
-        self._schedule()
+        """Note that the source has something; it is asked in the next turn.
+
+        While it has to wait, no turn is needed for it: that in which it may be asked is due anyway.
+        """
+        if self._running and self._leading.is_full(self._applied):
+            self._queued = True
+        else:
+            self._schedule()
 
     def receive(self, peer: str, message: Mapping[str, object]) -> None:
         """Queue a peer's message; what is malformed, late or too much is dropped and counted."""
@@ -505,12 +512,12 @@ class RaftGroup:
         if self._flushing:
             self._wanted = True
         elif self._soon is None:
-            # What arrives soon after a turn shares the next one: entries grow, turns get fewer.
-            left_s = self._turned_at + self._turn_s - self._timers.now()
-            if left_s <= 0:
-                self._soon = self._timers.call_soon(self._turn)
-            else:
+            # Under load a turn waits a moment: entries grow, turns get fewer. Alone it does not.
+            left_s = self._turned_at + self._turn_s - self._timers.now() if self._queued else 0.0
+            if left_s > 0:
                 self._soon = self._timers.call_later(left_s, self._turn)
+            else:
+                self._soon = self._timers.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._soon = None
@@ -527,7 +534,7 @@ class RaftGroup:
     def _take_turn(self) -> None:
         library.use_clock(self._timers.now)
         self._turned_at = self._timers.now()
-        self._wanted = False
+        self._wanted = self._queued = False
         self._begin_founded()
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
