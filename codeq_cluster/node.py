@@ -66,6 +66,7 @@ from codeq_cluster.ui.routes import mount
 from codeq_cluster.ui.sources import Shared, Sources
 from codeq_cluster.wire import Mesh, http_certificates, link_certificates
 from codeq_cluster.wire.certificates import Certificates
+from codeq_cluster.wire.rpc import Slot
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Node:
             settings, directory, groups=self._groups, replicas=self._engines
         )
         mesh = self._make_mesh(directory)
-        forwarder = Forwarder(
+        self._forwarder = forwarder = Forwarder(
             node_id=settings.node_id,
             engines=self._engines,
             calls=mesh,
@@ -547,7 +548,7 @@ class Node:
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
 
-        def on_raft(peer: str, group: int, message: dict[str, object]) -> None:
+        def on_raft(peer: str, group: int, message: bytes) -> None:
             if 0 <= group < len(self._groups):
                 self._groups[group].receive(peer, message)
 
@@ -558,6 +559,9 @@ class Node:
         def on_down(peer: str, refused: bool) -> None:
             for group in self._groups:
                 group.peer_down(peer, refused=refused)
+
+        def serve_operate(body: bytes, slot: Slot) -> None:
+            self._forwarder.serve_operate(body, slot)
 
         async def serve(peer: str, method: str, body: object, timeout_s: float) -> object:
             serve = self._served.get(method, self._serve)
@@ -582,6 +586,8 @@ class Node:
             on_up=on_up,
             on_down=on_down,
             serve=serve,
+            # Spans need a task of their own around each call.
+            quick={} if self._tracing is not None else {"operate": serve_operate},
         )
 
     def _serve_peers(self, mesh: Mesh, forwarder: Forwarder) -> Transfers:

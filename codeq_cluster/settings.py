@@ -63,8 +63,8 @@ class RaftSettings:
             entry and costs latency.
         append_bytes_max: Of entries in one append message.
         entry_bytes_max: Of one entry; must stay below `append_bytes_max`.
-        entries_in_flight_max: Proposed and not applied, a shard; what is decided meanwhile shares the
-            next entry.
+        entries_in_flight_max: Proposed and not applied, a shard; what is decided meanwhile shares
+            the next entry.
         cache_bytes_max: Of recent log entries in memory, a shard.
         keep_entries: Of the log, behind the slowest peer.
         log_bytes_max: Of the log; a peer that lacks what is forgotten then gets a snapshot.

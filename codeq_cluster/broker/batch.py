@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.outcomes import Outcome
@@ -12,6 +12,19 @@ from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError
 
 ROW_OVERHEAD_BYTES = 16  # CBOR heads and RocksDB's own, a row.
+
+
+class Place(Protocol):
+    """Where a caller's outcomes go: a future of its own, or the answer to another node's call."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits any more."""
+
+    def set_result(self, result: list[Outcome], /) -> None:
+        """Take the outcomes."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Take what is known instead."""
 
 
 @dataclass(slots=True)
@@ -22,7 +35,7 @@ class Waiting:
         since: Ordinal of the first batch with rows of this caller; None when it has none.
     """
 
-    future: asyncio.Future[list[Outcome]]
+    place: Place
     outcomes: list[Outcome]
     since: int | None
 
@@ -63,17 +76,17 @@ class Batch:
         self.waiting += other.waiting
         self.operations += other.operations
 
-    def release(self) -> None:
-        """Answer everybody who waits."""
+    def release(self, finished: Callable[[list[Outcome]], list[Outcome]]) -> None:
+        """Answer everybody who waits, by what `finished` makes of the outcomes."""
         for waiting in self.waiting:
-            if not waiting.future.done():
-                waiting.future.set_result(waiting.outcomes)
+            if not waiting.place.done():
+                waiting.place.set_result(finished(waiting.outcomes))
 
     def fail(self, error_of: Callable[[Waiting], CodeqError]) -> None:
         """Tell everybody who waits what is known of their outcome."""
         for waiting in self.waiting:
-            if not waiting.future.done():
-                waiting.future.set_exception(error_of(waiting))
+            if not waiting.place.done():
+                waiting.place.set_exception(error_of(waiting))
 
 
 def weigh(rows: Mapping[bytes, bytes | None]) -> int:

@@ -37,7 +37,7 @@ from codeq_cluster.broker.answers import (
     list_items,
     oldest_ready_ms,
 )
-from codeq_cluster.broker.batch import Batch, Waiting, weigh
+from codeq_cluster.broker.batch import Batch, Place, Waiting, weigh
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.ports import (
     Clock,
@@ -239,13 +239,18 @@ class Engine:
             OperationTooLarge: What it would write does not fit an entry; nothing was done.
             OutcomeUnknown: Leadership ended while the entry was on its way.
         """
-        reign = self._leading()
-        if (
-            self._operations + len(operations) > self._limits.operations_max
-            or self._bytes > self._limits.bytes_max
-        ):
-            raise Overloaded(f"the write queue of shard {self.shard}")
-        return await self._submit(reign, operations)
+        return await self._answered(self._admitting(len(operations)), operations)
+
+    def begin(self, operations: Sequence[Operation], place: Place) -> None:
+        """Decide operations in order; `place` gets what `operate` would return or raise later.
+
+        Raises:
+            NotLeader: Nothing was done; `place` gets nothing, here and below.
+            Overloaded: Nothing was done.
+            OperationTooLarge: What it would write does not fit an entry; nothing was done.
+            OutcomeUnknown: A batch of operations failed half way.
+        """
+        self._submit(self._admitting(len(operations)), operations, place)
 
     async def read(self, keys: Sequence[bytes]) -> Snapshot:
         """Read rows as of now: after a quorum has confirmed that this node still leads.
@@ -436,8 +441,32 @@ class Engine:
             raise NotLeader(self.leader)
         return self._reign
 
-    async def _submit(self, reign: Reign, operations: Sequence[Operation]) -> list[Outcome]:
+    def _admitting(self, count: int) -> Reign:
+        """Return the reign when there is room for so many more operations."""
+        reign = self._leading()
+        if (
+            self._operations + count > self._limits.operations_max
+            or self._bytes > self._limits.bytes_max
+        ):
+            raise Overloaded(f"the write queue of shard {self.shard}")
+        return reign
+
+    async def _answered(self, reign: Reign, operations: Sequence[Operation]) -> list[Outcome]:
         """Decide, and wait until all that the outcomes rest on is applied."""
+        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        batch = self._submit(reign, operations, future)
+        if batch is None or self._tracing is None:
+            return await future
+        with self._tracing.commit(
+            shard=self.shard,
+            term=reign.term,
+            ordinal=batch.ordinal,
+            operations=len(operations),
+        ):
+            return await future
+
+    def _submit(self, reign: Reign, operations: Sequence[Operation], place: Place) -> Batch | None:
+        """Decide; return the batch that the outcomes wait for, or None when they are there."""
         outcomes: list[Outcome] = []
         since: int | None = None
         try:
@@ -452,22 +481,15 @@ class Engine:
             self._group.wake()
             raise OutcomeUnknown("a batch of operations failed half way") from error
         if all(isinstance(outcome, Claimed) and not outcome.tasks for outcome in outcomes):
-            return outcomes  # "Nothing for you now" promises nothing, so it waits for nothing.
+            # "Nothing for you now" promises nothing, so it waits for nothing.
+            place.set_result(outcomes)
+            return None
         batch = reign.open[-1] if reign.open else self._new_batch(reign)
         batch.operations += len(operations)
         self._operations += len(operations)
-        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        batch.waiting.append(Waiting(future, outcomes, since))
+        batch.waiting.append(Waiting(place, outcomes, since))
         self._group.wake()
-        if self._tracing is None:
-            return self._with_payloads(await future)
-        with self._tracing.commit(
-            shard=self.shard,
-            term=reign.term,
-            ordinal=batch.ordinal,
-            operations=len(operations),
-        ):
-            return self._with_payloads(await future)
+        return batch
 
     def _decide(self, reign: Reign, operation: Operation) -> tuple[Outcome, int | None]:
         """Decide one operation; return its outcome and the batch its rows are in, if any."""
@@ -534,7 +556,7 @@ class Engine:
         assert batch.ordinal == ordinal, "entries are applied in another order than decided"
         reign.view.applied(ordinal, batch.rows, batch.tasks)
         self._forget(batch)
-        batch.release()
+        batch.release(self._with_payloads)
         self._observer.committed(
             shard=self.shard,
             mutations=len(batch.rows),
@@ -551,7 +573,7 @@ class Engine:
                 return
             self._forget(batch)
             if leads:
-                batch.release()
+                batch.release(self._with_payloads)
             else:
                 batch.fail(partial(self._lost, reign))
 
@@ -627,7 +649,7 @@ class Engine:
         advance = Advance(count=ADVANCE_COUNT, leases_too=now_ms >= reign.leases_from_ms)
         try:
             # Never refused for a full queue: time does not wait for callers to slow down.
-            await self._submit(reign, [advance])
+            await self._answered(reign, [advance])
         except (NotLeader, OutcomeUnknown):
             return  # The next leader's timers take over.
         except Exception:

@@ -46,6 +46,38 @@ _METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
 _T = TypeVar("_T")
 
 
+class _Carried(msgspec.Struct):
+    """A call within a trace."""
+
+    trace: tuple[str, str]
+    call: msgspec.Raw
+
+
+_MAPS = tuple(bytes((first,)) for first in range(0x80, 0x90))  # How a packed map begins.
+_pack = msgspec.msgpack.Encoder().encode
+_read_operate = msgspec.msgpack.Decoder(tuple[int, list[Operation]]).decode
+_read_carried = msgspec.msgpack.Decoder(_Carried).decode
+_read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+
+
+def _reader(form: Any) -> Callable[[bytes], Any]:
+    """Return what reads a packed value of a type."""
+    return msgspec.msgpack.Decoder(form).decode
+
+
+class Place(Protocol):
+    """Where outcomes go."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits any more."""
+
+    def set_result(self, result: list[Outcome], /) -> None:
+        """Take the outcomes."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Take what is known instead."""
+
+
 class Engine(Replica, Protocol):
     """An engine of one shard on this node, as callers of a leader use it.
 
@@ -55,6 +87,9 @@ class Engine(Replica, Protocol):
 
     async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Decide and commit; raises NotLeader, Overloaded or OutcomeUnknown."""
+
+    def begin(self, operations: Sequence[Operation], place: Place) -> None:
+        """Do the same for a place that gets the outcomes later; raises what is known at once."""
 
     async def read(self, keys: Sequence[bytes]) -> Any:
         """Read rows as of now; raises NotLeader."""
@@ -76,10 +111,10 @@ class Engine(Replica, Protocol):
 class Calls(Protocol):
     """The link's RPC."""
 
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Ask a peer, both ways packed; ends with PeerUnreachable, LinkLost or what it raised."""
 
     def give_up(self, peer: str, topic: int) -> None:
         """End the waiting calls to a peer about a topic with LinkLost."""
@@ -116,14 +151,14 @@ class _Question:
     Attributes:
         here: Asks this node's engine.
         method: Of the call that asks another node's.
-        body: Makes that call's body.
-        answer: Type of its answer.
+        body: Makes that call's body: plain values and structs.
+        answer: Reads its packed answer.
     """
 
     here: Callable[[], Awaitable[Any]]
     method: str
     body: Callable[[], object]
-    answer: Any
+    answer: Callable[[bytes], Any]
 
 
 class Forwarder:
@@ -170,11 +205,11 @@ class Forwarder:
         self._leaders = Leaders(
             engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
         )
-        self._snapshot = snapshot
-        self._heads = tuple[list[head], list[int]]  # type: ignore[valid-type]
-        self._depths = list[depth]  # type: ignore[valid-type]
+        self._snapshot = _reader(snapshot)
+        self._heads = _reader(tuple[list[head], list[int]])  # type: ignore[valid-type]
+        self._depths = _reader(list[depth])  # type: ignore[valid-type]
         self._asked = tuple[int, question]
-        self._answer = answer
+        self._answer = _reader(answer)
 
     @property
     def count(self) -> int:
@@ -211,8 +246,8 @@ class Forwarder:
         question = _Question(
             here=lambda: self._engines[shard].operate(sent),
             method="operate",
-            body=lambda: [shard, msgspec.to_builtins(sent)],
-            answer=list[Outcome],
+            body=lambda: (shard, sent),
+            answer=_read_outcomes,
         )
         outcomes: list[Outcome] = await self._at_leader(
             shard, question, deadline=deadline, again=again
@@ -234,7 +269,7 @@ class Forwarder:
         asked = _Question(
             here=lambda: self._engines[shard].answer(question),
             method="ask",
-            body=lambda: [shard, msgspec.to_builtins(question, builtin_types=(bytes,))],
+            body=lambda: (shard, question),
             answer=self._answer,
         )
         return await self._at_leader(shard, asked, deadline=deadline)
@@ -308,7 +343,22 @@ class Forwarder:
                 answer = await self._engine(shard).depths(tenant, queue)
             case _:
                 raise AssertionError(method)
-        return msgspec.to_builtins(answer, builtin_types=(bytes,))
+        return answer
+
+    def serve_operate(self, body: bytes, place: Place) -> None:
+        """Answer a peer's packed `operate` without a task; as `serve` does.
+
+        Raises:
+            NotLeader: This node does not lead the shard; nothing was done.
+            MethodUnknown: The body is none of this release; nothing was done.
+        """
+        try:
+            # A call within a trace, from a node that makes spans; this one does not.
+            call = _read_carried(body).call if body[:1] in _MAPS else body
+            shard, operations = _read_operate(call)
+        except msgspec.MsgspecError as error:
+            raise MethodUnknown(f"this release takes no such operate: {error}") from error
+        self._engine(shard).begin(operations, place)
 
     def _engine(self, shard: int) -> Engine:
         if not 0 <= shard < self.count:
@@ -387,17 +437,17 @@ class Forwarder:
         asked_at = loop.time()
         said = await self._call(leader, shard, question, left_s=left_s)
         self._took(question.method, loop.time() - asked_at)
-        return msgspec.convert(said, question.answer, builtin_types=(bytes,))
+        return question.answer(said)
 
-    async def _call(self, peer: str, shard: int, question: _Question, *, left_s: float) -> object:
+    async def _call(self, peer: str, shard: int, question: _Question, *, left_s: float) -> bytes:
         method, body = question.method, question.body()
         if self._tracing is None:
-            return await self._calls.call(peer, method, body, timeout_s=left_s, topic=shard)
+            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
         with self._tracing.forward(method, shard=shard, peer=peer) as span:
             if span is not None:
                 # Around the call and not in it: what a method takes stays as it is.
                 body = {"trace": [span.trace_parent, span.trace_state], "call": body}
-            return await self._calls.call(peer, method, body, timeout_s=left_s, topic=shard)
+            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
 
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float

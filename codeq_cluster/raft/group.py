@@ -365,8 +365,8 @@ class RaftGroup:
         else:
             self._schedule()
 
-    def receive(self, peer: str, message: Mapping[str, object]) -> None:
-        """Queue a peer's message; what is malformed, late or too much is dropped and counted."""
+    def receive(self, peer: str, message: bytes) -> None:
+        """Queue a packed message of a peer; what is malformed, late or too much is dropped."""
         if self._running and self._inbox.put(peer, message):
             self._schedule()
 

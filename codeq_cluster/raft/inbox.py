@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
 
 from codeq_cluster.codec.membership import data_of
 from codeq_cluster.raft.messages import Append, Message, parse
@@ -37,7 +36,7 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, peer: str, raw: Mapping[str, object]) -> bool:
+    def put(self, peer: str, raw: bytes) -> bool:
         """Queue one message; False when it was dropped, and counted as what."""
         try:
             message = parse(raw)

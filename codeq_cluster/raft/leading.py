@@ -334,5 +334,6 @@ class Leading:
         else:
             floor -= settings.keep_entries
         floor = min(floor, stored)
-        self._memory.floor = max(floor, 0)
         journal.trim(floor)
+        # What is forgotten here need not be kept elsewhere; a turn that says so may come later.
+        self._memory.floor = max(floor, journal.first)

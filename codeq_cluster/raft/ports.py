@@ -6,7 +6,7 @@ simulator's virtual clock, network and disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -33,8 +33,8 @@ class Timers(Protocol):
 class Link(Protocol):
     """Sends to peers; FIFO with loss, authenticated, bounded."""
 
-    def send(self, peer: str, message: Mapping[str, object]) -> bool:
-        """Queue one message; False when it was dropped, which is always safe."""
+    def send(self, peer: str, message: bytes) -> bool:
+        """Queue one packed message; False when it was dropped, which is always safe."""
 
 
 class LogStore(Protocol):

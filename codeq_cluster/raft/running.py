@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -68,7 +68,7 @@ class DiskThread:
 class PeerLink(Protocol):
     """The node's link to its peers, which carries every group."""
 
-    def send(self, peer: str, group: int, message: Mapping[str, object]) -> bool:
+    def send(self, peer: str, group: int, message: bytes) -> bool:
         """Queue one message; False when it was dropped."""
 
 
@@ -79,6 +79,6 @@ class GroupLink:
         self._link = link
         self._shard = shard
 
-    def send(self, peer: str, message: Mapping[str, object]) -> bool:
+    def send(self, peer: str, message: bytes) -> bool:
         """Queue one message; False when it was dropped, which is always safe."""
         return self._link.send(peer, self._shard, message)

@@ -5,7 +5,7 @@ What `node.py` makes of settings, as far as no socket, thread or file is part of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -34,6 +34,7 @@ from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 from codeq_cluster.testing.sim_link import SimLink
 from codeq_cluster.testing.sim_loop import SimLoop
 from codeq_cluster.testing.sim_network import SimNetwork
+from codeq_cluster.wire.rpc import Slot
 
 _EPOCH_MS = 1_700_000_000_000
 _SEGMENT_BYTES = 2**16  # Small enough for a run to fill several.
@@ -167,7 +168,13 @@ class SimBroker:
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
         self._make_engines(random, catalogue, waiters)
         catalogue.attach(self.states, [partial(_replica, engine) for engine in self.engines])
-        self.link = SimLink(node_id, network, on_raft=self._on_raft, serve=self._serve)
+        self.link = SimLink(
+            node_id,
+            network,
+            on_raft=self._on_raft,
+            serve=self._serve,
+            quick={"operate": self._serve_operate},
+        )
         self.forwarder = Forwarder(
             node_id=node_id,
             engines=self.engines,
@@ -269,8 +276,11 @@ class SimBroker:
             engine.on_rows(waiters.rows)
             self.engines.append(engine)
 
-    def _on_raft(self, peer: str, shard: int, message: Mapping[str, object]) -> None:
+    def _on_raft(self, peer: str, shard: int, message: bytes) -> None:
         self.groups[shard].receive(peer, message)
+
+    def _serve_operate(self, body: bytes, slot: Slot) -> None:
+        self.forwarder.serve_operate(body, slot)
 
     async def _serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         return await self.forwarder.serve(peer, method, body, timeout_s)

@@ -22,6 +22,7 @@ from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 from codeq_cluster.testing.sim_machine import SimMachine, SimSource
 from codeq_cluster.testing.sim_network import SimNetwork
+from codeq_cluster.wire.messages import pack, unpack
 
 SHARD = 0
 SEGMENT_BYTES = 2**14  # Small enough for a run to fill several.
@@ -490,7 +491,7 @@ class SimCluster:
     # What nobody may ever see.
 
     def _receive(self, node: SimNode, sender: str, message: Mapping[str, object]) -> None:
-        node.group.receive(sender, message)
+        node.group.receive(sender, pack(message))
 
     def _acknowledge(self, value: bytes, index: int) -> None:
         self.acknowledged[value] = index
@@ -549,5 +550,6 @@ class _SimLink:
         self._node_id = node_id
         self._network = network
 
-    def send(self, peer: str, message: Mapping[str, object]) -> bool:
-        return self._network.send(self._node_id, peer, message)
+    def send(self, peer: str, message: bytes) -> bool:
+        # Readable on its way: observers and scenarios look at what is said.
+        return self._network.send(self._node_id, peer, unpack(message))

@@ -12,8 +12,17 @@ from codeq_cluster.errors import PeerUnreachable
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.testing.sim_network import SimNetwork
 from codeq_cluster.wire.counters import Tally
-from codeq_cluster.wire.messages import Answer, Failure, Request, parse, request_body
-from codeq_cluster.wire.rpc import Calls, Handlers, Serve
+from codeq_cluster.wire.messages import (
+    Answer,
+    Failure,
+    Request,
+    bundle,
+    pack,
+    parse_bundle,
+    request_item,
+    unpack,
+)
+from codeq_cluster.wire.rpc import Calls, Handlers, Quick, Serve
 
 
 class SimLink:
@@ -24,6 +33,7 @@ class SimLink:
         network: Carries what is sent.
         on_raft: Takes (peer, shard, message).
         serve: Answers (peer, method, body, timeout_s).
+        quick: By method, what answers it without a task.
 
     Attributes:
         up: Peers with a connection that is not known to be broken.
@@ -34,8 +44,9 @@ class SimLink:
         node_id: str,
         network: SimNetwork,
         *,
-        on_raft: Callable[[str, int, Mapping[str, object]], None],
+        on_raft: Callable[[str, int, bytes], None],
         serve: Serve,
+        quick: Mapping[str, Quick],
     ) -> None:
         self.up: set[str] = set()
         self._node_id = node_id
@@ -45,6 +56,7 @@ class SimLink:
         self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=tally)
         self._handlers = Handlers(
             serve,
+            quick=quick,
             in_flight_max=settings.rpc_in_flight_max,
             frame_bytes_max=settings.frame_bytes_max,
             tally=tally,
@@ -56,23 +68,25 @@ class SimLink:
         async with asyncio.TaskGroup() as self._tasks:
             await asyncio.Event().wait()
 
-    def send(self, peer: str, group: int, message: Mapping[str, object]) -> bool:
+    def send(self, peer: str, group: int, message: bytes) -> bool:
         """Send a Raft message; False when it is known to be lost."""
         if peer not in self.up:
             return False
-        return self._network.send(self._node_id, peer, {"shard": group, "raft": message})
+        # Readable on its way: observers look at what is said.
+        said = {"shard": group, "raft": unpack(message)}
+        return self._network.send(self._node_id, peer, said)
 
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Ask a peer and wait for its answer, as `Mesh.call` does."""
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Ask a peer, as `Mesh.ask` does."""
         if peer not in self.up:
             raise PeerUnreachable(f"no connection with {peer}")
 
         def send(number: int) -> bool:
-            return self._say(peer, request_body(number, method, timeout_s, body))
+            return self._say(peer, request_item(number, method, timeout_s, body))
 
-        return await self._calls.call(peer, send, timeout_s=timeout_s, topic=topic)
+        return self._calls.begin(peer, send, timeout_s=timeout_s, topic=topic)
 
     def give_up(self, peer: str, topic: int) -> None:
         """End the calls to `peer` about `topic` that wait."""
@@ -89,25 +103,29 @@ class SimLink:
         if isinstance(raft, Mapping):
             shard = message["shard"]
             assert isinstance(shard, int)
-            self._on_raft(peer, shard, raft)
+            self._on_raft(peer, shard, pack(raft))
             return
         frame = message["frame"]
         assert isinstance(frame, bytes)
-        match parse(frame):
-            case Request() as request:
-                assert self._tasks is not None, "a call before the link runs"
-                self._handlers.accept(
-                    peer, request, tasks=self._tasks, reply=lambda body: self._answer(peer, body)
-                )
-            case Answer() | Failure() as answer:
-                self._calls.settle(peer, answer)
-            case other:
-                raise AssertionError(other)
+        for said in parse_bundle(frame):
+            match said:
+                case Request() as request:
+                    assert self._tasks is not None, "a call before the link runs"
+                    self._handlers.accept(
+                        peer,
+                        request,
+                        tasks=self._tasks,
+                        reply=lambda item, _bytes: self._answer(peer, item),
+                    )
+                case Answer() | Failure() as answer:
+                    self._calls.settle(peer, answer)
+                case other:
+                    raise AssertionError(other)
 
-    def _answer(self, peer: str, body: bytes) -> None:
-        self._say(peer, body)
+    def _answer(self, peer: str, item: list[object]) -> None:
+        self._say(peer, item)
 
-    def _say(self, peer: str, frame: bytes) -> bool:
+    def _say(self, peer: str, item: list[object]) -> bool:
         return peer in self.up and self._network.send(
-            self._node_id, peer, {"frame": frame}, whole=True
+            self._node_id, peer, {"frame": bundle([item])}, whole=True
         )

@@ -10,23 +10,29 @@ import asyncio
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
 from codeq_cluster.wire.counters import Tally, remedy
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
-from codeq_cluster.wire.handshake import Accepting, Dialling, Session
-from codeq_cluster.wire.messages import PING, Message, Ping, parse
+from codeq_cluster.wire.handshake import BUNDLES_FROM, Accepting, Dialling, Session
+from codeq_cluster.wire.messages import (
+    ITEM_BYTES,
+    Message,
+    Ping,
+    bundle,
+    lone_body,
+    parse_bundle,
+    parse_lone,
+)
 from codeq_cluster.wire.refusals import (
     BadFrame,
     FrameRefusedError,
     HandshakeRefusal,
     HandshakeRefusedError,
 )
-
-_HEADER_BYTES: Final = 20
 
 
 class Connection(asyncio.Protocol, ABC):
@@ -54,7 +60,7 @@ class Connection(asyncio.Protocol, ABC):
         self._writer: FrameWriter | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._queue: list[bytes] = []
+        self._queue: list[tuple[list[object], int]] = []
         self._queued_bytes = 0
         self._heard = True
         self._spoke = False
@@ -90,7 +96,7 @@ class Connection(asyncio.Protocol, ABC):
                     self._greeted(body)
                 else:
                     self._tally.frames_in += 1
-                    self._deliver(parse(body))
+                    self._deliver_all(body)
         except FrameRefusedError as refused:
             self._tally.reject(refused.reason, address=self.address, peer=self.peer)
             self.abort()
@@ -116,24 +122,27 @@ class Connection(asyncio.Protocol, ABC):
         self._close()
         self._ended()
 
-    def send(self, body: bytes) -> bool:
-        """Queue one sealed frame; all frames of one pass of the loop leave in one write.
+    def send(self, item: list[object], packed_bytes: int = 0) -> bool:
+        """Queue one item; those of one pass of the loop leave in one write, mostly in one frame.
+
+        Args:
+            item: Not to be changed any more.
+            packed_bytes: Of what it packs.
 
         Returns:
-            False when the connection is closed or its queue is full: nothing was sent.
+            False when the connection is closed, its queue is full or no frame can carry the item:
+            nothing was sent.
         """
         if self.closed or self._writer is None or self._transport is None:
             return False
-        size = _HEADER_BYTES + len(body)
+        size = packed_bytes + ITEM_BYTES
         waiting = self._queued_bytes + self._transport.get_write_buffer_size()
-        if waiting + size > self._settings.queue_bytes_max:
+        if waiting + size > self._settings.queue_bytes_max or size > self._settings.frame_bytes_max:
             return False
         if not self._queue:
             self._loop.call_soon(self._flush)
-        self._queue.append(self._writer.seal(body))
-        self._queue.append(body)
+        self._queue.append((item, size))
         self._queued_bytes += size
-        self._tally.frames_out += 1
         return True
 
     def tick(self, elapsed_ms: int) -> None:
@@ -144,8 +153,7 @@ class Connection(asyncio.Protocol, ABC):
         if self.session is None or self.closed:
             return
         if not self._spoke:
-            # A full queue carries enough signs of life of its own.
-            self.send(PING)
+            self._write_frames([lone_body(None) if self._is_old else bundle([])])
         self._spoke = False
         self._silent_ms = 0 if self._heard else self._silent_ms + elapsed_ms
         self._heard = False
@@ -202,11 +210,52 @@ class Connection(asyncio.Protocol, ABC):
     def _flush(self) -> None:
         if self.closed or self._transport is None:
             return
-        frames = b"".join(self._queue)
-        self._queue.clear()
+        queue, self._queue = self._queue, []
         self._queued_bytes = 0
+        if not queue:
+            return
+        if self._is_old:
+            self._write_frames([lone_body(item) for item, _ in queue])
+        else:
+            self._write_frames([bundle(items) for items in self._divided(queue)])
+
+    @property
+    def _is_old(self) -> bool:
+        """Return whether the other side knows no bundles."""
+        return self.session is not None and self.session.version < BUNDLES_FROM
+
+    def _divided(self, queue: list[tuple[list[object], int]]) -> Iterator[list[list[object]]]:
+        """Yield the items in order, as many at a time as a frame carries."""
+        items: list[list[object]] = []
+        size = 0
+        for item, item_bytes in queue:
+            if items and size + item_bytes > self._settings.frame_bytes_max:
+                yield items
+                items, size = [], 0
+            items.append(item)
+            size += item_bytes
+        yield items
+
+    def _write_frames(self, bodies: Iterable[bytes]) -> None:
+        assert self._writer is not None, "nothing is said before both sides have proved themselves"
+        parts: list[bytes] = []
+        for body in bodies:
+            parts += (self._writer.seal(body), body)
+            self._tally.frames_out += 1
         self._spoke = True
-        self._write(frames)
+        self._write(b"".join(parts))
+
+    def _deliver_all(self, body: bytes) -> None:
+        if self._is_old:
+            self._deliver(parse_lone(body))
+            return
+        messages = parse_bundle(body)
+        if not messages:
+            self._deliver(Ping())
+        for message in messages:
+            if self.closed:
+                return  # One of them may close this very connection.
+            self._deliver(message)
 
     def _write(self, said: bytes) -> None:
         self._write_raw(said if self._channel is None else self._channel.seal(said))

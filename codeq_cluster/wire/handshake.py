@@ -34,8 +34,10 @@ from codeq_cluster.wire.refusals import (
     HandshakeRefusedError,
 )
 
-# Of the link: the lowest this release speaks, and the highest.
-VERSIONS: Final = (1, 1)
+# Of the link: the lowest this release speaks, and the highest. 1: a frame a message, in CBOR.
+# 2: a frame a pass of the sender's loop, in MessagePack.
+VERSIONS: Final = (1, 2)
+BUNDLES_FROM: Final = 2
 _MAGIC: Final = "codeq-link"
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32

@@ -21,6 +21,7 @@ from codeq_cluster.wire.connection import Connection, Inbound, Outbound
 from codeq_cluster.wire.counters import LinkCounters, Tally
 from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
 from codeq_cluster.wire.messages import (
+    ITEM_BYTES,
     RPC_TIMEOUT_S_MAX,
     Answer,
     Failure,
@@ -28,11 +29,13 @@ from codeq_cluster.wire.messages import (
     Ping,
     RaftMessage,
     Request,
-    raft_body,
-    request_body,
+    pack,
+    raft_item,
+    request_item,
+    unpack,
 )
 from codeq_cluster.wire.refusals import HandshakeRefusal
-from codeq_cluster.wire.rpc import Calls, Handlers, Serve
+from codeq_cluster.wire.rpc import Calls, Handlers, Quick, Serve
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +96,11 @@ class Mesh:
         settings: LinkSettings,
         incarnation: int,
         address: str = "",
-        on_raft: Callable[[str, int, dict[str, object]], None],
+        on_raft: Callable[[str, int, bytes], None],
         on_up: Callable[[str], None],
         on_down: Callable[[str, bool], None],
         serve: Serve,
+        quick: Mapping[str, Quick] | None = None,
         recognises: Callable[[str, int], bool] = lambda peer, incarnation: True,  # noqa: ARG005
         is_past: Callable[[int], bool] = lambda incarnation: False,  # noqa: ARG005
         welcomes: Callable[[], bool] = lambda: False,
@@ -115,7 +119,7 @@ class Mesh:
             settings: Bounds.
             incarnation: Grows with every start of the node.
             address: Where peers reach this node, host:port; empty leaves it to what they know.
-            on_raft: Takes (peer, group, message); the message is the receiver's own.
+            on_raft: Takes (peer, group, message); the message is packed.
             on_up: Takes a peer whose connection, dialled by this node, is authenticated.
             on_down: Takes (peer, refused) once per loss of such a connection, when it is known
                 whether the peer's machine refuses a new one at once (its process has ended).
@@ -130,6 +134,7 @@ class Mesh:
             certificates: What both ends of every connection prove themselves with, beside the
                 secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
+            quick: By method, what answers it without a task of its own; see `rpc.Quick`.
 
         Raises:
             ConfigInvalid: The secret is empty, or an address is not host:port.
@@ -164,6 +169,7 @@ class Mesh:
         self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
         self._handlers = Handlers(
             serve,
+            quick=quick or {},
             in_flight_max=settings.rpc_in_flight_max,
             frame_bytes_max=settings.frame_bytes_max,
             tally=self._tally,
@@ -232,39 +238,43 @@ class Mesh:
         if self._server is not None:
             await self._server.wait_closed()
 
-    def send(self, peer: str, group: int, message: Mapping[str, object]) -> bool:
+    def send(self, peer: str, group: int, message: bytes) -> bool:
         """Queue a Raft message.
 
         Args:
             peer: One of the peers.
             group: At least 0.
-            message: Plain values only: None, bool, int, float, str, bytes, lists and maps of them.
+            message: Packed: a map of short strings to plain values.
 
         Returns:
             False when it was dropped: not connected, queue full, or over `frame_bytes_max`.
         """
         connection = self._outbound.get(peer)
-        if connection is not None and not connection.closed:
-            body = raft_body(group, message)
-            if len(body) <= self._settings.frame_bytes_max and connection.send(body):
-                return True
+        if connection is not None and connection.send(raft_item(group, message), len(message)):
+            return True
         self._tally.dropped_messages += 1
         return False
 
     async def call(
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
     ) -> object:
-        """Ask a peer and wait for its answer.
+        """Ask a peer and wait for its answer, as plain values; see `ask`."""
+        return unpack(await self.ask(peer, method, pack(body), timeout_s=timeout_s, topic=topic))
+
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Ask a peer; the future has its answer, packed.
 
         Args:
             peer: One of the peers.
             method: At most 64 characters.
-            body: Plain values only, as in `send`; what comes back is the same.
+            body: Packed.
             timeout_s: How long the caller waits; the handler gets at most that.
             topic: What the call is about, for `give_up`.
 
         Raises:
-            PeerUnreachable: Certainly nothing was sent.
+            PeerUnreachable: Certainly nothing was sent; raised at once, like Overloaded.
             LinkLost: The connection broke after sending, or time ran out: the peer may have acted.
             NotLeader: As raised by the peer's handler; so are NoLeader and Overloaded.
             OutcomeUnknown: As raised by the handler, or the handler failed.
@@ -278,16 +288,16 @@ class Mesh:
         if connection is None or connection.closed or peer not in self._inbound:
             raise PeerUnreachable(f"no connection with {peer}")
 
-        def send(number: int) -> bool:
-            request = request_body(number, method, timeout_s, body)
-            if len(request) > self._settings.frame_bytes_max:
-                raise PeerUnreachable(
-                    f"{method}: a request of {len(request)} bytes is over the link's "
-                    f"{self._settings.frame_bytes_max}; nothing was sent"
-                )
-            return connection.send(request)
+        if len(body) + ITEM_BYTES > self._settings.frame_bytes_max:
+            raise PeerUnreachable(
+                f"{method}: a request of {len(body)} bytes is over the link's "
+                f"{self._settings.frame_bytes_max}; nothing was sent"
+            )
 
-        return await self._calls.call(peer, send, timeout_s=timeout_s, topic=topic)
+        def send(number: int) -> bool:
+            return connection.send(request_item(number, method, timeout_s, body), len(body))
+
+        return self._calls.begin(peer, send, timeout_s=timeout_s, topic=topic)
 
     def give_up(self, peer: str, topic: int) -> None:
         """End the calls to `peer` about `topic` that wait, with LinkLost: it may have acted."""
@@ -406,10 +416,10 @@ class Mesh:
         if self._stopping or self._tasks is None:
             return
 
-        def reply(answer: bytes) -> None:
+        def reply(answer: list[object], packed_bytes: int) -> None:
             # The process that asked is the one at the other end of the connection it asked on.
             outbound = self._outbound.get(connection.peer)
-            if connection.closed or outbound is None or not outbound.send(answer):
+            if connection.closed or outbound is None or not outbound.send(answer, packed_bytes):
                 self._tally.dropped_answers += 1
 
         self._handlers.accept(connection.peer, request, tasks=self._tasks, reply=reply)

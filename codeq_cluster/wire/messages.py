@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import cbor2
+import msgspec
 from msgspec import Struct
 
 from codeq_cluster.errors import (
@@ -25,6 +25,8 @@ from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 # Longer than any request may wait; keeps a wrong deadline from holding a handler for ever.
 RPC_TIMEOUT_S_MAX: Final = 3600.0
 
+# Of an item beside what it packs, a frame's header included: numbers, a method.
+ITEM_BYTES: Final = 128
 _METHOD_CHARACTERS_MAX: Final = 64
 # Of failures this release knows; another one is a later release's.
 _CODES: Final = frozenset(
@@ -46,10 +48,14 @@ class Ping(Struct, frozen=True):
 
 
 class RaftMessage(Struct, frozen=True):
-    """One message of a Raft group; the group's own guard knows its schema."""
+    """One message of a Raft group; the group's own guard knows its schema.
+
+    Attributes:
+        message: Packed.
+    """
 
     group: int
-    message: dict[str, object]
+    message: bytes
 
 
 class Request(Struct, frozen=True):
@@ -58,19 +64,24 @@ class Request(Struct, frozen=True):
     Attributes:
         number: Names the call in the answer; never used twice by a process.
         timeout_s: What is left of the caller's time, above 0.
+        body: Packed.
     """
 
     number: int
     method: str
     timeout_s: float
-    body: object
+    body: bytes
 
 
 class Answer(Struct, frozen=True):
-    """What the handler returned."""
+    """What the handler returned.
+
+    Attributes:
+        body: Packed.
+    """
 
     number: int
-    body: object
+    body: bytes
 
 
 class Failure(Struct, frozen=True):
@@ -82,54 +93,97 @@ class Failure(Struct, frozen=True):
 
 Message = Ping | RaftMessage | Request | Answer | Failure
 
-PING: Final = cbor2.dumps([_Kind.PING.value])
 _RAFT: Final = _Kind.RAFT.value
 _REQUEST: Final = _Kind.REQUEST.value
 _ANSWER: Final = _Kind.ANSWER.value
 _FAILURE: Final = _Kind.FAILURE.value
+_PACKED: Final = (_RAFT, _REQUEST, _ANSWER)  # Their last part is packed.
+
+pack: Final = msgspec.msgpack.Encoder().encode
+"""Return a value packed, as MessagePack: plain values and structs of them."""
+
+unpack: Final = msgspec.msgpack.Decoder().decode
+"""Return the plain values that were packed; raises msgspec.DecodeError."""
+
+bundle: Final = msgspec.msgpack.Encoder().encode
+"""Return the body of a frame that carries items, in order; none of them for a sign of life."""
+
+_decode_bundle: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 
-def raft_body(group: int, message: Mapping[str, object]) -> bytes:
-    """Return the body of a Raft message."""
-    return cbor2.dumps([_RAFT, group, message])
+def raft_item(group: int, message: bytes) -> list[object]:
+    """Return a packed Raft message as a bundle carries it."""
+    return [_RAFT, group, message]
 
 
-def request_body(number: int, method: str, timeout_s: float, body: object) -> bytes:
-    """Return the body of a call."""
-    return cbor2.dumps([_REQUEST, number, method, timeout_s, body])
+def request_item(number: int, method: str, timeout_s: float, body: bytes) -> list[object]:
+    """Return a call with a packed body."""
+    return [_REQUEST, number, method, timeout_s, body]
 
 
-def answer_body(number: int, body: object) -> bytes:
-    """Return the body of an answer."""
-    return cbor2.dumps([_ANSWER, number, body])
+def answer_item(number: int, body: bytes) -> list[object]:
+    """Return an answer with a packed body."""
+    return [_ANSWER, number, body]
 
 
-def failure_body(number: int, error: CodeqError) -> bytes:
-    """Return the body of a failed call; an error with no code of its own says "outcome unknown"."""
+def failure_item(number: int, error: CodeqError) -> list[object]:
+    """Return a failed call; an error with no code of its own says "outcome unknown"."""
     match error:
         case NotLeader():
-            return cbor2.dumps([_FAILURE, number, "not-leader", error.hint, 0])
+            return [_FAILURE, number, "not-leader", error.hint, 0]
         case NoLeader():
-            return cbor2.dumps([_FAILURE, number, "no-leader", str(error), 0])
+            return [_FAILURE, number, "no-leader", str(error), 0]
         case Overloaded():
             what = str(error).removesuffix(" is full")
-            return cbor2.dumps([_FAILURE, number, "overloaded", what, error.retry_after_s])
+            return [_FAILURE, number, "overloaded", what, error.retry_after_s]
         case MethodUnknown():
-            return cbor2.dumps([_FAILURE, number, "method-unknown", str(error), 0])
+            return [_FAILURE, number, "method-unknown", str(error), 0]
         case OperationTooLarge():
-            return cbor2.dumps([_FAILURE, number, "too-large", str(error), 0])
+            return [_FAILURE, number, "too-large", str(error), 0]
         case _:
-            return cbor2.dumps([_FAILURE, number, "outcome-unknown", str(error), 0])
+            return [_FAILURE, number, "outcome-unknown", str(error), 0]
 
 
-def parse(body: bytes) -> Message:
-    """Return the message `body` is.
+def lone_body(item: list[object] | None) -> bytes:
+    """Return the body of a frame of the link's first version: one item, or a sign of life."""
+    if item is None:
+        return cbor2.dumps([_Kind.PING.value])
+    if item[0] in _PACKED:
+        packed = item[-1]
+        assert isinstance(packed, bytes), "what is packed is bytes"
+        item = [*item[:-1], unpack(packed)]
+    return cbor2.dumps(item)
+
+
+def parse_lone(body: bytes) -> Message:
+    """Return the message that a frame of the link's first version carries.
+
+    Raises:
+        FrameRefusedError: It carries none; the connection must be closed.
+    """
+    value = decode_body(body)
+    if type(value) is list and value and type(value[0]) is int and value[0] in _PACKED:
+        if value[0] == _RAFT and not _is_map(value[-1]):
+            raise FrameRefusedError(BadFrame.SCHEMA)
+        value[-1] = pack(value[-1])
+    return _message(value)
+
+
+def parse_bundle(body: bytes) -> list[Message]:
+    """Return the messages of a bundle, in order.
 
     Raises:
         FrameRefusedError: It is none; the connection must be closed.
     """
-    value = decode_body(body)
-    # Type tests instead of patterns: this runs for every frame, and bool must not pass for int.
+    try:
+        items = _decode_bundle(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FrameRefusedError(BadFrame.GARBAGE) from error
+    return [_message(item) for item in items]
+
+
+def _message(value: object) -> Message:
+    # Type tests instead of patterns: this runs for every message, and bool must not pass for int.
     if type(value) is not list or not value or type(value[0]) is not int:
         raise FrameRefusedError(BadFrame.SCHEMA)
     kind = value[0]
@@ -138,7 +192,7 @@ def parse(body: bytes) -> Message:
         message = _raft(value[1], value[2])
     elif kind == _REQUEST and len(value) == 5:
         message = _request(value[1], value[2], value[3], value[4])
-    elif kind == _ANSWER and len(value) == 3 and _is_number(value[1]):
+    elif kind == _ANSWER and len(value) == 3 and _is_number(value[1]) and type(value[2]) is bytes:
         message = Answer(value[1], value[2])
     elif kind == _FAILURE and len(value) == 5 and _is_number(value[1]):
         message = _failure(value[1], value[2], value[3], value[4])
@@ -149,17 +203,18 @@ def parse(body: bytes) -> Message:
     return message
 
 
+def _is_map(message: object) -> bool:
+    return type(message) is dict and all(type(name) is str for name in message)
+
+
 def _raft(group: object, message: object) -> RaftMessage | None:
-    if type(group) is not int or not 0 <= group <= _NUMBER_MAX or type(message) is not dict:
+    if type(group) is not int or not 0 <= group <= _NUMBER_MAX or type(message) is not bytes:
         return None
-    for name in message:
-        if type(name) is not str:
-            return None
     return RaftMessage(group, message)
 
 
 def _request(number: object, method: object, timeout_s: object, body: object) -> Request | None:
-    if not _is_number(number) or type(method) is not str:
+    if not _is_number(number) or type(method) is not str or type(body) is not bytes:
         return None
     if type(timeout_s) is not float or not math.isfinite(timeout_s):
         return None

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-import cbor2
+import msgspec
 
 from codeq_cluster.errors import (
     CodeqError,
@@ -23,19 +24,34 @@ from codeq_cluster.errors import (
     PeerUnreachable,
 )
 from codeq_cluster.wire.counters import Tally
-from codeq_cluster.wire.messages import Answer, Failure, Request, answer_body, failure_body
+from codeq_cluster.wire.messages import (
+    ITEM_BYTES,
+    Answer,
+    Failure,
+    Request,
+    answer_item,
+    failure_item,
+    pack,
+    unpack,
+)
 
 log = logging.getLogger(__name__)
 
 Serve = Callable[[str, str, object, float], Awaitable[object]]
+Reply = Callable[[list[object], int], None]
+"""Sends an item that packs so many bytes, or drops it when its connection is gone."""
+
+# One timer looks after all calls; a call may wait so much longer than it was given.
+_SWEEP_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     peer: str
     topic: int | None
-    answer: asyncio.Future[object]
-    deadline: asyncio.TimerHandle
+    answer: asyncio.Future[bytes]
+    timeout_s: float
+    ends_at: float
 
 
 class Calls:
@@ -47,16 +63,20 @@ class Calls:
         self._waiting: dict[int, _Waiting] = {}
         # A random start: an answer meant for an earlier process of this node matches no call.
         self._numbers = itertools.count(secrets.randbits(62))
+        self._sweep: asyncio.TimerHandle | None = None
 
-    async def call(
+    def begin(
         self,
         peer: str,
         send: Callable[[int], bool],
         *,
         timeout_s: float,
         topic: int | None = None,
-    ) -> object:
-        """Send a call and wait for its answer.
+    ) -> asyncio.Future[bytes]:
+        """Send a call; the future has its answer, packed.
+
+        The future ends with LinkLost when no answer came, so that the peer may have acted, or with
+        what the peer answered instead of a value. A cancelled one is forgotten.
 
         Args:
             peer: Who alone may answer.
@@ -67,8 +87,6 @@ class Calls:
         Raises:
             Overloaded: Too many calls wait already; nothing was sent.
             PeerUnreachable: Nothing was sent.
-            LinkLost: No answer came; the peer may have acted.
-            CodeqError: What the peer answered instead of a value.
         """
         if len(self._waiting) >= self._in_flight_max:
             raise Overloaded("the queue of calls to other nodes")
@@ -77,19 +95,19 @@ class Calls:
         if not send(number):
             raise PeerUnreachable(f"nothing can be sent to {peer}: not connected or queue full")
         self._tally.calls += 1
-        answer: asyncio.Future[object] = loop.create_future()
-        deadline = loop.call_later(timeout_s, self._expire, number, timeout_s)
-        self._waiting[number] = _Waiting(peer, topic, answer, deadline)
-        try:
-            return await answer
-        finally:
-            deadline.cancel()
-            self._waiting.pop(number, None)
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting[number] = _Waiting(peer, topic, answer, timeout_s, loop.time() + timeout_s)
+        if self._sweep is None:
+            self._sweep = loop.call_later(_SWEEP_S, self._expire, loop)
+        return answer
 
     def settle(self, peer: str, message: Answer | Failure) -> None:
         """Hand an answer to its call; one that is late, or of another peer, is no answer."""
         waiting = self._waiting.get(message.number)
-        if waiting is None or waiting.peer != peer or waiting.answer.done():
+        if waiting is None or waiting.peer != peer:
+            return
+        del self._waiting[message.number]
+        if waiting.answer.done():
             return
         if isinstance(message, Answer):
             waiting.answer.set_result(message.body)
@@ -98,36 +116,86 @@ class Calls:
 
     def lose(self, peer: str | None = None) -> None:
         """End every call to `peer` (None: to all): the answer cannot come any more."""
-        for waiting in self._waiting.values():
-            if (peer is None or waiting.peer == peer) and not waiting.answer.done():
-                self._tally.calls_lost += 1
-                waiting.answer.set_exception(
-                    LinkLost(f"the connection with {waiting.peer} broke before an answer came")
-                )
+        self._end(
+            lambda waiting: peer is None or waiting.peer == peer,
+            lambda waiting: f"the connection with {waiting.peer} broke before an answer came",
+        )
 
     def give_up(self, peer: str, topic: int) -> None:
         """End every call to `peer` about `topic`: its answer is of no use any more."""
-        for waiting in self._waiting.values():
-            if waiting.peer == peer and waiting.topic == topic and not waiting.answer.done():
-                self._tally.calls_lost += 1
-                waiting.answer.set_exception(LinkLost(f"{peer} is not asked any more"))
+        self._end(
+            lambda waiting: waiting.peer == peer and waiting.topic == topic,
+            lambda _waiting: f"{peer} is not asked any more",
+        )
 
-    def _expire(self, number: int, timeout_s: float) -> None:
-        waiting = self._waiting[number]
-        if not waiting.answer.done():
-            self._tally.calls_lost += 1
-            waiting.answer.set_exception(
-                LinkLost(f"{waiting.peer} did not answer within {timeout_s:.3f} s")
-            )
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        self._end(
+            lambda waiting: now >= waiting.ends_at or waiting.answer.done(),
+            lambda waiting: f"{waiting.peer} did not answer within {waiting.timeout_s:.3f} s",
+        )
+        self._sweep = loop.call_later(_SWEEP_S, self._expire, loop) if self._waiting else None
+
+    def _end(self, which: Callable[[_Waiting], bool], text: Callable[[_Waiting], str]) -> None:
+        ended = [(number, waiting) for number, waiting in self._waiting.items() if which(waiting)]
+        for number, waiting in ended:
+            del self._waiting[number]
+            if not waiting.answer.done():
+                self._tally.calls_lost += 1
+                waiting.answer.set_exception(LinkLost(text(waiting)))
+
+
+class Slot:
+    """The place of an answer that a quick handler owes; stands where a future would.
+
+    Takes one result or one exception; what comes later is dropped.
+    """
+
+    __slots__ = ("_done", "_method", "_number", "_owner", "_peer", "_reply")
+
+    def __init__(self, owner: Handlers, peer: str, request: Request, reply: Reply) -> None:
+        self._owner = owner
+        self._peer = peer
+        self._method = request.method
+        self._number = request.number
+        self._reply = reply
+        self._done = False
+
+    def done(self) -> bool:
+        """Return whether the answer has been given."""
+        return self._done
+
+    def set_result(self, value: object) -> None:
+        """Answer with a value: plain, or structs."""
+        if not self._done:
+            self._done = True
+            self._owner.answered_quickly(self._number, self._method, value, self._reply)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Answer with what went wrong."""
+        if not self._done:
+            self._done = True
+            self._owner.failed_quickly(self._number, self._method, error, self._reply)
+
+
+Quick = Callable[[bytes, Slot], None]
+"""Begins to answer a packed body, and sees to it that the slot is filled; may raise instead."""
 
 
 class Handlers:
-    """Runs the handler of each request as a task, at most `in_flight_max` at a time."""
+    """Answers each request, at most `in_flight_max` at a time."""
 
     def __init__(
-        self, serve: Serve, *, in_flight_max: int, frame_bytes_max: int, tally: Tally
+        self,
+        serve: Serve,
+        *,
+        quick: Mapping[str, Quick],
+        in_flight_max: int,
+        frame_bytes_max: int,
+        tally: Tally,
     ) -> None:
         self._serve = serve
+        self._quick = quick
         self._in_flight_max = in_flight_max
         self._frame_bytes_max = frame_bytes_max
         self._tally = tally
@@ -139,7 +207,7 @@ class Handlers:
         request: Request,
         *,
         tasks: asyncio.TaskGroup,
-        reply: Callable[[bytes], None],
+        reply: Reply,
     ) -> None:
         """Start the handler, or answer at once that too many run.
 
@@ -147,55 +215,81 @@ class Handlers:
             peer: Who asks.
             request: What it asks.
             tasks: Owns the handler's task and cancels it when the node stops.
-            reply: Sends the answer's body, or drops it when its connection is gone.
+            reply: Sends the answer.
         """
         if self._running >= self._in_flight_max:
             busy = Overloaded("the queue of calls from other nodes")
-            reply(failure_body(request.number, busy))
+            reply(failure_item(request.number, busy), 0)
             return
         self._running += 1
         self._tally.calls_served += 1
-        task = tasks.create_task(self._handle(peer, request, reply))
-        task.add_done_callback(self._done)
+        quick = self._quick.get(request.method)
+        if quick is None:
+            task = tasks.create_task(self._handle(peer, request, reply))
+            task.add_done_callback(self._done)
+            return
+        slot = Slot(self, peer, request, reply)
+        try:
+            quick(request.body, slot)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
+            slot.set_exception(error)
 
-    async def _handle(self, peer: str, request: Request, reply: Callable[[bytes], None]) -> None:
+    async def _handle(self, peer: str, request: Request, reply: Reply) -> None:
         try:
             async with asyncio.timeout(request.timeout_s) as deadline:
-                value = await self._serve(peer, request.method, request.body, request.timeout_s)
-            answer = answer_body(request.number, value)
-        except (
-            MethodUnknown,
-            NotLeader,
-            NoLeader,
-            OperationTooLarge,
-            OutcomeUnknown,
-            Overloaded,
-        ) as error:
-            answer = failure_body(request.number, error)
-        except Exception as error:
-            if not (isinstance(error, TimeoutError) and deadline.expired()):
-                log.exception("rpc handler failed", extra={"method": request.method, "peer": peer})
-            answer = failure_body(request.number, _unknown(request.method, error))
-        if len(answer) > self._frame_bytes_max:
-            log.error(
-                "rpc answer too large",
-                extra={"method": request.method, "peer": peer, "bytes": len(answer)},
-            )
-            answer = failure_body(
-                request.number, OutcomeUnknown(f"{request.method}: the answer is too large")
-            )
-        reply(answer)
+                body = unpack(request.body)
+                value = await self._serve(peer, request.method, body, request.timeout_s)
+            self._answer(request.number, request.method, value, reply)
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            expired = isinstance(error, TimeoutError) and deadline.expired()
+            self._fail(request.number, request.method, error, reply, is_news=not expired)
+
+    def answered_quickly(self, number: int, method: str, value: object, reply: Reply) -> None:
+        """Send what a quick handler has found."""
+        self._running -= 1
+        try:
+            self._answer(number, method, value, reply)
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            self._fail(number, method, error, reply, is_news=True)
+
+    def failed_quickly(self, number: int, method: str, error: BaseException, reply: Reply) -> None:
+        """Send what went wrong in a quick handler."""
+        self._running -= 1
+        self._fail(number, method, error, reply, is_news=True)
+
+    def _answer(self, number: int, method: str, value: object, reply: Reply) -> None:
+        try:
+            packed = pack(value)
+        except (msgspec.MsgspecError, TypeError, OverflowError) as error:
+            log.exception("rpc answer not sent", extra={"method": method})
+            raise OutcomeUnknown(f"{method}: the answer cannot be sent") from error
+        if len(packed) + ITEM_BYTES > self._frame_bytes_max:
+            log.error("rpc answer too large", extra={"method": method, "bytes": len(packed)})
+            raise OutcomeUnknown(f"{method}: the answer is too large")
+        reply(answer_item(number, packed), len(packed))
+
+    def _fail(
+        self, number: int, method: str, error: BaseException, reply: Reply, *, is_news: bool
+    ) -> None:
+        if isinstance(error, _SAID):
+            assert isinstance(error, CodeqError), "what is said has a code"
+            reply(failure_item(number, error), 0)
+            return
+        if is_news:
+            log.error("rpc handler failed", extra={"method": method}, exc_info=error)
+        reply(failure_item(number, _unknown(method, error)), 0)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del task
         self._running -= 1
 
 
-def _unknown(method: str, error: Exception) -> CodeqError:
+_SAID = (MethodUnknown, NotLeader, NoLeader, OperationTooLarge, OutcomeUnknown, Overloaded)
+
+
+def _unknown(method: str, error: BaseException) -> CodeqError:
     match error:
         case TimeoutError():
             return OutcomeUnknown(f"{method}: no answer in time")
-        case cbor2.CBOREncodeError():
-            return OutcomeUnknown(f"{method}: the answer cannot be sent")
         case _:
             return OutcomeUnknown(f"{method}: the handler failed")

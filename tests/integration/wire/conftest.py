@@ -15,8 +15,10 @@ from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Dialling, Identity, Session
+from codeq_cluster.wire.messages import unpack
 
 SECRET = b"the cluster's secret"
+
 DEADLINE_S = 60.0
 
 # Everything ten times faster than in production, so that a fault shows at once; but for the time
@@ -79,7 +81,9 @@ class Node:
             port=self.port,
             settings=self.settings,
             incarnation=self.incarnation,
-            on_raft=lambda peer, group, message: self.received.append((peer, group, message)),
+            on_raft=lambda peer, group, message: self.received.append(
+                (peer, group, unpack(message))
+            ),
             on_up=lambda peer: self.events.append(("up", peer)),
             on_down=lambda peer, refused: self.events.append(
                 ("down", peer, "refused" if refused else "lost")
@@ -237,11 +241,25 @@ class Wire:
 class HandMadePeer:
     """A peer that says what the test wants, after an honest handshake or none."""
 
-    def __init__(self, node: Node, *, node_id: str, session: int, incarnation: int = 1) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        node_id: str,
+        session: int,
+        incarnation: int = 1,
+        versions: tuple[int, int] = (1, 1),
+    ) -> None:
         self._node = node
         self._reader = FrameReader()
         self._dialling = Dialling(
-            Identity(node_id=node_id, cluster_id="c", incarnation=incarnation, secret=SECRET),
+            Identity(
+                node_id=node_id,
+                cluster_id="c",
+                incarnation=incarnation,
+                secret=SECRET,
+                versions=versions,
+            ),
             node.id,
             session=session,
         )

@@ -13,7 +13,7 @@ from codeq_cluster.errors import PeerUnreachable
 from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Identity
-from codeq_cluster.wire.messages import PING, raft_body, request_body
+from codeq_cluster.wire.messages import lone_body, pack, raft_item, request_item
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SECRET, SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, joined
@@ -108,7 +108,7 @@ async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes
     await eventually(
         lambda: two.running.denied_as(HandshakeRefusal.RECOVERED) == ["n1"] and two.running._latest
     )
-    assert not one.running.send("n2", 0, {"number": 1})
+    assert not one.running.send("n2", 0, pack({"number": 1}))
     assert one.events == []
     assert two.received == []
 
@@ -126,7 +126,7 @@ async def test_a_recorded_session_cannot_be_played_again(nodes: Nodes) -> None:
         await one.start()
         await two.start()
         await joined(one, two)
-        one.running.send("n2", 0, {"number": 1})
+        one.running.send("n2", 0, pack({"number": 1}))
         await eventually(lambda: len(two.received) == 1)
         recorded = bytes(wire.said[-1])
         await one.stop()
@@ -147,7 +147,7 @@ async def test_a_repeated_frame_closes_the_connection(nodes: Nodes) -> None:
         await two.start()
         await joined(one, two)
         before = len(wire.said[-1])
-        one.running.send("n2", 0, {"number": 1})
+        one.running.send("n2", 0, pack({"number": 1}))
         await eventually(lambda: len(two.received) == 1)
         frame = bytes(wire.said[-1][before:])
         connections = len(wire.said)
@@ -157,7 +157,7 @@ async def test_a_repeated_frame_closes_the_connection(nodes: Nodes) -> None:
         await eventually(lambda: len(wire.said) > connections)
         await joined(one, two)
         assert 1 == len(two.received)
-        assert one.running.send("n2", 0, {"number": 2})
+        assert one.running.send("n2", 0, pack({"number": 2}))
         await eventually(lambda: len(two.received) == 2)
         await one.stop()
         await two.stop()
@@ -211,7 +211,7 @@ async def test_a_stranger_that_hangs_up_in_the_middle_is_counted(nodes: Nodes) -
         (lambda peer: peer.frame(b"\x81\x09"), "schema"),
         (lambda peer: peer.frame(b"\x83\x01\x00\x80"), "schema"),
         (lambda peer: struct.pack(">I", 17) + os.urandom(17), "mac"),
-        (lambda peer: (peer.frame(PING), peer.frame(PING))[1], "mac"),
+        (lambda peer: (peer.frame(lone_body(None)), peer.frame(lone_body(None)))[1], "mac"),
     ],
 )
 async def test_a_peer_that_breaks_the_rules_is_closed_alone(
@@ -226,7 +226,7 @@ async def test_a_peer_that_breaks_the_rules_is_closed_alone(
     await rogue.ended()
 
     assert 1 == bad(two, reason)
-    good.sink.write(good.frame(raft_body(1, {"fine": True})))
+    good.sink.write(good.frame(lone_body(raft_item(1, pack({"fine": True})))))
     await eventually(lambda: two.received == [("n3", 1, {"fine": True})])
 
 
@@ -249,7 +249,7 @@ async def test_strangers_cannot_keep_a_peer_out(nodes: Nodes, connect: Join) -> 
     two = await lone(nodes, handshake_timeout_ms=60_000)
     strangers = [await connect(two) for _ in range(10)]
     peer = await (await connect(two)).join()
-    peer.sink.write(peer.frame(raft_body(0, {})))
+    peer.sink.write(peer.frame(lone_body(raft_item(0, pack({})))))
     await eventually(lambda: len(two.received) == 1)
     for stranger in strangers[:7]:
         await stranger.ended()
@@ -262,12 +262,12 @@ async def test_a_new_connection_replaces_the_old_one(nodes: Nodes, connect: Join
     """Nothing of a peer's earlier connection is delivered after the new one stands."""
     two = await lone(nodes)
     old = await (await connect(two, session=1)).join()
-    old.sink.write(old.frame(raft_body(0, {"from": "old"})))
+    old.sink.write(old.frame(lone_body(raft_item(0, pack({"from": "old"})))))
     await eventually(lambda: len(two.received) == 1)
     new = await (await connect(two, session=2)).join()
-    old.sink.write(old.frame(raft_body(0, {"from": "the dead"})))
+    old.sink.write(old.frame(lone_body(raft_item(0, pack({"from": "the dead"})))))
     await old.ended()
-    new.sink.write(new.frame(raft_body(0, {"from": "new"})))
+    new.sink.write(new.frame(lone_body(raft_item(0, pack({"from": "new"})))))
     await eventually(lambda: len(two.received) == 2)
 
     assert ["old", "new"] == [message["from"] for _, _, message in two.received]
@@ -283,7 +283,7 @@ async def test_a_connection_begun_before_the_latest_comes_too_late(
     latest = await (await connect(two, session=2)).join()
     late.sink.write(proof)
     await late.ended()
-    latest.sink.write(latest.frame(raft_body(0, {"from": "latest"})))
+    latest.sink.write(latest.frame(lone_body(raft_item(0, pack({"from": "latest"})))))
     await eventually(lambda: len(two.received) == 1)
 
     assert 1 == refused(two, "stale")
@@ -405,7 +405,7 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
         dropped = 0
         # The kernel's own buffers take a few MiB before ours fill.
         for _ in range(1000):
-            dropped += not two.running.send("n1", 0, {"body": b"x" * 2**16})
+            dropped += not two.running.send("n1", 0, pack({"body": b"x" * 2**16}))
             await asyncio.sleep(0)
         transport = two.running._outbound["n1"]._transport
         assert transport is not None
@@ -434,7 +434,7 @@ async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: 
     await joined(one, two)
     # Later than any clock: the real n1 cannot take the place back.
     stand_in = await (await connect(two, session=2**63)).join()
-    stand_in.sink.write(stand_in.frame(request_body(1, "m", 60.0, None)))
+    stand_in.sink.write(stand_in.frame(lone_body(request_item(1, "m", 60.0, pack(None)))))
     await eventually(lambda: two.running.counters.calls_served == 1)
     await stand_in.close()
     await eventually(lambda: "n1" not in two.running._inbound)

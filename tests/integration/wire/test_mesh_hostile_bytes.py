@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import plain_frame
-from codeq_cluster.wire.messages import PING, raft_body
+from codeq_cluster.wire.messages import lone_body, pack, raft_item
 
 from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually
 
@@ -71,7 +71,7 @@ async def lone(nodes: Nodes) -> Node:
 
 async def still_heard(node: Node, good: HandMadePeer, number: int) -> None:
     """See that what a good peer says arrives, on the connection it has had all along."""
-    good.sink.write(good.frame(raft_body(0, {"number": number})))
+    good.sink.write(good.frame(lone_body(raft_item(0, pack({"number": number})))))
     await eventually(lambda: node.received[-1:] == [("n3", 0, {"number": number})])
 
 
@@ -109,7 +109,7 @@ async def test_made_up_messages_of_a_peer_end_its_connection_alone(
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, body in enumerate(drawn(sealed_bodies, ROUNDS)):
-        if body == PING:
+        if body == lone_body(None):
             continue
         before = refusals(two)
         rogue = await connect(two, node_id="n1", session=number + 1)
@@ -131,7 +131,10 @@ async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
     for number in range(ROUNDS):
         rogue = await connect(two, node_id="n1", session=number + 1)
         await rogue.join()
-        frames = [rogue.frame(raft_body(0, {"from": "n1", "number": n})) for n in range(4)]
+        frames = [
+            rogue.frame(lone_body(raft_item(0, pack({"from": "n1", "number": n}))))
+            for n in range(4)
+        ]
         flipped = bytearray(frames[1])
         flipped[4 + number % (len(flipped) - 4)] ^= 1 << number % 8
         tampered = [

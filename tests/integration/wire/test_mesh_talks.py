@@ -24,6 +24,7 @@ from codeq_cluster.errors import (
     PeerUnreachable,
 )
 from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.wire.messages import pack
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SETTINGS, Nodes, eventually, joined
@@ -43,7 +44,9 @@ async def test_messages_arrive_in_order_from_every_peer(nodes: Nodes) -> None:
     for number in range(200):
         for node in made:
             for peer in node.peers:
-                assert node.running.send(peer, number % 4, {"number": number, "body": b"x" * 500})
+                assert node.running.send(
+                    peer, number % 4, pack({"number": number, "body": b"x" * 500})
+                )
 
     await eventually(lambda: all(len(node.received) == 400 for node in made))
     for node in made:
@@ -55,9 +58,9 @@ async def test_messages_arrive_in_order_from_every_peer(nodes: Nodes) -> None:
 async def test_frames_of_one_pass_leave_in_one_write(nodes: Nodes) -> None:
     """A large message and many small ones arrive whole, whatever the writes were."""
     one, two = await nodes.started("n1", "n2")
-    one.running.send("n2", 0, {"body": b"x" * (SETTINGS.frame_bytes_max - 100)})
+    one.running.send("n2", 0, pack({"body": b"x" * (SETTINGS.frame_bytes_max - 200)}))
     for number in range(1000):
-        one.running.send("n2", 0, {"number": number})
+        one.running.send("n2", 0, pack({"number": number}))
 
     await eventually(lambda: len(two.received) == 1001)
     assert list(range(1000)) == [message["number"] for _, _, message in two.received[1:]]
@@ -190,7 +193,7 @@ async def test_nothing_is_sent_to_a_peer_that_is_not_there(nodes: Nodes) -> None
     one, _ = nodes.make("n1", "n2")
     await one.start()
 
-    assert not one.running.send("n2", 0, {})
+    assert not one.running.send("n2", 0, pack({}))
     assert not one.running.connected("n2")
     assert 1 == one.running.counters.dropped_messages
     with pytest.raises(PeerUnreachable):
@@ -202,13 +205,13 @@ async def test_what_is_too_large_or_too_late_is_certainly_not_sent(nodes: Nodes)
     one, two = await nodes.started("n1", "n2")
     oversize = b"x" * SETTINGS.frame_bytes_max
 
-    assert not one.running.send("n2", 0, {"body": oversize})
+    assert not one.running.send("n2", 0, pack({"body": oversize}))
     with pytest.raises(PeerUnreachable, match="over the link's"):
         await one.running.call("n2", "m", oversize, timeout_s=1)
     for timeout_s in (0.0, -1.0, float("nan")):
         with pytest.raises(PeerUnreachable, match="no time"):
             await one.running.call("n2", "m", None, timeout_s=timeout_s)
-    assert one.running.send("n2", 0, {"still": "there"})
+    assert one.running.send("n2", 0, pack({"still": "there"}))
     await eventually(lambda: two.received == [("n1", 0, {"still": "there"})])
 
 
@@ -225,7 +228,7 @@ async def test_a_peer_that_ends_is_refused_and_comes_back(nodes: Nodes) -> None:
     await joined(one, two)
 
     assert [("down", "n2", "refused"), ("up", "n2")] == one.events
-    assert one.running.send("n2", 1, {"again": True})
+    assert one.running.send("n2", 1, pack({"again": True}))
     await eventually(lambda: two.received == [("n1", 1, {"again": True})])
 
 
@@ -257,8 +260,8 @@ async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     one, two = await nodes.started("n1", "n2")
     two.received = Brittle()
-    one.running.send("n2", 0, {"number": 0})
-    one.running.send("n2", 0, {"number": 1})
+    one.running.send("n2", 0, pack({"number": 0}))
+    one.running.send("n2", 0, pack({"number": 1}))
 
     await eventually(lambda: ("down", "n2", "lost") in one.events)
     assert isinstance(reported[0]["exception"], ZeroDivisionError)
@@ -339,7 +342,7 @@ async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
         await back
     assert cancelled.is_set()
     assert [] == one.events
-    assert not mesh.send("n2", 0, {})
+    assert not mesh.send("n2", 0, pack({}))
     assert set() == mesh._connections
     await two.stop()
     assert asyncio.all_tasks() <= before
@@ -349,7 +352,7 @@ async def test_what_was_queued_before_a_stop_still_leaves(nodes: Nodes) -> None:
     """A node that hands over its leaderships and stops is heard."""
     one, two = await nodes.started("n1", "n2")
     for number in range(100):
-        one.running.send("n2", 0, {"number": number})
+        one.running.send("n2", 0, pack({"number": number}))
     await one.stop()
 
     await eventually(lambda: len(two.received) == 100)
@@ -424,7 +427,7 @@ def test_the_mesh_runs_on_the_loop_of_production() -> None:
         await two.start()
         await joined(one, two)
         for number in range(100):
-            assert one.running.send("n2", 0, {"number": number})
+            assert one.running.send("n2", 0, pack({"number": number}))
         assert b"x" == await one.running.call("n2", "m", b"x", timeout_s=5)
         assert 100 == len(two.received)
         await two.stop()

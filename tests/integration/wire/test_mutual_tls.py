@@ -18,6 +18,7 @@ from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.wire.certificates import Certificates, LinkContexts, link_certificates
 from codeq_cluster.wire.frames import plain_frame
 from codeq_cluster.wire.handshake import Dialling, Identity
+from codeq_cluster.wire.messages import pack
 
 from .conftest import DEADLINE_S, SECRET, SETTINGS, Node, Nodes, Wire, eventually, joined
 
@@ -85,7 +86,7 @@ async def test_nodes_of_one_authority_talk(nodes: Nodes, issue: Issue) -> None:
     await joined(one, two)
     large = bytes(SETTINGS.frame_bytes_max - 200)
     for number in range(100):
-        assert one.running.send("n2", 0, {"number": number})
+        assert one.running.send("n2", 0, pack({"number": number}))
 
     assert large == await one.running.call("n2", "m", large, timeout_s=10)
     assert b"x" == await two.running.call("n1", "m", b"x", timeout_s=10)
@@ -106,7 +107,7 @@ async def test_what_is_said_cannot_be_read_on_the_way(nodes: Nodes, issue: Issue
             await two.start()
             await joined(one, two)
             two.received.clear()
-            one.running.send("n2", 0, {"word": "a secret word"})
+            one.running.send("n2", 0, pack({"word": "a secret word"}))
             await eventually(lambda: two.received)
 
             assert (b"a secret word" in wire.said[-1]) is not certified
@@ -126,7 +127,7 @@ def test_the_link_is_secured_on_the_loop_of_production(issue: Issue) -> None:
         await two.start()
         await joined(one, two)
         for number in range(100):
-            assert one.running.send("n2", 0, {"number": number})
+            assert one.running.send("n2", 0, pack({"number": number}))
         assert b"x" == await one.running.call("n2", "m", b"x", timeout_s=5)
         assert 100 == len(two.received)
         await two.stop()

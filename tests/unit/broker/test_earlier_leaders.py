@@ -22,9 +22,9 @@ class Earlier:
         self.breaks = breaks
         self.asked = 0
 
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
         """Refuse, or break."""
         del peer, body, timeout_s, topic
         self.asked += 1

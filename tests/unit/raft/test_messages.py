@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from codeq_cluster.raft.messages import (
@@ -18,6 +19,9 @@ from codeq_cluster.raft.messages import (
     parse,
     render,
 )
+
+pack = msgspec.msgpack.encode
+unpack = msgspec.msgpack.decode
 
 # The largest there is: every bit may be used.
 STAMP = Stamp(2**64 - 1, 41)
@@ -70,13 +74,13 @@ def test_a_message_survives_the_wire(message: Message) -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
     """Every field is asked for, and no other is allowed."""
-    raw = render(message, STAMP)
+    raw = unpack(render(message, STAMP))
 
     for name in raw.keys() - {"i", "s"}:
         with pytest.raises(ValueError, match=r".+"):
-            parse({key: value for key, value in raw.items() if key != name})
+            parse(pack({key: value for key, value in raw.items() if key != name}))
     with pytest.raises(ValueError, match="zz"):
-        parse({**raw, "zz": 1})
+        parse(pack({**raw, "zz": 1}))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,6 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
         {"t": True},
         {"t": [1]},
         {"e": -1},
-        {"i": 2**64},
         {"i": -1},
         {"e": 2**60},
         {"e": True},
@@ -110,4 +113,4 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
 def test_what_no_peer_of_ours_would_say_is_refused(change: dict[str, object]) -> None:
     """Wrong types, ranges, terms that descend, entries of the library's other kinds."""
     with pytest.raises(ValueError, match=r".+"):
-        parse({**render(APPEND, STAMP), **change})
+        parse(pack({**unpack(render(APPEND, STAMP)), **change}))

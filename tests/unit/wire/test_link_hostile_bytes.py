@@ -22,12 +22,18 @@ from codeq_cluster.raft import messages as raft
 from codeq_cluster.wire.frames import decode_body, decode_greeting
 from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
 from codeq_cluster.wire.messages import (
+    Message,
     RaftMessage,
-    answer_body,
-    failure_body,
-    parse,
-    raft_body,
-    request_body,
+    answer_item,
+    bundle,
+    failure_item,
+    lone_body,
+    pack,
+    parse_bundle,
+    parse_lone,
+    raft_item,
+    request_item,
+    unpack,
 )
 from codeq_cluster.wire.refusals import FrameRefusedError, HandshakeRefusedError
 
@@ -35,7 +41,7 @@ PEAK_BYTES_MAX = 2**20
 
 # One of every kind, stamped as the wire carries them.
 SPOKEN = [
-    raft.render(message, raft.Stamp(incarnation=2**63, seq=7))
+    unpack(raft.render(message, raft.Stamp(incarnation=2**63, seq=7)))
     for message in (
         raft.Append(
             term=3, prev=5, prev_term=2, commit=4, terms=[3, 3], commands=[b"\x00a", b"\x01b"],
@@ -54,12 +60,16 @@ SPOKEN = [
     )
 ]  # fmt: skip
 NAMES = st.sampled_from(sorted({name for spoken in SPOKEN for name in spoken}))
-BODIES = [
-    *(raft_body(0, message) for message in SPOKEN),
-    request_body(9, "decide", 0.5, {"a": [b"b", None, 1.5, True]}),
-    answer_body(9, {"a": "b"}),
-    failure_body(9, entries.EntryInvalid("damaged")),
+ITEMS = [
+    *(raft_item(0, pack(message)) for message in SPOKEN),
+    request_item(9, "decide", 0.5, pack({"a": [b"b", None, 1.5, True]})),
+    answer_item(9, pack({"a": "b"})),
+    failure_item(9, entries.EntryInvalid("damaged")),
 ]
+BODIES = [
+    *(lone_body(item) for item in ITEMS),
+]
+BUNDLES = [bundle(ITEMS), *(bundle([item]) for item in ITEMS)]
 ENTRY = entries.encode(entries.Entry(1, 2, 3, 4, {b"key": b"value", b"gone": None}), level=LEVEL)
 
 # Few bytes that stand for many, or for what no memory holds.
@@ -91,7 +101,7 @@ def read_entry(body: bytes) -> object:
 READERS: list[tuple[Callable[[bytes], object], type[Exception]]] = [
     (decode_body, FrameRefusedError),
     (decode_greeting, FrameRefusedError),
-    (parse, FrameRefusedError),
+    (parse_lone, FrameRefusedError),
     (read_entry, entries.EntryInvalid),
 ]
 
@@ -129,10 +139,49 @@ def damaged(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
 def test_a_damaged_message_is_refused_or_is_another_message(body: bytes) -> None:
     """Down to the fields of what a Raft group would be given."""
     with suppress(FrameRefusedError):
-        message = parse(body)
-        if isinstance(message, RaftMessage):
-            with suppress(ValueError):
-                raft.parse(message.message)
+        read_on(parse_lone(body))
+
+
+@given(body=damaged(BUNDLES))
+def test_a_damaged_bundle_is_refused_or_is_another_bundle(body: bytes) -> None:
+    """Likewise of what a whole pass of a loop has said."""
+    with suppress(FrameRefusedError):
+        for message in parse_bundle(body):
+            read_on(message)
+
+
+def read_on(message: Message) -> None:
+    """Give a Raft message to the group's own parser."""
+    if isinstance(message, RaftMessage):
+        with suppress(ValueError):
+            raft.parse(message.message)
+
+
+PACKED_BOMBS = {
+    "a list of four thousand million": b"\xdd\xff\xff\xff\xff",
+    "a map of four thousand million": b"\xdf\xff\xff\xff\xff",
+    "four gigabytes": b"\x91\x91\xc6\xff\xff\xff\xff",
+    "a text of four gigabytes": b"\x91\x91\xdb\xff\xff\xff\xff",
+    "lists of lists, each large": b"\xdd\x01\x00\x00\x00" * 800,
+    "a hundred thousand lists in each other": b"\x91" * 100_000,
+    "a hundred thousand maps in each other": b"\x91\x91" + b"\x81\x01" * 100_000,
+    "an extension": b"\x91\x91\xd4\x01\x00",
+    "a text that is none": b"\x91\x91\xa2\xff\xff",
+}
+
+
+@pytest.mark.parametrize("bomb", PACKED_BOMBS.values(), ids=PACKED_BOMBS.keys())
+def test_a_bundle_that_announces_more_than_it_sends_is_refused(bomb: bytes) -> None:
+    """Neither a size nor a depth is believed before the bytes are there."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameRefusedError):
+            parse_bundle(bomb)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < PEAK_BYTES_MAX
 
 
 @given(body=damaged([ENTRY]))
@@ -168,12 +217,18 @@ def test_fields_of_another_kind_are_refused(
     changed = {name: value for name, value in (spoken | changes).items() if name not in missing}
     unstamped = {"i": 0, "s": 0}
     with suppress(ValueError):
-        message = raft.parse(changed)
+        message = raft.parse(packed(changed))
 
-        assert (
-            raft.render(message, raft.Stamp(message.incarnation, message.seq))
-            == unstamped | changed
-        )
+        again = raft.render(message, raft.Stamp(message.incarnation, message.seq))
+        assert unpack(again) == unstamped | changed
+
+
+def packed(fields: dict[str, object]) -> bytes:
+    """Return what a peer could have sent; numbers beyond 64 bits are not to be said at all."""
+    try:
+        return pack(fields)
+    except OverflowError as error:
+        raise ValueError("no number of the link") from error
 
 
 def identity(node_id: str) -> Identity:
@@ -209,10 +264,10 @@ def test_damaged_and_reordered_greetings_open_no_session(data: st.DataObject) ->
 
 def test_what_is_damaged_above_is_whole_before() -> None:
     """Every message and the entry are read as they were written, so the damage is what is told."""
-    for body in BODIES:
-        message = parse(body)
-        if isinstance(message, RaftMessage):
-            raft.parse(message.message)
+    for body, item in zip(BODIES, ITEMS, strict=True):
+        for message in (parse_lone(body), *parse_bundle(bundle([item]))):
+            if isinstance(message, RaftMessage):
+                raft.parse(message.message)
 
     assert entries.decode(ENTRY).seq == 4
     assert cbor2.loads(BODIES[0])[2] == SPOKEN[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 import cbor2
@@ -24,31 +25,65 @@ from codeq_cluster.errors import (
 from codeq_cluster.wire.addresses import Address
 from codeq_cluster.wire.counters import Tally
 from codeq_cluster.wire.messages import (
-    PING,
     Answer,
     Failure,
+    Message,
     Ping,
     RaftMessage,
     Request,
-    answer_body,
-    failure_body,
-    parse,
-    raft_body,
-    request_body,
+    answer_item,
+    bundle,
+    failure_item,
+    lone_body,
+    pack,
+    parse_bundle,
+    parse_lone,
+    raft_item,
+    request_item,
 )
 from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError, HandshakeRefusal
 
+ITEMS = [
+    raft_item(3, pack({"type": "append", "term": 5, "entries": [b"x", None, 1.5, True]})),
+    request_item(9, "decide", 0.5, pack({"a": b"b"})),
+    answer_item(9, pack([1, "x"])),
+    failure_item(1, NoLeader("shard 3")),
+]
 
-def test_every_message_is_read_back_as_it_was_written() -> None:
-    """Bodies survive the wire unchanged."""
-    message = {"type": "append", "term": 5, "entries": [b"x", None, 1.5, True]}
 
-    assert Ping() == parse(PING)
-    assert RaftMessage(3, message) == parse(raft_body(3, message))
-    assert Request(9, "decide", 0.5, {"a": b"b"}) == parse(
-        request_body(9, "decide", 0.5, {"a": b"b"})
-    )
-    assert Answer(9, [1, "x"]) == parse(answer_body(9, [1, "x"]))
+def alone(item: list[object]) -> Message:
+    """Return what the first version of the link makes of an item."""
+    return parse_lone(lone_body(item))
+
+
+def bundled(item: list[object]) -> Message:
+    """Return what later versions make of it."""
+    [message] = parse_bundle(bundle([item]))
+    return message
+
+
+@pytest.mark.parametrize("carried", [alone, bundled])
+def test_every_message_is_read_back_as_it_was_written(
+    carried: Callable[[list[object]], Message],
+) -> None:
+    """What is packed survives the wire unchanged, in both versions."""
+    raft, request, answer = ITEMS[0][-1], ITEMS[1][-1], ITEMS[2][-1]
+    assert isinstance(raft, bytes)
+    assert isinstance(request, bytes)
+    assert isinstance(answer, bytes)
+
+    assert RaftMessage(3, raft) == carried(ITEMS[0])
+    assert Request(9, "decide", 0.5, request) == carried(ITEMS[1])
+    assert Answer(9, answer) == carried(ITEMS[2])
+
+
+def test_a_bundle_is_read_in_order() -> None:
+    """As many messages as one pass of the loop has said; none is a sign of life."""
+    messages = parse_bundle(bundle(ITEMS))
+
+    assert [RaftMessage, Request, Answer, Failure] == [type(message) for message in messages]
+    assert [] == parse_bundle(bundle([]))
+    assert Ping() == parse_lone(lone_body(None))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +101,7 @@ def test_every_message_is_read_back_as_it_was_written() -> None:
 )
 def test_an_error_arrives_as_itself(raised: CodeqError, kind: type[CodeqError], text: str) -> None:
     """Kind and text survive; an error without a code of its own leaves the outcome unknown."""
-    failure = parse(failure_body(1, raised))
+    failure = bundled(failure_item(1, raised))
 
     assert isinstance(failure, Failure)
     assert (kind, text) == (type(failure.error), str(failure.error))
@@ -111,12 +146,15 @@ def test_an_error_arrives_as_itself(raised: CodeqError, kind: type[CodeqError], 
 def test_what_breaks_the_schema_is_refused(value: object) -> None:
     """Every field has one type and one range."""
     with pytest.raises(FrameRefusedError, match=BadFrame.SCHEMA):
-        parse(cbor2.dumps(value))
+        parse_lone(cbor2.dumps(value))
+    if isinstance(value, list) and value[0:1] != [1]:
+        with pytest.raises(FrameRefusedError):
+            bundled(value)
 
 
 def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
     """Its code means nothing here, so neither does what was or was not done."""
-    failure = parse(cbor2.dumps([4, 1, "too-modern", "for you", 0]))
+    failure = bundled([4, 1, "too-modern", "for you", 0])
 
     assert isinstance(failure, Failure)
     assert isinstance(failure.error, OutcomeUnknown)
@@ -127,7 +165,9 @@ def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
 def test_parsing_any_bytes_ends_in_a_message_or_a_refusal(data: bytes) -> None:
     """No body makes the parser raise anything but its refusal."""
     with suppress(FrameRefusedError):
-        parse(data)
+        parse_lone(data)
+    with suppress(FrameRefusedError):
+        parse_bundle(data)
 
 
 @pytest.mark.parametrize(
