@@ -50,6 +50,9 @@ class Batch:
         tasks: The newest state of every task changed; None when it is gone.
         operations: Decided for those who wait here.
         rows_bytes: About what the entry weighs, at most.
+        payload: The entry it was handed over as.
+        clock_ms: Of its last decision, once it is handed over.
+        seq: The last sequence number drawn by then.
         taken_at: When it was handed over, seconds of the loop's clock.
     """
 
@@ -60,6 +63,9 @@ class Batch:
     waiting: list[Waiting] = field(default_factory=list)
     operations: int = 0
     rows_bytes: int = 0
+    payload: bytes = b""
+    clock_ms: int = 0
+    seq: int = 0
     taken_at: float = 0.0
 
     def add_rows(

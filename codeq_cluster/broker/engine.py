@@ -358,7 +358,7 @@ class Engine:
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Apply the next committed entry, and answer its callers if it is ours."""
         digest = _extend(self._store.digest, index, term, payload)
-        entry = None if payload is None else entries.decode(payload)
+        entry = None if payload is None else self._entry(term, payload)
         if entry is not None and entry.epoch != term:
             # Decided under another term than the log gave it: fenced, on every replica alike.
             self.fenced += 1
@@ -382,6 +382,16 @@ class Engine:
             self._release(reign, entry.ordinal)
         self._tell_rows(rows)
 
+    def _entry(self, term: int, payload: bytes) -> entries.Entry:
+        """Return what an entry carries; nothing is decoded of what this reign has handed over."""
+        reign = self._reign
+        if reign is not None and reign.sent and reign.term == term:
+            batch = reign.sent[0]
+            if batch.payload == payload:
+                rows = dict(batch.rows)
+                return entries.Entry(term, batch.ordinal, batch.clock_ms, batch.seq, rows)
+        return entries.decode(payload)
+
     # -- for the group: EntrySource --------------------------------------------------------------
 
     def take(self) -> bytes | None:
@@ -396,9 +406,10 @@ class Engine:
             reign.taken = batch.ordinal
             batch.taken_at = asyncio.get_running_loop().time()
             self._arm_timer(reign)
-            view = reign.view
-            entry = entries.Entry(reign.term, batch.ordinal, view.now_ms, view.seq, batch.rows)
-            return entries.encode(entry, level=self._group.level)
+            batch.clock_ms, batch.seq = reign.view.now_ms, reign.view.seq
+            entry = entries.Entry(reign.term, batch.ordinal, batch.clock_ms, batch.seq, batch.rows)
+            batch.payload = entries.encode(entry, level=self._group.level)
+            return batch.payload
         return None
 
     def lead(self, term: int) -> None:

@@ -1,24 +1,27 @@
 """Entries: what the replicated log carries: a batch of mutations and where it was decided.
 
-    version byte, then CBOR of the version's fields
-    1: [epoch, ordinal, clock_ms, seq, {key: value | null}]
+    version byte, then the version's fields: [epoch, ordinal, clock_ms, seq, {key: value | null}]
+    1: in CBOR
+    2: in MessagePack, which is written and read in a tenth of the time
 
-The mutations are one flat map of bytes, the shape CBOR reads fastest. All versions are read; which
-one is written is for the level in use to say, which every node of the group knows.
+All versions are read; which one is written is for the level in use to say, which every node of the
+group knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import cbor2
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from codeq_cluster.errors import CodeqError
 
 _NUMBER_MAX = 2**63 - 1
+_Number = Annotated[int, Meta(ge=0)]  # MessagePack's decoder holds it to 64 bits; see `_unpacked`.
 _DEPTH_MAX = 4  # The list and the map; anything deeper is no entry.
 _KEY_TYPES = {bytes}
 _VALUE_TYPES = {bytes, type(None)}
@@ -28,7 +31,7 @@ class EntryInvalid(CodeqError, ValueError):
     """The bytes are no entry of a known version."""
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One batch of decisions.
 
     Attributes:
@@ -39,10 +42,10 @@ class Entry(Struct, frozen=True):
         mutations: New value of each key, None for a deleted one; n keys, any order.
     """
 
-    epoch: int
-    ordinal: int
-    clock_ms: int
-    seq: int
+    epoch: _Number
+    ordinal: _Number
+    clock_ms: _Number
+    seq: _Number
     mutations: dict[bytes, bytes | None]
 
 
@@ -54,8 +57,8 @@ class _Form(NamedTuple):
     """
 
     level: int
-    fields: Callable[[Entry], list[object]]
-    entry: Callable[[object], Entry]
+    encode: Callable[[Entry], bytes]
+    decode: Callable[[bytes], Entry]
 
 
 def encode(entry: Entry, *, level: int) -> bytes:
@@ -66,7 +69,7 @@ def encode(entry: Entry, *, level: int) -> bytes:
         level: Of the formats in use where it is going to be read.
     """
     version = max(version for version, form in _FORMS.items() if form.level <= level)
-    return bytes((version,)) + cbor2.dumps(_FORMS[version].fields(entry))
+    return bytes((version,)) + _FORMS[version].encode(entry)
 
 
 def decode(payload: bytes) -> Entry:
@@ -81,21 +84,34 @@ def decode(payload: bytes) -> Entry:
             f"entry has version {payload[:1].hex() or 'none'}, this release reads "
             f"{', '.join(f'{version:02x}' for version in _FORMS)}"
         )
-    stream = BytesIO(payload)
-    stream.seek(1)
+    return form.decode(payload[1:])
+
+
+def _to_cbor(entry: Entry) -> bytes:
+    return cbor2.dumps([entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations])
+
+
+def _from_cbor(body: bytes) -> Entry:
+    stream = BytesIO(body)
     try:
         fields = cbor2.CBORDecoder(
             stream, max_depth=_DEPTH_MAX, allow_indefinite=False, allow_duplicate_keys=False
         ).decode()
     except cbor2.CBORError as error:
         raise EntryInvalid(f"entry is damaged: {error}") from error
-    if stream.tell() != len(payload):
+    if stream.tell() != len(body):
         raise EntryInvalid("entry is followed by other bytes")
-    return form.entry(fields)
+    return _entry(fields)
 
 
-def _fields(entry: Entry) -> list[object]:
-    return [entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations]
+def _unpacked(body: bytes) -> Entry:
+    try:
+        entry = _unpack(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EntryInvalid(f"entry is damaged: {error}") from error
+    if max(entry.epoch, entry.ordinal, entry.clock_ms, entry.seq) > _NUMBER_MAX:
+        raise EntryInvalid("entry has a number out of range")
+    return entry
 
 
 def _entry(fields: object) -> Entry:
@@ -113,4 +129,6 @@ def _entry(fields: object) -> Entry:
             raise EntryInvalid("entry is not a list of four numbers and a map")
 
 
-_FORMS = {1: _Form(1, _fields, _entry)}
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Entry).decode
+_FORMS = {1: _Form(1, _to_cbor, _from_cbor), 2: _Form(2, _pack, _unpacked)}

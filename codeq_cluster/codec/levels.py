@@ -1,6 +1,7 @@
 """Levels: which formats a release knows, as one number; what each adds is said here.
 
 1: entries, records, snapshots and frames of version 1.
+2: entries of version 2.
 
 A release reads every level up to its own. What it writes is of the level in use, which is part of a
 group's membership: an operator raises it once every member knows it, and nothing lowers it.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from codeq_cluster.errors import ReleaseTooOld
 
-LEVEL = 1
+LEVEL = 2
 LEVEL_MAX = 10_000  # Far beyond any release.
 
 

@@ -44,6 +44,11 @@ class MemoryState(_Rows):
         self.applied_index = 1
         self.digest = bytes(16)
 
+    @property
+    def stored_index(self) -> int:
+        """Index of the last entry in the state: memory is as durable as it gets."""
+        return self.applied_index
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return n values for n keys."""
         return [self.get(key) for key in keys]

@@ -1,6 +1,6 @@
 """Next release: this package as the one after it might be, for nodes of both in one cluster.
 
-It knows formats of one level more: entries of version 2, which carry a text besides. Its tasks have
+It knows formats of one level more: entries of version 3, which carry a text besides. Its tasks have
 a field more, in records and in what nodes ask each other. It speaks one version of the link more.
 """
 
@@ -11,31 +11,32 @@ from pathlib import Path
 
 import codeq_cluster
 
-LEVEL = 2
-ENTRY_VERSION = 2
+LEVEL = 3
+ENTRY_VERSION = 3
 
 # File, what this release has there once, and what the next one has.
 _EDITS = (
-    ("codec/levels.py", "LEVEL = 1\n", f"LEVEL = {LEVEL}\n"),
+    ("codec/levels.py", "LEVEL = 2\n", f"LEVEL = {LEVEL}\n"),
     (
         "codec/entries.py",
-        "_FORMS = {1: _Form(1, _fields, _entry)}\n",
+        "_FORMS = {1: _Form(1, _to_cbor, _from_cbor), 2: _Form(2, _pack, _unpacked)}\n",
         f"""
-def _next_fields(entry: Entry) -> list[object]:
-    return [*_fields(entry), "one more"]
+def _next_pack(entry: Entry) -> bytes:
+    return _pack([_pack(entry), "one more"])
 
 
-def _next_entry(fields: object) -> Entry:
-    match fields:
-        case [*first, str()]:
-            return _entry(first)
+def _next_unpacked(body: bytes) -> Entry:
+    match msgspec.msgpack.decode(body):
+        case [bytes(first), str()]:
+            return _unpacked(first)
         case _:
             raise EntryInvalid("entry of version {ENTRY_VERSION} without its text")
 
 
 _FORMS = {{
-    1: _Form(1, _fields, _entry),
-    {ENTRY_VERSION}: _Form({LEVEL}, _next_fields, _next_entry),
+    1: _Form(1, _to_cbor, _from_cbor),
+    2: _Form(2, _pack, _unpacked),
+    {ENTRY_VERSION}: _Form({LEVEL}, _next_pack, _next_unpacked),
 }}
 """,
     ),
@@ -44,7 +45,7 @@ _FORMS = {{
         '    dead_queue: str = ""\n',
         '    dead_queue: str = ""\n    one_more: str = "one more"\n',
     ),
-    ("wire/handshake.py", "VERSIONS: Final = (1, 1)\n", "VERSIONS: Final = (1, 2)\n"),
+    ("wire/handshake.py", "VERSIONS: Final = (1, 2)\n", "VERSIONS: Final = (1, 3)\n"),
     ("__init__.py", "__version__ = ", '__version__ = "next of " + '),
 )
 

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, incarnation_of
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.raft.group import RaftGroup
@@ -81,7 +82,10 @@ class SimBrokers:
         self._clock_off_ms: Counter[str] = Counter()
         self._data = {node_id: number for number, node_id in enumerate(node_ids, 1)}
         self._founding = Membership(
-            members=tuple(Member(id=node_id, data=self._data[node_id]) for node_id in node_ids)
+            members=tuple(
+                Member(id=node_id, data=self._data[node_id], level=LEVEL) for node_id in node_ids
+            ),
+            level=LEVEL,
         )
         self._opened: Counter[str] = Counter()
         # By (smaller, larger) of two nodes.

@@ -98,9 +98,10 @@ class SimCluster:
         self._data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
         self._founding = Membership(
             members=tuple(
-                Member(id=node_id, data=self._data[node_id])
+                Member(id=node_id, data=self._data[node_id], level=LEVEL)
                 for node_id in self.ids[first:] + self.ids[:first]
-            )
+            ),
+            level=LEVEL,
         )
         self.clock = SimClock()
         self.network = SimNetwork(self.clock, random)

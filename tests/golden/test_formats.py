@@ -259,11 +259,11 @@ def _record_lines() -> dict[str, bytes]:
 
 
 def _entry_lines() -> dict[str, bytes]:
+    empty = Entry(epoch=0, ordinal=0, clock_ms=0, seq=0, mutations={})
     return {
-        "empty": entries.encode(
-            Entry(epoch=0, ordinal=0, clock_ms=0, seq=0, mutations={}), level=LEVEL
-        ),
-        "full": entries.encode(ENTRY, level=LEVEL),
+        f"{name} of level {level}": entries.encode(entry, level=level)
+        for level in range(1, LEVEL + 1)
+        for name, entry in (("empty", empty), ("full", ENTRY))
     }
 
 
@@ -290,7 +290,8 @@ def test_records_written_down_read_back() -> None:
     assert records.decode_task(golden["full task"]) == FULL
     assert records.decode_result(golden["result"]) == RESULT
     assert {name: records.decode_item(golden[name]) for name in ITEMS} == ITEMS
-    assert entries.decode(_golden("entries")["full"]) == ENTRY
+    for level in range(1, LEVEL + 1):
+        assert entries.decode(_golden("entries")[f"full of level {level}"]) == ENTRY
 
 
 def test_every_kind_of_item_is_written_down() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cbor2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,17 +67,22 @@ def test_an_entry_cut_short_is_refused(cut: int) -> None:
     ],
 )
 def test_another_shape_is_refused(fields: object) -> None:
-    """CBOR that is no entry is told apart by its types."""
+    """What is no entry is told apart by its types."""
     with pytest.raises(EntryInvalid):
         entries.decode(b"\x01" + cbor2.dumps(fields))
+    with pytest.raises(EntryInvalid):
+        entries.decode(b"\x02" + msgspec.msgpack.encode(fields))
 
 
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
         (b"", "version none"),
-        (b"\x02" + entries.encode(ENTRY, level=LEVEL)[1:], "this release reads 01"),
-        (entries.encode(ENTRY, level=LEVEL) + b"\x00", "followed by"),
+        (b"\x7f" + entries.encode(ENTRY, level=LEVEL)[1:], "this release reads 01, 02"),
+        (entries.encode(ENTRY, level=1) + b"\x00", "followed by"),
+        (entries.encode(ENTRY, level=2) + b"\x00", "trailing"),
+        (b"\x02" + b"\x91" * 5000, "damaged"),
+        (b"\x02\x95\x01\x02\x03\xff\x80", "damaged"),
         (b"\x01\x85\x01\x02\x03\x04\xa2\x41a\x40\x41a\x40", "Duplicate"),
         (b"\x01\x9f\x01\x02\x03\x04\xa0\xff", "indefinite"),
         (b"\x01" + b"\x81" * 5000, "nesting"),
