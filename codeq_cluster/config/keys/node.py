@@ -104,7 +104,8 @@ RAFT = (
     key(
         "raft.turnMS",
         whole(0, 100),
-        "between two turns of one group; longer gathers more in an entry and costs latency",
+        "between two turns of one group while operations wait; "
+        "longer gathers more in an entry and costs latency",
     ),
     key(
         "raft.appendBytesMax",
@@ -116,7 +117,11 @@ RAFT = (
         whole(32 * 1024, 128 * _MIB),
         "of one entry; below `raft.appendBytesMax`",
     ),
-    key("raft.entriesInFlightMax", whole(1, 1024), "proposed and not applied, a shard"),
+    key(
+        "raft.entriesInFlightMax",
+        whole(1, 1024),
+        "proposed and not applied, a shard; what is decided meanwhile shares the next entry",
+    ),
     key(
         "raft.cacheBytesMax",
         whole(64 * 1024, 4096 * _MIB),

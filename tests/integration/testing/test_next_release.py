@@ -12,6 +12,7 @@ from codeq_cluster.codec import entries
 from codeq_cluster.codec.entries import Entry, EntryInvalid
 from codeq_cluster.codec.levels import LEVEL as THIS_LEVEL
 from codeq_cluster.testing.next_release import ENTRY_VERSION, LEVEL, next_release
+from codeq_cluster.wire.handshake import VERSIONS
 
 ENTRY = Entry(epoch=3, ordinal=1, clock_ms=5, seq=6, mutations={b"key": b"value"})
 PROGRAM = """
@@ -39,7 +40,7 @@ def test_it_writes_its_own_entries_from_its_own_level_on(tmp_path: Path) -> None
     )
     level, link, before, after = said.stdout.split()
 
-    assert (int(level), int(link)) == (LEVEL, 2)
+    assert (int(level), int(link)) == (LEVEL, VERSIONS[1] + 1)
     assert LEVEL == THIS_LEVEL + 1
     assert bytes.fromhex(before) == ours
     assert bytes.fromhex(after)[0] == ENTRY_VERSION
