@@ -333,6 +333,11 @@ class Engine:
         reign = self._reign
         return (reign.view if reign else self._replica).head(tenant, queues)
 
+    def ready(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of a queue are ready, a leader's undurable decisions included."""
+        reign = self._reign
+        return (reign.view if reign else self._replica).counted(queue, tenant).ready
+
     @property
     def replica(self) -> ShardView:
         """Return the view of what is applied here, for gauges."""

@@ -175,6 +175,13 @@ class Shards(Protocol):
 class LocalShard(Protocol):
     """A replica of one shard on this node; its answers may be behind the leader's."""
 
+    @property
+    def leads(self) -> bool:
+        """Return whether this node decides for the shard."""
+
+    def ready(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of a queue are ready, as far as is known here."""
+
     def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
         """Return the first ready task known here."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -13,10 +13,13 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.core.operations import Create, Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge
 
 _O = TypeVar("_O", bound=Operation)
+
+# A queue of so few tasks on one shard is worked off in a moment; longer ones are spread evenly.
+AHEAD_MAX = 256
 
 
 def new_id() -> str:
@@ -48,13 +51,15 @@ class Producer:
         """Draw the id and find the shard: a key's own shard, so that one log decides about it."""
         task_id = new_id()
         fingerprint = ""
+        count = self._shards.count
         if item.idempotency_key:
-            shard = shard_of(f"{tenant}/{item.idempotency_key}", self._shards.count)
-            while shard_of(task_id, self._shards.count) != shard:
-                task_id = new_id()
+            wanted: Container[int] = (shard_of(f"{tenant}/{item.idempotency_key}", count),)
             fingerprint = fingerprint_of(item.command, item.payload)
         else:
-            shard = shard_of(task_id, self._shards.count)
+            wanted = self._near(tenant, item.command)
+        if wanted:
+            task_id = with_shard(task_id, shards=count, wanted=wanted)
+        shard = shard_of(task_id, count)
         return shard, Create(
             id=task_id,
             tenant=tenant,
@@ -71,6 +76,21 @@ class Producer:
             trace_parent=item.trace_parent,
             trace_state=item.trace_state,
         )
+
+    def _near(self, tenant: str, command: str) -> list[int]:
+        """Return the shards on which a task saves a way to another node; none: any shard will do.
+
+        They are those that this node leads, as long as their queue is not longer by more than
+        `AHEAD_MAX` tasks than the shortest: producers that all ask one node fill no shard alone.
+        """
+        queue = command.lower()
+        replicas = [self._shards.local(shard) for shard in range(self._shards.count)]
+        led = [shard for shard, replica in enumerate(replicas) if replica.leads]
+        if not led or len(led) == len(replicas):
+            return []
+        ready = [replica.ready(tenant, queue) for replica in replicas]
+        most = min(ready) + AHEAD_MAX
+        return [shard for shard in led if ready[shard] <= most]
 
 
 def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:

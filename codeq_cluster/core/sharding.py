@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 SHARDS_MAX = 256  # Of one cluster.
 
 _FNV_OFFSET = 0xCBF29CE484222325
@@ -20,6 +22,29 @@ def fnv1a_64(text: str) -> int:
 def shard_of(text: str, shards: int) -> int:
     """Return the shard, from 0, of a task id or of `tenant/key` for an idempotency key."""
     return fnv1a_64(text) % shards
+
+
+def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
+    """Return a text of the same length whose shard is one of the wanted.
+
+    Only the last four characters change, to hexadecimal digits: the hash of what is before them is
+    taken once, and each try costs four steps of it.
+
+    Args:
+        text: ASCII, at least four characters.
+        shards: Of the cluster, at most `SHARDS_MAX`.
+        wanted: Not empty. Of 65,536 endings each shard has hundreds.
+    """
+    head, drawn = text[:-4], int(text[-4:], 16)
+    state = fnv1a_64(head)
+    for number in range(drawn, drawn + 2**16):
+        ending = f"{number & 0xFFFF:04x}"
+        value = state
+        for byte in ending.encode():
+            value = ((value ^ byte) * _FNV_PRIME) & _MASK
+        if value % shards in wanted:
+            return head + ending
+    raise AssertionError(f"no ending of {head} is on {wanted}")
 
 
 def home_shard(tenant: str, shards: int) -> int:

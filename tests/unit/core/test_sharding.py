@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from codeq_cluster.core.sharding import fnv1a_64, home_shard, shard_of
+from codeq_cluster.core.sharding import SHARDS_MAX, fnv1a_64, home_shard, shard_of, with_shard
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,22 @@ def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> N
 
     assert homes == {0, 1, 2, 3}
     assert home_shard("", 4) == home_shard("_", 4) == shard_of("tenant/_", 4)
+
+
+@given(
+    bits=st.integers(0, 2**128 - 1),
+    shards=st.integers(1, SHARDS_MAX),
+    data=st.data(),
+)
+def test_an_id_is_drawn_for_one_of_the_shards_that_are_wanted(
+    bits: int, shards: int, data: st.DataObject
+) -> None:
+    """It stays as long and as random as it was but for its ending, and the hash is the same one."""
+    wanted = data.draw(st.sets(st.integers(0, shards - 1), min_size=1, max_size=3))
+    text = f"{bits:032x}"
+
+    drawn = with_shard(text, shards=shards, wanted=wanted)
+
+    assert text[:-4] == drawn[:-4]
+    assert len(drawn) == len(text)
+    assert shard_of(drawn, shards) in wanted
