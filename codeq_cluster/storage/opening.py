@@ -30,7 +30,14 @@ def catch_up(databases: Sequence[Database], wal: Wal, *, expected: bool) -> None
     """
     if expected:
         bring_up(databases, wal)
-    wal.begin([database.mark for database in databases])
+    newest = max(wal.seq, *(database.mark for database in databases))
+    # The segment that begins now says that nothing before it is missing. A shard that has written
+    # nothing for long would seem to lack all of it at the next start.
+    for database in databases:
+        if database.mark < newest:
+            write_log_rows(database, RowBuffer(), mark=newest)
+            database.sync()
+    wal.begin(newest)
 
 
 def bring_up(databases: Sequence[Database], wal: Wal) -> None:

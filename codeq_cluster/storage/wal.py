@@ -123,13 +123,17 @@ class Wal:
                 if job.seq > marks[write.shard]:
                     yield job.seq, write
 
-    def begin(self, marks: Sequence[int]) -> None:
+    def begin(self, after: int) -> None:
         """Begin a segment, and delete those before it: the databases hold all of them, synced.
+
+        Args:
+            after: The mark of every database, at least the last job.
 
         Raises:
             StorageFailed: The disk refused.
         """
-        self.seq = self.durable = max(self.seq, *marks)
+        assert after >= self.seq, f"a segment after job {after}, the log ends at {self.seq}"
+        self.seq = self.durable = after
         try:
             names = self._disk.names()
             number = _number(names[-1]) if names else 0
@@ -333,7 +337,7 @@ def stored_writes(disk: SegmentDisk, marks: Mapping[int, int]) -> dict[int, list
 def _check_follows(
     header: Header, name: str, *, number: int | None, last: int | None, marks: Sequence[int]
 ) -> None:
-    """Refuse a segment before which something is missing."""
+    """Refuse a segment before which something is missing that a database lacks."""
     if f"{_NAME}{header.number:012d}" != name:
         raise DataDirectoryRefused(f"the write-ahead log's {name} is segment {header.number}")
     if number is None or last is None:
@@ -345,7 +349,8 @@ def _check_follows(
         return
     if header.number != number + 1:
         raise DataDirectoryRefused(f"the write-ahead log lacks segment {number + 1}")
-    if last < header.after:
+    # Jobs that failed count too, so a start may begin after one that is in no segment.
+    if last < header.after and min(marks) < header.after:
         raise DataDirectoryRefused(
             f"the write-ahead log's segment {number} ends at job {last}, not at {header.after}"
         )

@@ -1,0 +1,93 @@
+"""A node's storage on simulated disks, under a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from codeq_cluster.storage.node_storage import NodeStorage
+from codeq_cluster.storage.segments import Row
+from codeq_cluster.storage.shard import Shard
+from codeq_cluster.testing.sim_clock import SimClock, SimTimers
+from codeq_cluster.testing.sim_database import SimDatabase
+from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
+
+ALL = (b"", b"\xff")
+FLUSH_S = 0.001
+# A write that is not done by then is not going to be.
+PATIENCE_S = 1.0
+
+
+class SimNode:
+    """Disks that outlive the lives of the node's storage; `start` begins one.
+
+    Attributes:
+        clock: Moves by `run` and while a write is waited for.
+        databases: By shard, of this life.
+        failed: (shard, text) of every failure that the storage told of.
+    """
+
+    def __init__(self, *, shards: int = 2, segment_bytes: int = 2**20, seed: int = 0) -> None:
+        self.clock = SimClock()
+        self.disks = [SimDisk() for _ in range(shards)]
+        self.databases: list[SimDatabase] = []
+        self.failed: list[tuple[int, str]] = []
+        self._segment_bytes = segment_bytes
+        self._random = Random(seed)
+
+    def start(self) -> None:
+        """Begin a life."""
+        timers = SimTimers(self.clock)
+        self._timers = timers
+        self.executor = SimExecutor(timers, lambda: FLUSH_S)
+        self.databases = [SimDatabase(disk, self._random) for disk in self.disks]
+        self.storage = NodeStorage(
+            self.databases,
+            self.disks[0],
+            executor=self.executor,
+            timers=timers,
+            sync=True,
+            took=lambda _shard, _seconds: None,
+            on_failed=lambda shard, error: self.failed.append((shard, str(error))),
+            segment_bytes=self._segment_bytes,
+        )
+        self.storage.start()
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard of this life."""
+        return self.storage.shards[number]
+
+    def kill(self) -> None:
+        """End the process: the machine keeps what was written, synced or not."""
+        self._timers.kill()
+        self.storage.kill()
+
+    def lose_power(self) -> None:
+        """End the life and lose a random part of what was not synced."""
+        self._timers.kill()
+        self.storage.kill()
+        self.executor.crash(self._random)
+        for disk in self.disks:
+            disk.lose_power(self._random)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.run_until(self.clock.now + seconds)
+
+    def begin(self, shard: int, *rows: Row) -> Callable[[], list[BaseException | None]]:
+        """Begin a write; the call that comes back tells what became of it, [] for nothing yet."""
+        told: list[BaseException | None] = []
+        self.shard(shard).log.write(rows, [], told.append)
+        return lambda: told
+
+    def write(self, shard: int, *rows: Row) -> BaseException | None:
+        """Write rows of a log; return what failed."""
+        told = self.begin(shard, *rows)
+        self.run(PATIENCE_S)
+        [outcome] = told()
+        return outcome
+
+    def rows(self, shard: int) -> dict[bytes, bytes]:
+        """Return what a shard's log shows."""
+        found = self.shard(shard).log.scan(*ALL, limit=10_000, bytes_max=2**30)
+        return {key: value for key, value in found if key.startswith(b"log/")}
