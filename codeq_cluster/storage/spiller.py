@@ -15,7 +15,7 @@ from codeq_cluster.storage.wal_writer import Executor, WalWriter
 log = logging.getLogger(__name__)
 
 # Rows of tasks that live shorter than this are written once or not at all.
-SPILL_S = 0.05
+SPILL_S = 0.25
 # Earlier when so much waits: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
 # A shard whose database takes no writes holds so much; then its log waits, and so do its callers.
