@@ -375,7 +375,10 @@ class Node:
             took=self.metrics.log_synced,
             on_failed=self._storage_failed,
         )
-        storage.start()
+        try:
+            storage.start()
+        except (DataDirectoryRefused, StorageFailed) as error:
+            raise DataDirectoryRefused(f"{error}{self._remedy(error)}") from error
         self._stack.callback(storage.stop)
         return storage
 

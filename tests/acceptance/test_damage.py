@@ -69,19 +69,30 @@ def flip(file: Path, place: float) -> None:
     file.write_bytes(content)
 
 
-def largest_log(data: Path) -> Path:
-    """Return the database's write-ahead log that holds most."""
-    return max((data / "shard-0").glob("*.log"), key=lambda file: file.stat().st_size)
-
-
-def newest_log(data: Path) -> Path:
-    """Return the database's write-ahead log that was written last."""
-    return max(file for file in (data / "shard-0").glob("*.log") if file.stat().st_size)
+def change_log(data: Path, change: Callable[[bytearray, int], None]) -> None:
+    """Change the write-ahead log's segment; `change` takes it and how many of its bytes count."""
+    [segment] = (data / "wal").glob("segment-*")
+    content = bytearray(segment.read_bytes())
+    change(content, len(content.rstrip(b"\x00")))
+    segment.write_bytes(content)
 
 
 def flip_log(data: Path) -> None:
-    """Change the middle of the database's write-ahead log."""
-    flip(largest_log(data), 0.5)
+    """Change the middle of what the write-ahead log holds."""
+
+    def flip_middle(content: bytearray, used: int) -> None:
+        content[used // 2] ^= 0x5A
+
+    change_log(data, flip_middle)
+
+
+def tear_log(data: Path) -> None:
+    """Lose the last bytes of what the write-ahead log holds."""
+
+    def tear(content: bytearray, used: int) -> None:
+        content[used - 3 : used] = bytes(3)
+
+    change_log(data, tear)
 
 
 def flip_manifest(data: Path) -> None:
@@ -134,7 +145,7 @@ def names(directory: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (flip_log, "shard 0"),
+        (flip_log, "write-ahead"),
         (flip_manifest, "shard 0"),
         (flip_table, "shard 0"),
         (lose_the_state, "shard 0"),
@@ -191,9 +202,7 @@ async def test_a_torn_tail_is_cut_and_the_node_starts(
     filled: LocalCluster, node: NodeProcess
 ) -> None:
     """A crash tears the last record of the log: what follows comes from the peers."""
-    log = newest_log(node.data_path)
-    with log.open("r+b") as file:
-        file.truncate(log.stat().st_size - 3)
+    tear_log(node.data_path)
     filled.start("n2")
     await filled.wait_ready()
     await filled.wait_converged()

@@ -135,7 +135,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         load.avoid("n3")
         assert await cluster.stop("n3") == 0
         # Until an operator says so, nothing is written that the earlier release could not read.
-        assert await entry_versions(cluster, "n3", newer) == {1}
+        assert await entry_versions(cluster, "n3", newer) == {OLD_LEVEL}
 
         code, _, complained = await command("cluster", "upgrade", *url)
         assert code == 0, complained
