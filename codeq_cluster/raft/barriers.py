@@ -39,6 +39,11 @@ class Barriers:
         """Tell whether a new round should start: someone waits and none is under way."""
         return bool(self._waiting) and self._running is None
 
+    @property
+    def open(self) -> bool:
+        """Return whether anybody waits for an answer."""
+        return bool(self._waiting or self._running or self._confirmed)
+
     def ask(self, done: Done) -> None:
         """Add a question; `done` runs once, within a turn."""
         self._waiting.append(done)

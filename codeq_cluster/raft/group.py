@@ -367,7 +367,10 @@ class RaftGroup:
 
     def receive(self, peer: str, message: bytes) -> None:
         """Queue a packed message of a peer; what is malformed, late or too much is dropped."""
-        if self._running and self._inbox.put(peer, message):
+        if not self._running:
+            return
+        heard = self._inbox.put(peer, message)
+        if heard is not None and not self._leading.can_wait(heard):
             self._schedule()
 
     def peer_up(self, peer: str) -> None:

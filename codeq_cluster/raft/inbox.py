@@ -36,8 +36,8 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, peer: str, raw: bytes) -> bool:
-        """Queue one message; False when it was dropped, and counted as what."""
+    def put(self, peer: str, raw: bytes) -> Message | None:
+        """Queue one message and return it; None when it was dropped, and counted as what."""
         try:
             message = parse(raw)
         except ValueError as error:
@@ -45,21 +45,24 @@ class Inbox:
                 # Once a peer: one that speaks another language does so all the time.
                 self._complained.add(peer)
                 _log.warning("malformed message", extra={"peer": peer, "error": str(error)[:200]})
-            return self._drop("malformed")
+            self._drop("malformed")
+            return None
         stamp = (message.incarnation, message.seq)
         # Any network becomes one that keeps order and may lose: a frame of a dead connection or of
         # an earlier life is late, a duplicate is late, an overtaken one is late.
         # A peer on other data is another sender.
         sender = (peer, data_of(message.incarnation))
         if self._fresh_only and stamp <= self._seen.get(sender, (0, 0)):
-            return self._drop("late")
+            self._drop("late")
+            return None
         self._seen[sender] = max(stamp, self._seen.get(sender, stamp))
         size = sum(map(len, message.commands)) if isinstance(message, Append) else 0
         if len(self._queue) >= _MESSAGES_MAX or (size and self._bytes + size > self._bytes_max):
-            return self._drop("inbox_full")
+            self._drop("inbox_full")
+            return None
         self._queue.append((peer, message, size))
         self._bytes += size
-        return True
+        return message
 
     def get(self) -> tuple[str, Message]:
         """Take the oldest message; the queue must not be empty."""
@@ -67,6 +70,5 @@ class Inbox:
         self._bytes -= size
         return peer, message
 
-    def _drop(self, reason: str) -> bool:
+    def _drop(self, reason: str) -> None:
         self._counters[reason] += 1
-        return False

@@ -14,7 +14,7 @@ from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.guard import Memory
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.journal import Journal
-from codeq_cluster.raft.messages import TimeoutNow
+from codeq_cluster.raft.messages import Answer, Message, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import EntrySource, StateMachine
 from codeq_cluster.raft.rules import Rules
@@ -156,6 +156,33 @@ class Leading:
         self._handover.end()
         self._barriers.fail()
         self._changes.fail()
+
+    def can_wait(self, message: Message) -> bool:
+        """Return whether a message needs no turn of its own: the next heartbeat's is soon enough.
+
+        So it is with a follower's answer that makes nothing more committed, while nobody waits for
+        what it proves besides: half of all answers, and those to heartbeats.
+        """
+        return (
+            isinstance(message, Answer)
+            and message.success
+            and self._engine.leads()
+            and message.term == self._engine.term()
+            and message.next - 1 <= self._engine.commit_index()
+            and self._quiet
+        )
+
+    @property
+    def _quiet(self) -> bool:
+        """Return whether nothing is under way that an answer could decide."""
+        return (
+            not self._barriers.open
+            and not self._changes.under_way
+            and not self._doubts.open
+            and not self._electorate.learners
+            and self._handover.peer is None
+            and (self._electorate.preferred or self._node_id) == self._node_id
+        )
 
     def is_full(self, applied: int) -> bool:
         """Return whether so many entries are on their way that the source must wait."""

@@ -219,7 +219,7 @@ def test_an_inbox_takes_only_what_is_newer() -> None:
     inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
     def put(incarnation: int, seq: int) -> bool:
-        return inbox.put("B", render(TermHint(term=1), Stamp(incarnation, seq)))
+        return inbox.put("B", render(TermHint(term=1), Stamp(incarnation, seq))) is not None
 
     assert [True, False, False, True, True, False] == [
         put(1, 5),

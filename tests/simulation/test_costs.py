@@ -1,0 +1,189 @@
+"""Costs: how often things are done for one operation, on three nodes of one shard.
+
+A count that grows is a cost that grows: these bounds are lowered when something gets cheaper, and
+raised only for a reason that is worth it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import wraps
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from codeq_cluster.broker.requests import NewResult, NewTask
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.core.outcomes import Claimed, Created, Submitted
+from codeq_cluster.testing.sim_broker import BrokerSettings
+from codeq_cluster.testing.sim_brokers import SimBrokers
+
+_T = TypeVar("_T")
+
+# Enough for an operation, its announcement and the spill of its rows; less than between two beats.
+SETTLED_S = 0.4
+
+
+@pytest.fixture
+def brokers() -> Iterator[SimBrokers]:
+    """Lend three quiet nodes with one shard that A leads."""
+    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
+    for node_id in brokers.ids:
+        brokers.start(node_id)
+    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers.run(1.0)
+    assert brokers.leader(0) == "A"
+    yield brokers
+    brokers.close()
+
+
+class Costs:
+    """Counts what the nodes do, by (what, node)."""
+
+    def __init__(self, brokers: SimBrokers) -> None:
+        self._brokers = brokers
+        self.counts: Counter[tuple[str, str]] = Counter()
+        brokers.network.observers.append(self._sent)
+        for node_id, node in brokers.nodes.items():
+            [group], [database] = node.groups, node.databases
+            self._count(group, "_take_turn", "turns", node_id)
+            self._count(database, "write", "spills", node_id)
+            self._count(node.executor, "run", "disk waits", node_id)
+            self._count(node.loop, "create_task", "tasks", node_id)
+
+    def _count(self, owner: object, name: str, what: str, node_id: str) -> None:
+        done = getattr(owner, name)
+
+        @wraps(done)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.counts[what, node_id] += 1
+            return done(*args, **kwargs)
+
+        setattr(owner, name, counted)
+
+    def _sent(self, sender: str, _receiver: str, message: Mapping[str, object]) -> None:
+        raft = message.get("raft")
+        entries = raft.get("ec") if isinstance(raft, Mapping) else None
+        kind = "calls" if raft is None else "appends" if entries else "other Raft messages"
+        self.counts[kind, sender] += 1
+
+    def of(self, ask: Callable[[Broker], Awaitable[_T]], node_id: str) -> tuple[_T, Counter[str]]:
+        """Have a node's broker do something; return what it did and what all nodes did for it.
+
+        What a quiet cluster does in the same time, its heartbeats, is taken off.
+        """
+        brokers = self._brokers
+        idle = self._during(lambda: brokers.run(SETTLED_S))
+        work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=5))
+        busy = self._during(lambda: brokers.run(SETTLED_S))
+        busy.subtract(idle)
+        return work.result(), busy
+
+    def _during(self, run: Callable[[], None]) -> Counter[str]:
+        self.counts.clear()
+        run()
+        total: Counter[str] = Counter()
+        for (what, _node), count in self.counts.items():
+            total[what] += count
+        return total
+
+
+CREATE = {
+    "turns": 7,
+    "appends": 2,
+    "other Raft messages": 4,
+    "disk waits": 3,
+    "spills": 3,
+    "calls": 0,
+    "tasks": 1,  # The simulated client's own.
+}
+
+
+def within(costs: Mapping[str, int], bounds: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return what was done more often than it may be, with the bound."""
+    return {
+        what: (costs.get(what, 0), bound)
+        for what, bound in bounds.items()
+        if costs.get(what, 0) > bound
+    }
+
+
+def create(brokers: SimBrokers, costs: Costs, node_id: str) -> Counter[str]:
+    """Create one task through a node; return the costs."""
+    new = (NewTask(command="work", payload='{"n": 1}'),)
+    [made], counted = costs.of(lambda broker: broker.create("", new, timeout_s=4), node_id)
+    assert isinstance(made, Created)
+    return counted
+
+
+def test_a_create_at_the_leader(brokers: SimBrokers) -> None:
+    """One entry: one write and one sync on each node, no call, no task of the broker's own."""
+    counted = create(brokers, Costs(brokers), "A")
+
+    assert {} == within(counted, CREATE)
+
+
+def test_a_create_at_a_follower(brokers: SimBrokers) -> None:
+    """One call and its answer more; it is served without a task at the leader."""
+    counted = create(brokers, Costs(brokers), "B")
+
+    assert {} == within(counted, CREATE | {"calls": 2})
+
+
+def test_a_claim_and_a_result_at_the_leader(brokers: SimBrokers) -> None:
+    """Each is one entry, like a create; a claim has a task that outlives a client who leaves."""
+    costs = Costs(brokers)
+    create(brokers, costs, "A")
+
+    def claim(broker: Broker) -> Awaitable[Claimed]:
+        return broker.claim(
+            "", "ann", commands=("work",), count=1, lease_ms=9000, wait_s=0, timeout_s=4
+        )
+
+    claimed, claim_costs = costs.of(claim, "A")
+    [task] = claimed.tasks
+    result = (NewResult(task_id=task.id, status="COMPLETED", body="{}"),)
+    [ended], result_costs = costs.of(
+        lambda broker: broker.submit("", "ann", result, timeout_s=4), "A"
+    )
+
+    assert isinstance(ended, Submitted)
+    assert {} == within(claim_costs, CREATE | {"tasks": 2})
+    assert {} == within(result_costs, CREATE)
+
+
+def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None:
+    """The first goes at once; what comes while it is under way is the second."""
+    costs = Costs(brokers)
+    new = (NewTask(command="work", payload='{"n": 1}'),)
+    work = [
+        brokers.outside.create_task(
+            brokers.request("A", lambda broker: broker.create("", new, timeout_s=4), give_up_s=5)
+        )
+        for _ in range(20)
+    ]
+    counted = costs._during(lambda: brokers.run(SETTLED_S))
+
+    assert all(each.done() for each in work)
+    assert {} == within(counted, {"appends": 4, "disk waits": 6, "spills": 6})
+
+
+def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
+    """A heartbeat is a turn at the leader and one at each follower; its answers need none."""
+    costs = Costs(brokers)
+
+    counted = costs._during(lambda: brokers.run(1.0))
+
+    beats = 10
+    assert {} == within(
+        counted,
+        {
+            "turns": 3 * beats + 3,
+            "other Raft messages": 4 * beats + 4,
+            "disk waits": 0,
+            "spills": 0,
+            "tasks": 0,
+        },
+    )
