@@ -12,7 +12,7 @@ from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage import spiller
 from codeq_cluster.storage.opening import catch_up
 from codeq_cluster.storage.shard import Database, Shard
-from codeq_cluster.storage.spiller import Spiller
+from codeq_cluster.storage.spiller import HELD_BYTES, Spiller
 from codeq_cluster.storage.wal import SEGMENT_BYTES, SegmentDisk, Wal
 from codeq_cluster.storage.wal_writer import Executor, WalWriter
 
@@ -62,6 +62,7 @@ class NodeStorage:
         took: Callable[[int, float], None],
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,
+        held_bytes: int = HELD_BYTES,
     ) -> None:
         """Wrap open databases; `start` follows.
 
@@ -74,6 +75,7 @@ class NodeStorage:
             took: Told (shard, seconds) of every write of a log.
             on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
             segment_bytes: Of one segment of the log.
+            held_bytes: Of a shard's rows in memory; with more, its log waits for its database.
         """
         self._place = place
         self._databases = databases
@@ -82,6 +84,7 @@ class NodeStorage:
         self._sync = sync
         self._took = took
         self._on_failed = on_failed
+        self._held_bytes = held_bytes
         self._wal = Wal(place.segments, segment_bytes=segment_bytes)
         self.shards: list[Shard] = []
 
@@ -108,6 +111,7 @@ class NodeStorage:
             executor=self._executor,
             timers=self._timers,
             on_failed=self._on_failed,
+            held_bytes=self._held_bytes,
         )
         for number, database in enumerate(self._databases):
             changed = partial(self._spiller.changed, number)

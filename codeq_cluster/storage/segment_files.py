@@ -89,5 +89,7 @@ class SegmentFiles:
 
     def delete(self, name: str) -> None:
         """Delete a segment, durably; the file is kept for the next one."""
-        (self._path / name).replace(self._path / _SPARE)
+        # It is gone already when the directory could not be synced the last time.
+        with suppress(FileNotFoundError):
+            (self._path / name).replace(self._path / _SPARE)
         sync_directory(self._path)

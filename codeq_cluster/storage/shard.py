@@ -163,10 +163,12 @@ class Shard:
         """Return whether the database is about to be opened anew."""
         return self._withdrawn
 
-    @property
-    def mark(self) -> int:
-        """Return the last job of the write-ahead log whose writes the database holds."""
-        return self._database.mark
+    def holds(self, upto: int) -> bool:
+        """Return whether the database holds all that the write-ahead log has up to a job.
+
+        Not while it is about to be opened anew: it may have lost what was not synced.
+        """
+        return not self._withdrawn and self._database.mark >= upto
 
     def spill(self, *, seq: int = 0) -> bool:
         """Write what waits to the database.
@@ -392,7 +394,7 @@ class ShardLog:
     def scan(self, start: bytes, end: bytes, *, limit: int, bytes_max: int) -> list[Row]:
         """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
         found: list[Row] = []
-        while start < end and not found:
+        while start < end and limit and not found:
             page = self._stored.scan(start, end, limit=limit, bytes_max=bytes_max)
             is_cut = len(page) == limit or _weight(page) >= bytes_max
             edge = page[-1][0] + b"\x00" if is_cut else end

@@ -80,6 +80,7 @@ class Spiller:
         self._shards: Sequence[Shard] = ()
         self._stalls: dict[int, _Stall] = {}
         self._failed: set[int] = set()
+        self._renewed: set[int] = set()  # Since the log's shortening under way has begun.
         self._armed = False
         self._releasing = False
         self._stopped = False
@@ -95,7 +96,8 @@ class Spiller:
         self._arm(SPILL_S)
 
     def reopened(self, shard: int) -> None:
-        """Note that a shard whose database failed goes on."""
+        """Note that a shard goes on with another database, or with its own opened anew."""
+        self._renewed.add(shard)
         self._failed.discard(shard)
         self._stalls.pop(shard, None)
 
@@ -121,7 +123,7 @@ class Spiller:
         if self._wal.releasable and not self._releasing:
             self._release()
         if self._stalls:
-            next_at = min(stall.retry_at for stall in self._stalls.values())
+            next_at = min(stall.retry_at for stall in list(self._stalls.values()))
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
@@ -137,14 +139,19 @@ class Spiller:
             if not done:
                 self._note_stall(shard, stall, now)
         except StorageFailed as error:
-            self._stalls.pop(shard, None)
-            self._failed.add(shard)
-            self._on_failed(shard, error)
+            self._fail(shard, error)
             return False
         if done:
             self._stalls.pop(shard, None)
             self._shards[shard].log.let_go()
         return done
+
+    def _fail(self, shard: int, error: StorageFailed) -> None:
+        self._stalls.pop(shard, None)
+        self._failed.add(shard)
+        self._on_failed(shard, error)
+        # What it held is durable, and a replica steps back when its last write has been told of.
+        self._shards[shard].log.let_go()
 
     def _note_stall(self, shard: int, stall: _Stall | None, now: float) -> None:
         if stall is None:
@@ -165,20 +172,33 @@ class Spiller:
         upto = self._writer.completed
         for number in range(len(self._shards)):
             self._spill(number, seq=upto)
-        if any(shard.mark < upto for shard in self._shards):
+        if not all(shard.holds(upto) for shard in self._shards):
             self._arm(SPILL_S)
             return
         self._releasing = True
+        self._renewed.clear()
+        unsynced: list[tuple[int, StorageFailed]] = []
 
         def work() -> None:
-            for shard in self._shards:
-                shard.sync()
-            self._wal.release(upto)
+            for number, shard in enumerate(self._shards):
+                try:
+                    shard.sync()
+                except StorageFailed as error:
+                    unsynced.append((number, error))
+            # One that has been opened anew meanwhile may lack what it had.
+            if not unsynced and all(shard.holds(upto) for shard in self._shards):
+                self._wal.release(upto)
 
-        self._executor.run(work, partial(self._released))
+        self._executor.run(work, partial(self._released, unsynced))
 
-    def _released(self, error: BaseException | None) -> None:
+    def _released(
+        self, unsynced: Sequence[tuple[int, StorageFailed]], error: BaseException | None
+    ) -> None:
         self._releasing = False
+        for shard, failure in unsynced:
+            # Tried again it would succeed, without the pages that the disk has refused.
+            if shard not in (self._failed | self._renewed) and not self._shards[shard].withdrawn:
+                self._fail(shard, failure)
         if error is not None:
             # The next pass tries again; until then the log is longer than it need be.
             log.warning("write-ahead log not shortened", extra={"error": str(error)})

@@ -67,7 +67,10 @@ class SegmentDisk(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete a segment, durably; its file may be used again; raises OSError."""
+        """Delete a segment, durably, harmless when it is gone; raises OSError.
+
+        Its file may be used again.
+        """
 
 
 @dataclass(slots=True)
@@ -184,6 +187,10 @@ class Wal:
         needed = size + segments.FRAME_OVERHEAD_BYTES
         try:
             if self._file is None or self._offset + needed > max(self._segment_bytes, self._size):
+                if self._file is not None:
+                    # The next header says that all before it is there, also where jobs are not
+                    # synced one by one.
+                    self._file.sync()
                 self.close()
                 self._roll(self._segments[-1].number + 1, needed=needed)
             if self._offset + needed > self._size:
@@ -259,7 +266,10 @@ class Wal:
         """
         found: list[Write] = []
         try:
-            for segment in self._segments:
+            # A copy, since `release` may shorten the list meanwhile; what it deletes is skipped.
+            for segment in list(self._segments):
+                if segment.last <= after and segment is not self._segments[-1]:
+                    continue
                 content = segments.read(self._disk.read(segment.name))
                 for job in content[1] if content is not None else ():
                     if job.seq > after:

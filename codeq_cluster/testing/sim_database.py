@@ -69,6 +69,7 @@ class SimDatabase:
     Attributes:
         incoming: The state's rows that `replace` goes on with.
         stalled: No write is taken, and none is refused.
+        refuses_syncs: What was written stays where a crash may take it.
     """
 
     def __init__(self, disk: SimDisk, random: Random) -> None:
@@ -78,6 +79,7 @@ class SimDatabase:
         self.state = SimState(disk)
         self.incoming: Sequence[Row] = ()
         self.stalled = False
+        self.refuses_syncs = False
 
     @property
     def mark(self) -> int:
@@ -107,7 +109,13 @@ class SimDatabase:
         return True
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make what was written durable.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        if self.refuses_syncs:
+            raise StorageFailed("syncing: Input/output error")
         self._disk.write((), sync=True)
 
     def checkpoint(self, path: Path) -> None:

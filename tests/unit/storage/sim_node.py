@@ -8,12 +8,12 @@ from random import Random
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.segments import Row
 from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.spiller import HELD_BYTES
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
 from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 
 ALL = (b"", b"\xff")
-FLUSH_S = 0.001
 # A write that is not done by then is not going to be.
 PATIENCE_S = 1.0
 
@@ -23,23 +23,33 @@ class SimNode:
 
     Attributes:
         clock: Moves by `run` and while a write is waited for.
+        flush_s: What a wait for the disk takes that begins now.
         databases: By shard, of this life.
         failed: (shard, text) of every failure that the storage told of.
     """
 
-    def __init__(self, *, shards: int = 2, segment_bytes: int = 2**20, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        shards: int = 2,
+        segment_bytes: int = 2**20,
+        held_bytes: int = HELD_BYTES,
+        seed: int = 0,
+    ) -> None:
         self.clock = SimClock()
+        self.flush_s = 0.001
         self.disks = [SimDisk() for _ in range(shards)]
         self.databases: list[SimDatabase] = []
         self.failed: list[tuple[int, str]] = []
         self._segment_bytes = segment_bytes
+        self._held_bytes = held_bytes
         self._random = Random(seed)
 
     def start(self) -> None:
         """Begin a life."""
         timers = SimTimers(self.clock)
         self._timers = timers
-        self.executor = SimExecutor(timers, lambda: FLUSH_S)
+        self.executor = SimExecutor(timers, lambda: self.flush_s)
         self.databases = [SimDatabase(disk, self._random) for disk in self.disks]
         self.storage = NodeStorage(
             self.databases,
@@ -50,6 +60,7 @@ class SimNode:
             took=lambda _shard, _seconds: None,
             on_failed=lambda shard, error: self.failed.append((shard, str(error))),
             segment_bytes=self._segment_bytes,
+            held_bytes=self._held_bytes,
         )
         self.storage.start()
 

@@ -1,0 +1,226 @@
+"""The spiller: a database that stalls or fails holds up its own shard, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.storage.sim_node import SimNode
+
+ROW = (b"log/1", b"x" * 1000)
+HELD_BYTES = 5_000
+DIGEST = bytes(range(16))
+
+
+def started(*, segment_bytes: int = 2**20, seed: int = 0) -> SimNode:
+    """Return a node of two shards that holds five kilobytes of rows in memory."""
+    node = SimNode(segment_bytes=segment_bytes, held_bytes=HELD_BYTES, seed=seed)
+    node.start()
+    return node
+
+
+def rows(count: int) -> list[tuple[bytes, bytes]]:
+    """Return rows of a kilobyte."""
+    return [(b"log/%03d" % n, b"x" * 1000) for n in range(count)]
+
+
+def stored(node: SimNode, shard: int) -> set[bytes]:
+    """Return the keys of a log that the database has."""
+    found = node.databases[shard].log.scan(b"log/", b"log0", limit=1000, bytes_max=2**30)
+    return {key for key, _ in found}
+
+
+def test_rows_reach_the_database_soon_and_unasked() -> None:
+    """What is acknowledged waits in memory, for a twentieth of a second."""
+    node = started()
+    told = node.begin(0, ROW)
+    node.run(0.01)
+    assert told() == [None]
+    assert stored(node, 0) == set()
+
+    node.run(0.1)
+
+    assert stored(node, 0) == {b"log/1"}
+    assert node.shard(0).size == 0
+
+
+def test_log_and_state_are_spilled_as_of_one_moment() -> None:
+    """A database never has a state without the log that led to it."""
+    node = started()
+    node.begin(0, ROW)
+    node.run(0.01)
+    node.shard(0).state.commit({b"a": b"1"}, index=2, digest=DIGEST)
+    assert (node.shard(0).state.applied_index, node.shard(0).state.stored_index) == (2, 1)
+
+    node.run(0.1)
+
+    assert node.shard(0).state.stored_index == 2
+    assert node.databases[0].state.get(b"a") == b"1"
+    assert stored(node, 0) == {b"log/1"}
+
+
+def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
+    """Acknowledgements need the write-ahead log alone."""
+    node = started()
+    node.databases[0].stalled = True
+    for row in rows(3):
+        assert node.write(0, row) is None
+    assert stored(node, 0) == set()
+    assert node.rows(0) == dict(rows(3))
+
+    node.databases[0].stalled = False
+    node.run(0.5)
+
+    assert stored(node, 0) == set(dict(rows(3)))
+    assert node.failed == []
+
+
+def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
+    """Others are written and spilled meanwhile."""
+    node = started()
+    node.databases[0].stalled = True
+    assert node.write(0, ROW) is None
+    assert node.write(1, ROW) is None
+
+    assert (stored(node, 0), stored(node, 1)) == (set(), {b"log/1"})
+
+
+def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
+    """Its writes are durable, and told of once its database has taken the rows."""
+    node = started()
+    node.databases[0].stalled = True
+    assert node.write(0, *rows(6)) is None
+    told = node.begin(0, ROW)
+    node.run(5.0)
+    assert told() == []
+    assert node.write(1, ROW) is None
+
+    node.databases[0].stalled = False
+    node.run(0.5)
+
+    assert told() == [None]
+    assert node.write(0, ROW) is None
+
+
+def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
+    """It is told of once, and its replica can step back: the write that was held has ended."""
+    node = started()
+    node.databases[0].stalled = True
+    assert node.write(0, *rows(6)) is None
+    told = node.begin(0, ROW)
+    node.run(59.0)
+    assert (told(), node.failed) == ([], [])
+
+    node.run(5.0)
+
+    assert node.failed == [(0, "RocksDB waits for a flush or a compaction in vain")]
+    assert told() == [None]
+
+
+def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> None:
+    """Every row that was acknowledged is there after it was opened anew."""
+    node = started()
+    node.disks[1].full = True
+    for row in rows(3):
+        assert node.write(1, row) is None
+    assert node.failed == [(1, "no space left")]
+
+    node.disks[1].full = False
+    node.shard(1).withdraw()
+    node.shard(1).reopen()
+
+    assert node.rows(1) == dict(rows(3))
+    assert stored(node, 1) == set(dict(rows(3)))
+    assert node.write(1, (b"log/9", b"more")) is None
+    assert stored(node, 1) == {*dict(rows(3)), b"log/9"}
+    assert len(node.failed) == 1
+
+
+def big(count: int) -> list[tuple[bytes, bytes]]:
+    """Return rows of which three fill a segment."""
+    return [(b"log/%03d" % n, b"x" * 100_000) for n in range(count)]
+
+
+def test_segments_are_deleted_when_every_database_has_them_on_disk() -> None:
+    """Not before each has been synced; a crash after that finds everything in the databases."""
+    node = started(segment_bytes=1)
+    segments = node.disks[0].segments
+    node.databases[1].stalled = True
+    assert node.write(1, ROW) is None
+    for row in big(9):
+        assert node.write(0, row) is None
+    assert len(segments.names()) > 3
+
+    node.databases[1].stalled = False
+    node.run(2.0)
+    assert len(segments.names()) == 1
+    node.lose_power()
+    node.start()
+
+    assert node.rows(0) == dict(big(9))
+    assert node.rows(1) == dict([ROW])
+
+
+def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
+    """The database has failed: what its disk has is read anew, and the log has the rest."""
+    node = started(segment_bytes=1)
+    segments = node.disks[0].segments
+    node.databases[1].refuses_syncs = True
+    for row in big(9):
+        assert node.write(1, row) is None
+    assert node.failed == [(1, "syncing: Input/output error")]
+    assert segments.names()[0].endswith("1")
+
+    node.databases[1].refuses_syncs = False
+    node.shard(1).withdraw()
+    node.shard(1).reopen()
+    assert node.write(0, ROW) is None
+    node.run(1.0)
+    node.lose_power()
+    node.start()
+
+    assert node.rows(1) == dict(big(9))
+    assert len(segments.names()) == 1
+
+
+def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
+    """A sync between its opening and its reading of the log says nothing of what is missing."""
+    node = started(segment_bytes=1)
+    segments = node.disks[0].segments
+    assert node.write(0, ROW) is None
+    node.shard(0).withdraw()
+    for row in big(9):
+        assert node.write(1, row) is None
+    assert len(segments.names()) > 3
+
+    node.shard(0).reopen()
+    assert node.write(1, ROW) is None
+    node.run(1.0)
+
+    assert len(segments.names()) == 1
+    assert node.rows(0) == dict([ROW])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_segment_outlives_a_database_that_loses_rows_while_the_disks_are_waited_for(
+    seed: int,
+) -> None:
+    """The wait began when the database had everything; opened anew it lacks what was not synced."""
+    node = started(segment_bytes=1, seed=seed)
+    segments = node.disks[0].segments
+    *before, last = big(3)
+    for row in before:
+        assert node.write(0, row) is None
+    told = node.begin(0, last)
+    node.run(0.02)
+    node.flush_s = 5.0
+    node.run(0.5)
+    assert told() == [None]
+    assert len(segments.names()) == 2
+    assert stored(node, 0) == set(dict(big(3)))
+    node.shard(0).withdraw()
+    node.databases[0].reopen()
+    node.run(6.0)
+
+    node.shard(0).reopen()
+
+    assert node.rows(0) == dict(big(3))
