@@ -1,0 +1,109 @@
+"""The row buffer: rows in memory over rows of a database read like one place that has both."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.storage.buffer import MISSING, RowBuffer
+
+keys = st.sampled_from([b"a", b"a\x00", b"b", b"c", b"ca", b"d", b"\xff"])
+values = st.binary(max_size=4)
+Rows = dict[bytes, bytes]
+
+
+class Both:
+    """A buffer over stored rows, and the one dictionary that they stand for."""
+
+    def __init__(self, stored: Rows) -> None:
+        self.stored = dict(stored)
+        self.model = dict(stored)
+        self.buffer = RowBuffer()
+
+    def write(self, puts: list[tuple[bytes, bytes]], ranges: list[tuple[bytes, bytes]]) -> None:
+        """Delete the ranges, then put the rows."""
+        self.buffer.write(puts, ranges)
+        self.model = {
+            key: value
+            for key, value in self.model.items()
+            if not any(start <= key < end for start, end in ranges)
+        } | dict(puts)
+
+    def update(self, rows: dict[bytes, bytes | None]) -> None:
+        """Put rows; None deletes."""
+        self.buffer.update(rows)
+        for key, value in rows.items():
+            self.model.pop(key, None)
+            if value is not None:
+                self.model[key] = value
+
+    def spill(self) -> None:
+        """Bring all into the stored rows, in the order a database takes them."""
+        for start, end in self.buffer.ranges:
+            for key in [key for key in self.stored if start <= key < end]:
+                del self.stored[key]
+        for key, value in self.buffer.rows.items():
+            self.stored.pop(key, None)
+            if value is not None:
+                self.stored[key] = value
+
+    def page(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the stored rows of a range, ascending."""
+        return sorted((k, v) for k, v in self.stored.items() if start <= k < end)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.lists(st.tuples(keys, values), max_size=3),
+            st.lists(st.tuples(keys, keys).map(lambda each: (min(each), max(each))), max_size=2),
+        ),
+        st.dictionaries(keys, st.none() | values, max_size=3),
+    ),
+    max_size=6,
+)
+
+
+def driven(stored: Rows, calls: list[object]) -> Both:
+    """Return both after the calls."""
+    both = Both(stored)
+    for call in calls:
+        if isinstance(call, dict):
+            both.update(call)
+        elif isinstance(call, tuple):
+            both.write(*call)
+    return both
+
+
+@given(stored=st.dictionaries(keys, values), calls=steps, start=keys, end=keys)
+def test_reads_see_the_newest_of_both(
+    stored: Rows, calls: list[object], start: bytes, end: bytes
+) -> None:
+    """A key, and a range by either way of reading it."""
+    both = driven(stored, calls)
+    wanted = sorted((k, v) for k, v in both.model.items() if start <= k < end)
+    found = both.buffer.get(start)
+
+    assert both.model.get(start) == (stored.get(start) if found is MISSING else found)
+    assert both.buffer.merged(both.page(start, end), start, end) == wanted
+    assert list(both.buffer.over(both.page(start, end), start, end)) == wanted
+
+
+@given(stored=st.dictionaries(keys, values), calls=steps)
+def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object]) -> None:
+    """The ranges, then the rows: what was deleted before it was put stays put."""
+    both = driven(stored, calls)
+
+    both.spill()
+
+    assert both.stored == both.model
+
+
+@given(calls=steps)
+def test_a_buffer_that_was_written_to_is_not_empty(calls: list[object]) -> None:
+    """Its size is more than none from the first row or range on, so that its bound can be met."""
+    buffer = driven({}, calls).buffer
+
+    assert bool(buffer) == bool(buffer.rows or buffer.ranges)
+    assert (buffer.size > 0) >= bool(buffer)
+    assert buffer.size >= sum(len(key) + len(value or b"") for key, value in buffer.rows.items())
