@@ -1,0 +1,165 @@
+"""Lives of a node's storage on real files: killed, stopped, and started by what is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from codeq_cluster.backup.damage import examined
+from codeq_cluster.backup.looking import stopped_node
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+
+from . import storage_process
+from .storage_process import next_row, row_of, storage_of, stored_rows, write
+
+SHARDS = 3
+PROGRAM = Path(storage_process.__file__)
+LIVES = 6
+
+
+def killed(path: Path, *, after: int) -> dict[int, int]:
+    """Run the program, kill it when so many rows are durable; return the last row by shard."""
+    acknowledged: dict[int, int] = {}
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(path), str(SHARDS)], stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        for count, line in enumerate(program.stdout, 1):
+            shard, number = map(int, line.split())
+            acknowledged[shard] = number
+            if count == after:
+                program.kill()
+        # What it said before it was killed counts too.
+    assert program.returncode == -signal.SIGKILL
+    return acknowledged
+
+
+def format_of(path: Path) -> int:
+    """Return the format version that the directory says it has."""
+    version: int = json.loads((path / "node.json").read_text())["formatVersion"]
+    return version
+
+
+async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """Life after life, at any moment: no row is lost, none that was trimmed comes back alone."""
+    path, random = tmp_path / "data", Random(7)
+    for _ in range(LIVES):
+        acknowledged = killed(path, after=random.randint(1, 600))
+        assert format_of(path) == 2
+        async with storage_of(path, shards=SHARDS, planned=False) as storage:
+            for shard in range(SHARDS):
+                rows, state = stored_rows(storage, shard), storage.shards[shard].state
+                numbers = [int.from_bytes(key[4:], "big") for key in rows]
+
+                assert max(numbers, default=1) >= acknowledged.get(shard, 1)
+                assert rows == dict(map(row_of, numbers))
+                assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1))
+                assert state.applied_index <= max(numbers, default=1)
+                assert min(numbers, default=2) <= state.applied_index + 1
+
+
+async def filled(path: Path, *, planned: bool) -> None:
+    """Make a directory of two shards, of which one has a row."""
+    async with storage_of(path, shards=2, planned=planned) as storage:
+        await write(storage, 0, row_of(2))
+
+
+async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path) -> None:
+    """Format 1, no write-ahead log, and every row in the databases."""
+    path = tmp_path / "data"
+    await filled(path, planned=True)
+
+    assert format_of(path) == 1
+    assert not list((path / "wal").glob("segment-*"))
+    async with storage_of(path, shards=2, planned=False) as storage:
+        assert format_of(path) == 2
+        assert stored_rows(storage, 0) == dict([row_of(2)])
+
+
+async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
+    """As the release before it left it: format 1, and no directory for one."""
+    path = tmp_path / "data"
+    await filled(path, planned=True)
+    for file in (path / "wal").iterdir():
+        file.unlink()
+    (path / "wal").rmdir()
+
+    async with storage_of(path, shards=2, planned=False) as storage:
+        await write(storage, 0, row_of(next_row(storage, 0)))
+    async with storage_of(path, shards=2, planned=False) as storage:
+        assert stored_rows(storage, 0) == dict([row_of(2), row_of(3)])
+
+
+@pytest.mark.parametrize("left", [1, 2])
+async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: int) -> None:
+    """Before the format is noted the log counts; after it, segments that are left do not."""
+    path = tmp_path / "data"
+    await filled(path, planned=False)
+    kept = {file: file.read_bytes() for file in (path / "wal").glob("segment-*")}
+    identity = (path / "node.json").read_text()
+    async with storage_of(path, shards=2, planned=True):
+        pass
+    for file, content in kept.items():
+        file.write_bytes(content)
+    if left == 2:
+        (path / "node.json").write_text(identity)
+
+    async with storage_of(path, shards=2, planned=False) as storage:
+        assert stored_rows(storage, 0) == dict([row_of(2)])
+        await write(storage, 1, row_of(2))
+    async with storage_of(path, shards=2, planned=False) as storage:
+        assert stored_rows(storage, 0) == stored_rows(storage, 1) == dict([row_of(2)])
+
+
+def lose(segment: Path) -> None:
+    """Delete the segment."""
+    segment.unlink()
+
+
+def cut_head(segment: Path) -> None:
+    """Leave a few bytes of the segment."""
+    segment.write_bytes(segment.read_bytes()[:5])
+
+
+def flip_first_job(segment: Path) -> None:
+    """Change a byte of the first of several jobs."""
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"log/") + 20] ^= 0x5A
+    segment.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lose, "the write-ahead log is gone"),
+        (cut_head, "is damaged: no header"),
+        (flip_first_job, "is damaged, one behind it is whole"),
+    ],
+)
+async def test_a_damaged_write_ahead_log_is_refused_by_name(
+    tmp_path: Path, damage: Callable[[Path], None], text: str
+) -> None:
+    """By a start, by `inspect` and by `repair`: what it promised is nowhere else on this node."""
+    path = tmp_path / "data"
+    async with storage_of(path, shards=2, planned=False) as storage:
+        for number in (2, 3, 4):
+            await write(storage, 0, row_of(number))
+    [segment] = (path / "wal").glob("segment-*")
+    damage(segment)
+
+    with pytest.raises(DataDirectoryRefused, match=text):
+        async with storage_of(path, shards=2, planned=False):
+            pass
+    with pytest.raises(StorageFailed, match=text), stopped_node(path):
+        pass
+    with examined(path) as found:
+        assert any(text in line for line in found.damages)
