@@ -30,14 +30,14 @@ def stored(node: SimNode, shard: int) -> set[bytes]:
 
 
 def test_rows_reach_the_database_soon_and_unasked() -> None:
-    """What is acknowledged waits in memory, for a twentieth of a second."""
+    """What is acknowledged waits in memory, for a quarter of a second."""
     node = started()
     told = node.begin(0, ROW)
     node.run(0.01)
     assert told() == [None]
     assert stored(node, 0) == set()
 
-    node.run(0.1)
+    node.run(0.3)
 
     assert stored(node, 0) == {b"log/1"}
     assert node.shard(0).size == 0
@@ -51,7 +51,7 @@ def test_log_and_state_are_spilled_as_of_one_moment() -> None:
     node.shard(0).state.commit({b"a": b"1"}, index=2, digest=DIGEST)
     assert (node.shard(0).state.applied_index, node.shard(0).state.stored_index) == (2, 1)
 
-    node.run(0.1)
+    node.run(0.3)
 
     assert node.shard(0).state.stored_index == 2
     assert node.databases[0].state.get(b"a") == b"1"
