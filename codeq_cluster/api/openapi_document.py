@@ -118,6 +118,9 @@ def document(routes: Sequence[Route], settings: NodeSettings) -> _Json:
     described, components = msgspec.json.schema_components([*bodies, Envelope], ref_template=_REF)
     schema_of = dict(zip(map(repr, bodies), described, strict=False))
     components["Error"] = components.pop(Envelope.__name__)
+    for component in components.values():
+        if "enum" in component:
+            component["type"] = "string"  # The library names the words alone.
     for body, said in fields(settings).items():
         components[body.__name__] = _request_schema(body, said)
     paths: _Json = {}
@@ -354,7 +357,10 @@ def _error(errors: Sequence[ApiError]) -> _Json:
             name = f"{error.code}-{number}"
         examples[name] = {"summary": error.text, "value": told}
     codes = list(dict.fromkeys(error.code for error in errors))
-    schema = {"$ref": _REF.format(name="Error"), "properties": {"code": {"enum": codes}}}
+    schema = {
+        "$ref": _REF.format(name="Error"),
+        "properties": {"code": {"type": "string", "enum": codes}},
+    }
     headers = {name: _HEADERS[name] for error in errors for name in error.headers}
     return {
         "description": ", ".join(f"`{code}`" for code in codes),

@@ -145,7 +145,7 @@ _CONSISTENCY = Parameter(
     name="consistency",
     place="query",
     text="`stale` reads this node's replica at once, however far behind it is.",
-    schema={"enum": ["linearizable", "stale"], "default": "linearizable"},
+    schema={"type": "string", "enum": ["linearizable", "stale"], "default": "linearizable"},
 )
 _TRACE = tuple(
     Parameter(name=name, place="header", text="W3C Trace Context.", schema={"type": "string"})
