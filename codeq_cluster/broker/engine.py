@@ -356,6 +356,11 @@ class Engine:
         return self._store.stored_index
 
     @property
+    def seen_index(self) -> int:
+        """Index of the last entry that is known to have been applied, before a crash perhaps."""
+        return self._store.seen_index
+
+    @property
     def digest(self) -> bytes:
         """Running hash over every applied entry."""
         return self._store.digest

@@ -26,6 +26,10 @@ class StateStore(Protocol):
         """Index of the last entry that a restart would find in the state."""
 
     @property
+    def seen_index(self) -> int:
+        """Index of the last entry that is known to have been applied, at least `applied_index`."""
+
+    @property
     def digest(self) -> bytes:
         """Running hash over every applied entry, 16 bytes."""
 

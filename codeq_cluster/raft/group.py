@@ -190,6 +190,7 @@ class RaftGroup:
         self._applied = self._machine.applied_index
         self._journal.load(
             applied=self._applied,
+            committed=self._machine.seen_index,
             founding=self._founding if self._founding.members else None,
         )
         self._check_level(self._journal.memberships.newest[1])

@@ -125,11 +125,12 @@ class Journal:
 
     # Loading.
 
-    def load(self, *, applied: int, founding: Membership | None = None) -> None:
+    def load(self, *, applied: int, committed: int = 0, founding: Membership | None = None) -> None:
         """Read and check the whole log; make the first entry when there is none.
 
         Args:
             applied: Index the state machine has reached: what it holds is committed.
+            committed: An entry that is known to be committed besides, and everything before it.
             founding: Who forms the group when the log does not say; None for nobody yet.
 
         Raises:
@@ -155,7 +156,7 @@ class Journal:
         else:
             self.flushed_last = self.last
             self._check_loaded(applied=applied, voted=vote is not None)
-        self.commit = applied
+        self.commit = max(applied, min(committed, self.last))
 
     def found(self, membership: Membership) -> None:
         """Let these nodes form the group; only when nobody does and nothing was agreed on."""

@@ -95,6 +95,13 @@ class StateMachine(Protocol):
         """
 
     @property
+    def seen_index(self) -> int:
+        """Index of the last entry that is known to have been applied, at least `applied_index`.
+
+        Beyond it after a crash: so much is committed for certain, and is applied at once.
+        """
+
+    @property
     def digest(self) -> bytes:
         """Running hash over every applied entry, 16 bytes."""
 

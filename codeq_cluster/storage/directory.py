@@ -25,6 +25,7 @@ from codeq_cluster.codec import levels
 from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
+from codeq_cluster.storage.applied import AppliedFile
 from codeq_cluster.storage.exchange import settle
 from codeq_cluster.storage.segment_files import SegmentFiles
 
@@ -35,6 +36,7 @@ WAL_FORMAT_VERSION = 2
 
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
+_APPLIED = "applied"
 _ASIDE = "damaged-"
 _KEPT = ("node.log", "lost+found")  # A log, and a mount's own.
 
@@ -73,6 +75,7 @@ class DataDirectory:
         self.path = path
         self._identity = identity
         self._lock: int | None = lock
+        self._applied: AppliedFile | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +133,20 @@ class DataDirectory:
             self._write(msgspec.structs.replace(self._identity, format_version=version))
 
     @property
+    def applied(self) -> AppliedFile:
+        """Return how far the shards' states had come; the file is open as long as the directory.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        if self._applied is None:
+            try:
+                self._applied = AppliedFile(self.path / _APPLIED, shards=self._identity.shards)
+            except OSError as error:
+                raise StorageFailed(f"opening {_APPLIED}: {error}") from error
+        return self._applied
+
+    @property
     def segments(self) -> SegmentFiles:
         """Return the directory of the write-ahead log's segments."""
         return segments_of(self.path)
@@ -173,6 +190,9 @@ class DataDirectory:
 
     def close(self) -> None:
         """Unlock; harmless when it is unlocked."""
+        if self._applied is not None:
+            self._applied.close()
+            self._applied = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

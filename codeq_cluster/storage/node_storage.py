@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage import spiller
 from codeq_cluster.storage.opening import catch_up
-from codeq_cluster.storage.shard import Database, Shard
+from codeq_cluster.storage.shard import Applied, Database, Shard
 from codeq_cluster.storage.spiller import HELD_BYTES, Spiller
 from codeq_cluster.storage.wal import SEGMENT_BYTES, SegmentDisk, Wal
 from codeq_cluster.storage.wal_writer import Executor, WalWriter
@@ -35,6 +35,10 @@ class WalPlace(Protocol):
 
     def note_wal(self, *, begun: bool) -> None:
         """Write down, durably, that they do from now on, or no longer; raises StorageFailed."""
+
+    @property
+    def applied(self) -> Applied:
+        """Return how far the shards' states have come."""
 
 
 class Timers(spiller.Timers, Protocol):
@@ -117,7 +121,14 @@ class NodeStorage:
             changed = partial(self._spiller.changed, number)
             reopened = partial(self._spiller.reopened, number)
             self.shards.append(
-                Shard(number, database, self._writer, changed=changed, reopened=reopened)
+                Shard(
+                    number,
+                    database,
+                    self._writer,
+                    applied=self._place.applied,
+                    changed=changed,
+                    reopened=reopened,
+                )
             )
         self._spiller.attach(self.shards)
 

@@ -564,6 +564,11 @@ class RocksState(_Rows):
         """Index of the last entry in the database's state: nothing waits in memory."""
         return self._applied
 
+    @property
+    def seen_index(self) -> int:
+        """Index of the last entry that was applied."""
+        return self._applied
+
     def fill(self, rows: Mapping[bytes, bytes]) -> None:
         """Write rows of a state that is being made and is of no entry yet; `settle` ends that.
 

@@ -105,6 +105,16 @@ class Database(Protocol):
         """Close; raises StorageFailed."""
 
 
+class Applied(Protocol):
+    """How far each shard's state has come; kept over the death of the process."""
+
+    def note(self, shard: int, index: int) -> None:
+        """Note that the state has reached an entry."""
+
+    def of(self, shard: int) -> int:
+        """Return the last entry noted; 0 when that is not known."""
+
+
 class Journal(Protocol):
     """The node's write-ahead log, as a shard sees it."""
 
@@ -133,6 +143,7 @@ class Shard:
         database: Database,
         journal: Journal,
         *,
+        applied: Applied,
         changed: Callable[[], None],
         reopened: Callable[[], None] = lambda: None,
     ) -> None:
@@ -142,6 +153,7 @@ class Shard:
             number: Of the shard.
             database: Its own.
             journal: The node's.
+            applied: The node's.
             changed: Called when there is something to spill.
             reopened: Called when the database has been exchanged or opened anew.
         """
@@ -150,7 +162,7 @@ class Shard:
         self._number = number
         self._database = database
         self._journal = journal
-        self.state = ShardState(database.state, changed)
+        self.state = ShardState(number, database.state, applied, changed)
         self.log = ShardLog(number, database.log, journal, changed, mark=database.mark)
 
     @property
@@ -272,7 +284,11 @@ def write_log_rows(database: Database, rows: RowBuffer, *, mark: int) -> None:
 class ShardState:
     """The committed state; implements `broker.ports.StateStore`."""
 
-    def __init__(self, stored: StateRows, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, shard: int, stored: StateRows, applied: Applied, changed: Callable[[], None]
+    ) -> None:
+        self._shard = shard
+        self._noted = applied
         self._stored = stored
         self._changed = changed
         self.load()
@@ -301,6 +317,11 @@ class ShardState:
     def stored_index(self) -> int:
         """Index of the last entry in the database's state."""
         return self._stored.applied_index
+
+    @property
+    def seen_index(self) -> int:
+        """Index of the last entry that is known to have been applied, at least `applied_index`."""
+        return max(self._applied, self._noted.of(self._shard))
 
     @property
     def digest(self) -> bytes:
@@ -338,6 +359,7 @@ class ShardState:
         assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
         self.buffer.update(mutations)
         self._applied, self._digest = index, digest
+        self._noted.note(self._shard, index)
         self._changed()
 
     def spilled(self) -> None:

@@ -49,6 +49,11 @@ class MemoryState(_Rows):
         """Index of the last entry in the state: memory is as durable as it gets."""
         return self.applied_index
 
+    @property
+    def seen_index(self) -> int:
+        """Index of the last entry that was applied."""
+        return self.applied_index
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return n values for n keys."""
         return [self.get(key) for key in keys]

@@ -103,6 +103,10 @@ class _WatchedEngine:
         return self._engine.stored_index
 
     @property
+    def seen_index(self) -> int:
+        return self._engine.seen_index
+
+    @property
     def digest(self) -> bytes:
         return self._engine.digest
 

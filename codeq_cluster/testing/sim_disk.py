@@ -39,6 +39,7 @@ class SimDisk:
         self.full = False
         self.segments = SimSegments(lambda: self.full)
         self.has_wal = False
+        self._applied = SimApplied()
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -106,6 +107,7 @@ class SimDisk:
     def lose_power(self, random: Random) -> None:
         """Lose a random part of what was not synced, in the rows and in the write-ahead log."""
         self.segments.crash(random)
+        self._applied.crash(random)
         self.crash(random)
 
     def crash(self, random: Random) -> None:
@@ -114,6 +116,11 @@ class SimDisk:
         self._volatile.clear()
         self._rows = dict(self._durable)
         self._keys = sorted(self._rows)
+
+    @property
+    def applied(self) -> SimApplied:
+        """Return how far the shards' states have come."""
+        return self._applied
 
     def note_wal(self, *, begun: bool) -> None:
         """Note that the rows lack what the write-ahead log has, or no longer."""
@@ -140,6 +147,28 @@ class SimDisk:
                 self._durable.pop(key, None)
             self._durable.update(puts)
         del self._volatile[:batches]
+
+
+class SimApplied:
+    """How far the states of a node's shards have come; a power cut leaves some number of before."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[int, int] = {}
+
+    def note(self, shard: int, index: int) -> None:
+        """Note that the state has reached an entry."""
+        self._indexes[shard] = index
+
+    def of(self, shard: int) -> int:
+        """Return the last entry noted; 0 when that is not known."""
+        return self._indexes.get(shard, 0)
+
+    def crash(self, random: Random) -> None:
+        """Go back to an earlier entry, or not."""
+        self._indexes = {
+            shard: random.choice((index, random.randint(0, index)))
+            for shard, index in self._indexes.items()
+        }
 
 
 class _SimFile:

@@ -63,6 +63,11 @@ class SimMachine:
         return self._store.stored_index
 
     @property
+    def seen_index(self) -> int:
+        """Index of the last entry that is known to have been applied."""
+        return self._store.seen_index
+
+    @property
     def digest(self) -> bytes:
         """Running hash over all entries."""
         return self._store.digest

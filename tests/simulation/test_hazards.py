@@ -239,17 +239,37 @@ def test_a_frame_of_an_earlier_life_is_dropped() -> None:
     assert 1 == cluster.nodes["A"].group.status().counters["late"]
 
 
-def test_a_restarted_node_believes_nothing_committed_beyond_its_state() -> None:
-    """The commit index is not kept: a stale one would apply what nobody committed."""
+def test_a_restarted_node_believes_committed_what_it_had_applied_and_no_more() -> None:
+    """It applies that at once, in order; what else its log holds may be another's yet."""
     cluster = settled()
     propose(cluster, 10)
+    had = cluster.nodes["B"].machine.applied_index
+    noted = cluster.disks["B"].applied
     cluster.crash("B")
+    noted.note(0, had)  # As a killed process leaves it; a power cut may leave less.
     cluster.cut("B", "AC")
 
     cluster.start("B")
+    assert cluster.nodes["B"].machine.applied_index <= had
+    cluster.run(0.1)
 
     status = cluster.nodes["B"].group.status()
-    assert status.applied_index == status.commit_index <= status.log_last
+    assert had == status.applied_index == status.commit_index <= status.log_last
+
+
+def test_a_number_beyond_the_log_is_no_commit() -> None:
+    """What is noted of the state is a hint: the log says what there is."""
+    cluster = settled()
+    propose(cluster, 10)
+    cluster.crash("B")
+    cluster.disks["B"].applied.note(0, 10**6)
+    cluster.cut("B", "AC")
+
+    cluster.start("B")
+    cluster.run(0.1)
+
+    status = cluster.nodes["B"].group.status()
+    assert status.applied_index == status.commit_index == status.log_last
 
 
 @pytest.mark.parametrize(
