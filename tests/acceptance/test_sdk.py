@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from codeq_cluster.client import Client, NewTask, State, SyncClient, Task, TaskRecord, Worker
+from codeq_cluster.client import (
+    Client,
+    NewTask,
+    State,
+    SyncClient,
+    Task,
+    TaskRecord,
+    Untrusted,
+    Worker,
+)
+from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -96,3 +107,21 @@ async def test_a_program_without_a_loop_goes_on_as_well(cluster: LocalCluster) -
         made = await asyncio.to_thread(produce)
 
     assert [task.payload for task in made] == [str(n) for n in range(20)]
+
+
+async def test_a_client_believes_the_authority_it_was_given_on_every_node(tmp_path: Path) -> None:
+    """The nodes it learns are asked over TLS as well; without the authority nothing is sent."""
+    async with LocalCluster(tmp_path, authority=Authority(), shards=1) as secure:
+        node = secure.nodes["n1"]
+        async with Client([node.url], token=PRODUCER_TOKEN) as mistrustful:
+            with pytest.raises(Untrusted, match="no TLS with https"):
+                await mistrustful.create("sdk-secure", 1)
+        ca_file = node.directory / "ca.pem"
+        async with Client([node.url], token=PRODUCER_TOKEN, ca_file=ca_file) as client:
+            first = await client.create("sdk-secure", 1)
+            await _learned(client, secure)
+            await secure.kill("n1")
+            second = await client.create("sdk-secure", 2)
+
+    assert all(url.startswith("https://") for url in client.nodes)
+    assert first.id != second.id

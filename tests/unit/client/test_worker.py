@@ -407,3 +407,33 @@ async def test_a_claim_in_another_form_ends_the_worker() -> None:
     async with peer.served() as url:
         with pytest.raises(Refused, match="unknown form"):
             await _worker(url, handler).serve()
+
+
+async def test_a_worker_may_run_beside_a_program_s_main_thread() -> None:
+    """Signals are not its own there; it works all the same."""
+    peer = _Peer(_task())
+    endings: list[Ended] = []
+
+    async def handler(_: Task[object]) -> object:
+        return 1
+
+    async with peer.served() as url:
+        worker = _worker(url, handler, ended=endings.append)
+        await asyncio.to_thread(worker.run, tasks_max=1)
+
+    assert [ended.ending for ended in endings] == [Ending.COMPLETED]
+
+
+async def test_a_worker_stopped_before_it_began_claims_nothing() -> None:
+    """A stop is not lost for coming early."""
+    peer = _Peer(_task())
+
+    async def handler(_: Task[object]) -> object:
+        raise AssertionError
+
+    async with peer.served() as url:
+        worker = _worker(url, handler)
+        worker.stop()
+        await worker.serve()
+
+    assert peer.claims == []
