@@ -77,7 +77,7 @@ class Passage:
                 continue
             queues = await self._operator.queues()
             dues = await self._dues()
-            patience_s = self._patience_s(queues, overdue=min(dues, default=now) <= now)
+            patience_s = self._patience_s(queues, overdue=any(due <= now for due in dues))
             if time.monotonic() - changed_at > patience_s and self._applied() == seen:
                 return min((due for due in dues if due > now), default=None)
         raise TimeoutError(f"workers did not come to rest within {SETTLE_WITHIN_S:g} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -61,25 +62,26 @@ def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
     for (_, at), pause in zip(attempts, [timedelta(), *_LADDER], strict=True):
         due += pause
         assert timedelta() <= at - due < timedelta(minutes=1)
-    # Well under a second on a machine that does nothing else; this bound is for one that does.
-    assert took_s < 20
+    # About 0.2 s on a machine that is not busy with others.
+    assert took_s < 5
 
 
 def test_a_handler_in_a_thread_is_waited_for_as_well(broker: LocalBroker) -> None:
-    """As long as it does not take more than a moment."""
+    """Also when it takes longer than the broker is quiet where nobody is known to work."""
     worker = broker.worker(concurrency=3)
 
     @worker.task("threads")
     def handler(task: Task[int]) -> None:
+        hashlib.pbkdf2_hmac("sha256", b"work", b"of a while", 400_000)
         if task.attempt < 4:
             raise Retry(after=timedelta(days=1))
 
     with broker.sync_client() as client, broker.working(worker):
-        tasks = [client.create("threads", n) for n in range(5)]
+        tasks = [client.create("threads", n) for n in range(2)]
         broker.advance(days=3, hours=1)
         ended = [client.task(task.id) for task in tasks]
 
-    assert [(task.state, task.attempts) for task in ended] == [(State.DONE, 4)] * 5
+    assert [(task.state, task.attempts) for task in ended] == [(State.DONE, 4)] * 2
 
 
 def test_a_delayed_task_is_ready_when_it_is_due_and_not_before(broker: LocalBroker) -> None:
