@@ -374,6 +374,7 @@ class Node:
             sync=settings.raft.durability is Durability.FSYNC,
             took=self.metrics.log_synced,
             on_failed=self._storage_failed,
+            held_bytes=settings.store.unspilled_bytes,
         )
         try:
             storage.start()

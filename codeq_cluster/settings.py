@@ -113,6 +113,8 @@ class StoreSettings:
     """RocksDB, one directory a shard.
 
     Attributes:
+        unspilled_bytes: Of a shard's rows that its database has not taken yet; with more, the shard
+            acknowledges nothing until it does. A stall of some seconds at 10 MB/s.
         min_free_bytes: Of the file system; with less, the node steps back before writes fail. 0:
             only then. At 100 MB/s of writes a second's notice, and room for what is under way.
     """
@@ -120,6 +122,7 @@ class StoreSettings:
     block_cache_bytes: int = 256 * 2**20
     memtable_bytes: int = 16 * 2**20
     bloom_bits: int = 10
+    unspilled_bytes: int = 64 * 2**20
     min_free_bytes: int = 256 * 2**20
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from codeq_cluster.errors import StorageFailed
+from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.shard import Shard
 from codeq_cluster.storage.wal import Wal
 from codeq_cluster.storage.wal_writer import Executor, WalWriter
@@ -19,7 +20,7 @@ SPILL_S = 0.25
 # Earlier when so much waits: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
 # A shard whose database takes no writes holds so much; then its log waits, and so do its callers.
-HELD_BYTES = 64 * 2**20
+HELD_BYTES = StoreSettings().unspilled_bytes
 # A database that waits for its background work is asked again; too soon, it would wait longer.
 _STALLED_S = 0.01
 _STALLED_S_STEP_MAX = 0.25

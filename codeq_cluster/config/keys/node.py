@@ -196,6 +196,11 @@ STORE = (
     key("store.memtableBytes", whole(_MIB, 4096 * _MIB), "of one memtable"),
     key("store.bloomBits", whole(1, 32), "of a key in the bloom filters"),
     key(
+        "store.unspilledBytes",
+        whole(_MIB, 2**40),
+        "of a shard's rows in memory while its database stalls; with more the shard waits",
+    ),
+    key(
         "store.minFreeBytes",
         whole(0, 2**40),
         "free on the disk; a node with less steps back; 0 waits until a write fails",

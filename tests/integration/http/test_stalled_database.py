@@ -1,0 +1,140 @@
+"""A database that takes no writes: its shard waits when it must, and nothing else does.
+
+The stall is RocksDB's own: more files on level 0 than it takes writes with, and nothing to compact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.node import Node
+from codeq_cluster.settings import LimitSettings, StoreSettings
+from tests.integration.http.client import PATIENCE_S, Answer, Client, single
+from tests.integration.http.nodes import Nodes, three_nodes
+
+SHARDS = 2
+STALLED, WELL = 0, 1
+STORE = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20, unspilled_bytes=2**16)
+PAYLOAD = {"text": "x" * 20_000}
+_numbers = count()
+
+
+@contextlib.contextmanager
+def stalled(node: Node, shard: int) -> Iterator[None]:
+    """Have RocksDB refuse every write of a shard, as it does while compactions are behind."""
+    family = node._databases[shard].state.family
+    family.set_options({"level0_file_num_compaction_trigger": "1000"})
+    family.put(b"codeq/test/stall", b"")
+    family.flush()
+    family.set_options(
+        {"level0_slowdown_writes_trigger": "1", "level0_stop_writes_trigger": "1"},
+    )
+    assert node._databases[shard].properties()["write_stopped"] == 1
+    try:
+        yield
+    finally:
+        family.set_options(
+            {
+                "level0_stop_writes_trigger": "36",
+                "level0_slowdown_writes_trigger": "20",
+                "level0_file_num_compaction_trigger": "4",
+            }
+        )
+
+
+async def create(client: Client, shard: int) -> Answer:
+    """Create a task that lives on a shard."""
+    key = next(name for n in _numbers if shard_of(f"acme/{(name := f'key-{n}')}", SHARDS) == shard)
+    return await client.post(
+        "tasks", {"command": "stalled", "payload": PAYLOAD, "idempotencyKey": key}
+    )
+
+
+@contextlib.asynccontextmanager
+async def alone(path: Path) -> AsyncIterator[tuple[Node, Client]]:
+    """Run one node whose requests may take two seconds."""
+    settings = single(path, LimitSettings(request_timeout_ms=2_000))
+    node = Node(replace(settings, store=STORE))
+    await node.start()
+    client = Client(node.port)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await client.get("/readyz")).status != 200:
+                pass  # Asking takes its time, and the deadline bounds it.
+        yield node, client
+    finally:
+        for writer in client.open:
+            writer.close()
+        await node.stop()
+
+
+async def refused(client: Client) -> Answer:
+    """Fill a stalled shard's memory; return the first answer that is no acknowledgement."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (answer := await create(client, STALLED)).status == 202:
+            pass  # Each adds to what waits in memory.
+    return answer
+
+
+async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path) -> None:
+    """Its own are acknowledged while there is room in memory, then told that it is not known."""
+    async with alone(tmp_path) as (node, client):
+        with stalled(node, STALLED):
+            first = await create(client, STALLED)
+            answer = await refused(client)
+            others = [await create(client, WELL) for _ in range(10)]
+            alive = await client.get("/healthz")
+            unspilled = node._shards[STALLED].size
+        async with asyncio.timeout(PATIENCE_S):
+            while (after := await create(client, STALLED)).status != 202:
+                pass  # The database takes writes again.
+
+    assert first.status == 202
+    assert (answer.status, answer.json["code"]) == (503, "outcome-unknown")
+    assert [202] * 10 == [each.status for each in others]
+    assert alive.status == 200
+    assert unspilled < 2 * STORE.unspilled_bytes
+    assert after.status == 202
+
+
+def leader_of(nodes: Nodes, shard: int) -> str | None:
+    """Return who leads a shard in the newest term, as that node says."""
+    found = max(
+        (node._groups[shard].status().term, name)
+        for name, node in nodes.running.items()
+        if node._engines[shard].leader == name
+    )
+    return found[1]
+
+
+async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path) -> None:
+    """The stalled node leads and follows the other shard in the same term as before."""
+    limits = LimitSettings(request_timeout_ms=2_000, drain_ms=0)
+    async with three_nodes(tmp_path, store=STORE, limits=limits) as nodes:
+        name = leader_of(nodes, STALLED)
+        assert name is not None
+        stuck, client = nodes.running[name], nodes.clients[name]
+        others = [nodes.clients[other] for other in nodes.clients if other != name]
+        term = stuck._groups[WELL].status().term
+        with stalled(stuck, STALLED):
+            answer = await refused(client)
+            async with asyncio.timeout(PATIENCE_S):
+                while leader_of(nodes, STALLED) == name:
+                    await client.get("/healthz")
+                while (moved := await create(others[0], STALLED)).status != 202:
+                    pass  # Until it is known there who leads.
+            there = [await create(each, WELL) for each in (client, *others) for _ in range(5)]
+            alive = await client.get("/healthz")
+            terms = [node._groups[WELL].status().term for node in nodes.running.values()]
+
+    assert answer.json["code"] == "outcome-unknown"
+    assert moved.status == 202
+    assert [202] * 15 == [each.status for each in there]
+    assert alive.status == 200
+    assert [term] * 3 == terms
