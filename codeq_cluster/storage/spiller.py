@@ -78,6 +78,7 @@ class Spiller:
         self._timers = timers
         self._on_failed = on_failed
         self._held_bytes = held_bytes
+        self._early_bytes = min(SPILL_BYTES, held_bytes)
         self._shards: Sequence[Shard] = ()
         self._stalls: dict[int, _Stall] = {}
         self._failed: set[int] = set()
@@ -92,7 +93,8 @@ class Spiller:
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        if self._shards and self._shards[shard].size >= SPILL_BYTES and shard not in self._stalls:
+        if self._shards and self._shards[shard].size >= self._early_bytes:
+            # Of a stalled one this only looks whether it holds too much.
             self._spill(shard)
         self._arm(SPILL_S)
 

@@ -88,7 +88,7 @@ def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
     """Its writes are durable, and told of once its database has taken the rows."""
     node = started()
     node.databases[0].stalled = True
-    assert node.write(0, *rows(6)) is None
+    assert node.write(0, *rows(4)) is None
     told = node.begin(0, ROW)
     node.run(5.0)
     assert told() == []
@@ -101,11 +101,27 @@ def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
     assert node.write(0, ROW) is None
 
 
+def test_no_more_than_its_bound_waits_in_memory_however_fast_it_comes() -> None:
+    """One write more, which finds the bound met: no pass of the spiller is waited for."""
+    node = started()
+    node.databases[0].stalled = True
+    acknowledged = 0
+    for row in rows(30):
+        told = node.begin(0, row)
+        node.run(0.003)
+        acknowledged += told() == [None]
+        if not told():
+            break
+
+    assert acknowledged == 4
+    assert node.shard(0).size < HELD_BYTES + 2_000
+
+
 def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
     """It is told of once, and its replica can step back: the write that was held has ended."""
     node = started()
     node.databases[0].stalled = True
-    assert node.write(0, *rows(6)) is None
+    assert node.write(0, *rows(4)) is None
     told = node.begin(0, ROW)
     node.run(59.0)
     assert (told(), node.failed) == ([], [])
