@@ -10,6 +10,7 @@ they were written against.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -57,9 +58,26 @@ def check_file(name: str, content: bytes) -> None:
         )
 
 
+class _Clock(threading.local):
+    """What the library reads the time from, in each thread the clock of its own group."""
+
+    now: Callable[[], float]
+
+
+_clock = _Clock()
+
+
 def use_clock(now: Callable[[], float]) -> None:
-    """Let the library read `now` from here on: the clock of the group whose turn it is."""
-    vars(syncobj)["monotonicTime"] = now
+    """Let the library read `now` from here on, in this thread: the clock of the group at work.
+
+    Loops of several threads may have groups: a broker within a test beside a simulation.
+    """
+    _clock.now = now
+    vars(syncobj)["monotonicTime"] = _read_clock
+
+
+def _read_clock() -> float:
+    return _clock.now()
 
 
 def configuration(settings: RaftSettings) -> SyncObjConf:

@@ -98,15 +98,15 @@ async def test_an_import_of_newer_formats_than_the_cluster_uses_is_refused(
     """By a command of a newer release too, which could read it; what to do first is said."""
     await client.create("kept")
     backup = str((await taken(client))["id"])
-    place = BackupDirectory(tmp_path / "backups")
-    write_manifest(place, replace_fields(chosen(place, backup), level=2))
-    monkeypatch.setattr(levels, "LEVEL", 2)
+    place, newer = BackupDirectory(tmp_path / "backups"), levels.LEVEL + 1
+    write_manifest(place, replace_fields(chosen(place, backup), level=newer))
+    monkeypatch.setattr(levels, "LEVEL", newer)
     move = ["import", str(tmp_path / "backups"), "--id", backup, "--tenant", "acme"]
     here = ["--url", f"http://127.0.0.1:{client.port}", "--token", "acme"]
     code = await asyncio.to_thread(main, [*move, *here])
 
     assert code == 4
-    assert "the cluster uses those up to level 1" in (said := capsys.readouterr().err)
+    assert f"the cluster uses those up to level {newer - 1}" in (said := capsys.readouterr().err)
     assert "have an operator let it use them first, by cluster upgrade" in said
 
 
