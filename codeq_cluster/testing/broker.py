@@ -51,12 +51,19 @@ class LocalBroker:
         token: A producer's, a worker's for every command, an administrator's and an operator's.
     """
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        patience_s: float = 1.0,
+    ) -> None:
         """Prepare a broker.
 
         Args:
             directory: Its files; empty, or those of an earlier broker, whose tasks are there again.
             settings: Keys of a configuration file; what a section holds is merged with the rest.
+            patience_s: How long `advance` waits at a stop for a handler that takes its time.
 
         Raises:
             ConfigInvalid: A setting is unknown or out of range.
@@ -74,6 +81,7 @@ class LocalBroker:
         self._passage: Future[Passage] = Future()
         self._stop = asyncio.Event()
         self._workers: list[Worker] = []
+        self._patience_s = patience_s
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -99,9 +107,9 @@ class LocalBroker:
     ) -> None:
         """Move the broker's time forward, and return when all that is due by then has happened.
 
-        At each stop on the way workers may do what they can. A handler that takes longer than a
-        second lives through the jump, and its lease may end in it; one of a worker that is not
-        made by `worker`, if nothing changed for 50 ms.
+        At each stop on the way workers may do what they can. A handler that takes longer than
+        `patience_s` lives through the jump, and its lease may end in it; one of a worker that is
+        not made by `worker`, if nothing changed for 50 ms.
 
         Raises:
             ValueError: The time would stand still or run backwards.
@@ -193,7 +201,10 @@ class LocalBroker:
             async with self.operator(deadline_s=0, discover=False) as operator:
                 while node.missing(in_full=False):  # noqa: ASYNC110, a node tells nobody
                     await asyncio.sleep(_POLL_S)
-                self._passage.set_result(Passage(self._time, node, operator, self._workers))
+                passage = Passage(
+                    self._time, node, operator, self._workers, patience_s=self._patience_s
+                )
+                self._passage.set_result(passage)
                 await self._stop.wait()
         finally:
             await node.stop()

@@ -20,9 +20,6 @@ _POLL_S = 0.002
 _IDLE_S = 0.01
 # A worker that is not known here, in another process say, has claimed and ended what it can.
 _QUIET_S = 0.05
-# A known worker has not, and may take longer on a busy machine. Beyond it, its handler waits for
-# something, or the broker gives it nothing: a consumer limit, a budget.
-_PATIENCE_S = 1.0
 
 _Fetch = Callable[..., Awaitable[Page]]
 
@@ -35,11 +32,20 @@ class Passage:
         node: Serves.
         operator: Asks the node, as the administrator of the tenant whose tasks are waited for.
         workers: Those known; may be filled later.
+        patience_s: For so long nothing has changed, though a known worker has something to do: its
+            handler waits for something, or the broker gives it nothing, as by a consumer limit.
     """
 
     def __init__(
-        self, time: MovableTime, node: Node, operator: Operator, workers: Sequence[Worker]
+        self,
+        time: MovableTime,
+        node: Node,
+        operator: Operator,
+        workers: Sequence[Worker],
+        *,
+        patience_s: float,
     ) -> None:
+        self._known_patience_s = patience_s
         self._time = time
         self._node = node
         self._operator = operator
@@ -90,9 +96,9 @@ class Passage:
         ready = [row["command"] for row in queues if row["ready"] and not row.get("paused")]
         for worker in self._workers:
             if worker.running or any(worker.wants(command) for command in ready):
-                return _PATIENCE_S
+                return self._known_patience_s
         if overdue:
-            return _PATIENCE_S
+            return self._known_patience_s
         busy = ready or any(row["inProgress"] for row in queues)
         return _QUIET_S if busy else _IDLE_S
 

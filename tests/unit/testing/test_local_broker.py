@@ -66,8 +66,14 @@ def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
     assert took_s < 5
 
 
-def test_a_handler_in_a_thread_is_waited_for_as_well(broker: LocalBroker) -> None:
+def test_a_handler_in_a_thread_is_waited_for_as_well(tmp_path: Path) -> None:
     """Also when it takes longer than the broker is quiet where nobody is known to work."""
+    settings = {"backoffMaxSeconds": _WEEK_S}
+    with LocalBroker(tmp_path, settings=settings, patience_s=20) as broker:
+        _work_in_threads(broker)
+
+
+def _work_in_threads(broker: LocalBroker) -> None:
     worker = broker.worker(concurrency=3)
 
     @worker.task("threads")
