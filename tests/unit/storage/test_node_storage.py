@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from codeq_cluster.errors import StorageFailed
 from tests.unit.storage.sim_node import SimNode
 
 
@@ -25,3 +28,112 @@ def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
 
     assert node.rows(0) == {b"log/0": b"a"}
     assert node.rows(1) == {b"log/%d" % n: b"b" for n in range(5)}
+
+
+def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
+    """The shard that was told of a failure is opened anew, and goes on from the log."""
+    for seed in range(10):
+        node = SimNode(shards=1, seed=seed)
+        node.start()
+        assert node.write(0, (b"log/0", b"a")) is None
+        node.disks[0].full = True
+        assert isinstance(node.write(0, (b"log/1", b"b")), StorageFailed)
+        node.disks[0].full = False
+        node.shard(0).withdraw()
+        node.shard(0).reopen()
+        shown = node.rows(0)
+        assert shown[b"log/0"] == b"a"
+        assert node.write(0, (b"log/2", b"c")) is None
+        node.lose_power()
+        node.start()
+
+        # The one that failed is there or not, and stays as it was found.
+        assert node.rows(0) == {**shown, b"log/2": b"c"}
+
+
+def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after() -> None:
+    """Each leaves a segment of its own behind; a power cut finds the way through them."""
+    for seed in range(10):
+        node = SimNode(shards=2, seed=seed)
+        node.start()
+        shown: dict[bytes, bytes] = {}
+        for n in range(3):
+            assert node.write(1, (b"log/%d" % n, b"well")) is None
+            node.disks[0].full = True
+            assert node.write(0, (b"log/failed%d" % n, b"x")) is not None
+            node.disks[0].full = False
+            node.shard(0).withdraw()
+            node.shard(0).reopen()
+            assert node.write(0, (b"log/%d" % n, b"again")) is None
+            shown = node.rows(0)
+        node.lose_power()
+        node.start()
+
+        assert node.rows(0) == shown
+        assert set(shown) >= {b"log/0", b"log/1", b"log/2"}
+        assert node.rows(1) == {b"log/%d" % n: b"well" for n in range(3)}
+
+
+def test_a_shard_is_opened_anew_while_another_is_written() -> None:
+    """A job is under way that has nothing of it."""
+    node = SimNode()
+    node.start()
+    assert node.write(0, (b"log/0", b"a")) is None
+    told = node.begin(1, (b"log/0", b"b"))
+    node.run(0.0005)
+    assert told() == []
+    node.shard(0).withdraw()
+    node.shard(0).reopen()
+    node.run(1.0)
+    assert told() == [None]
+    node.lose_power()
+    node.start()
+
+    assert node.rows(0) == {b"log/0": b"a"}
+    assert node.rows(1) == {b"log/0": b"b"}
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_snapshot_takes_the_place_of_writes_that_are_in_the_log(*, goes_on: bool) -> None:
+    """None of them comes back at the next start; what is written after it does."""
+    node = SimNode()
+    node.start()
+    assert node.write(1, (b"log/0", b"other")) is None
+    told = node.begin(0, (b"log/8", b"before"), (b"log/9", b"before"))
+    node.run(0.01)
+    assert told() == [None]
+    node.databases[0].incoming = node.databases[0].state_rows()
+    node.shard(0).replace([(b"log/7", b"snapshot")], index=1)
+    assert node.rows(0) == {b"log/7": b"snapshot"}
+    if goes_on:
+        assert node.write(0, (b"log/8", b"after")) is None
+    node.lose_power()
+    node.start()
+
+    after = {b"log/8": b"after"} if goes_on else {}
+    assert node.rows(0) == {b"log/7": b"snapshot", **after}
+    assert node.rows(1) == {b"log/0": b"other"}
+
+
+def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged() -> None:
+    """While rows are spilled, segments are begun and deleted, and databases are synced."""
+    for seed in range(40):
+        node, random = SimNode(segment_bytes=1, seed=seed), Random(seed)
+        acknowledged: list[dict[bytes, bytes]] = [{}, {}]
+        for life in range(4):
+            node.start()
+            for shard in (0, 1):
+                assert acknowledged[shard].items() <= node.rows(shard).items(), (seed, life)
+            for n in range(random.randint(1, 12)):
+                shard = random.randrange(2)
+                row = (b"log/%d-%d" % (life, n), bytes([n]) * random.choice([10, 90_000]))
+                told = node.begin(shard, row)
+                for _ in range(100):
+                    node.run(0.001)
+                    if told():
+                        break
+                assert told() == [None]
+                acknowledged[shard][row[0]] = row[1]
+                node.run(random.choice([0.0, 0.01, 0.3]))
+            node.run(random.random() / 2)
+            node.lose_power()
