@@ -604,20 +604,6 @@ class RocksLog(_Rows):
         """Return at most `limit` rows of start <= key < end, ascending, about `bytes_max` bytes."""
         return self._read(start, end, limit=limit, bytes_max=bytes_max)
 
-    def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last row of start <= key < end."""
-        try:
-            options = ReadOptions()
-            options.set_iterate_upper_bound(end)
-            rows = self._rows.iter(options)
-            # A lower bound does not hold for a search from the end, so the key is compared here.
-            rows.seek_to_last()
-            found = (rows.key(), rows.value()) if rows.valid() else None
-            rows.status()
-        except Exception as error:
-            raise self._failed("reading the last row", error) from error
-        return found if found is not None and found[0] >= start else None
-
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]],

@@ -428,6 +428,7 @@ class ShardLog:
         self, puts: Sequence[Row], delete_ranges: Sequence[tuple[bytes, bytes]], done: Done
     ) -> None:
         """Make rows durable, all or none, then call `done` on the loop with what failed or None."""
+        _check_ranges(delete_ranges)
 
         def written(seq: int, error: BaseException | None) -> None:
             if error is not None:
@@ -445,6 +446,7 @@ class ShardLog:
 
     def forget(self, delete_ranges: Sequence[tuple[bytes, bytes]], puts: Sequence[Row]) -> None:
         """Delete rows that nobody needs any more, and put what replaces them; not durable yet."""
+        _check_ranges(delete_ranges)
         self.buffer.write(puts, delete_ranges)
         self._changed()
 
@@ -458,6 +460,12 @@ class ShardLog:
         held, self._held = self._held, None
         if held is not None:
             held()
+
+
+def _check_ranges(ranges: Sequence[tuple[bytes, bytes]]) -> None:
+    """Find a bug before it is on disk: no database would take such a range, now or at a start."""
+    for start, end in ranges:
+        assert start <= end, f"range {start!r} to {end!r} is inverted"
 
 
 def _weight(rows: Sequence[Row]) -> int:

@@ -87,14 +87,6 @@ class MemoryLog(_Rows):
                 break
         return rows
 
-    def last(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the last row of start <= key < end."""
-        first, beyond = self._range(start, end)
-        if first == beyond:
-            return None
-        key = self._keys[beyond - 1]
-        return key, self._values[key]
-
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.segments import Row
-from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.shard import Database, Shard
 from codeq_cluster.storage.spiller import HELD_BYTES
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
 from codeq_cluster.testing.sim_database import SimDatabase
@@ -20,6 +20,13 @@ PATIENCE_S = 1.0
 
 class SimNode:
     """Disks that outlive the lives of the node's storage; `start` begins one.
+
+    Args:
+        shards: So many.
+        segment_bytes: Of the write-ahead log.
+        held_bytes: Of one shard, in memory.
+        seed: Of what crashes leave.
+        open_databases: Others than simulated ones.
 
     Attributes:
         clock: Moves by `run` and while a write is waited for.
@@ -35,6 +42,7 @@ class SimNode:
         segment_bytes: int = 2**20,
         held_bytes: int = HELD_BYTES,
         seed: int = 0,
+        open_databases: Callable[[], Sequence[Database]] | None = None,
     ) -> None:
         self.clock = SimClock()
         self.flush_s = 0.001
@@ -43,6 +51,7 @@ class SimNode:
         self.failed: list[tuple[int, str]] = []
         self._segment_bytes = segment_bytes
         self._held_bytes = held_bytes
+        self._open_databases = open_databases
         self._random = Random(seed)
 
     def start(self) -> None:
@@ -52,7 +61,7 @@ class SimNode:
         self.executor = SimExecutor(timers, lambda: self.flush_s)
         self.databases = [SimDatabase(disk, self._random) for disk in self.disks]
         self.storage = NodeStorage(
-            self.databases,
+            self.databases if self._open_databases is None else self._open_databases(),
             self.disks[0],
             executor=self.executor,
             timers=timers,
