@@ -165,7 +165,10 @@ async def test_old_keys_serve_no_longer_than_the_bound_beside_a_refresher(issuer
 
 
 async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> None:
-    """A fetch has its time."""
+    """A fetch has its time, and is not tried a second time.
+
+    On a busy machine that time can end before the request arrives, so there may be none to count.
+    """
     issuer.silent.clear()
     keys = Jwks(issuer.url, ttl_s=300, timeout_s=0.05)
 
@@ -173,7 +176,7 @@ async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> Non
         await keys.key("one")
     issuer.silent.set()
 
-    assert issuer.fetches == 1
+    assert issuer.fetches <= 1
 
 
 @pytest.mark.parametrize(
