@@ -13,7 +13,7 @@ from codeq_cluster.api.call import Call, is_task_id, reply
 from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.ports import Done, Found, Selection
 from codeq_cluster.api.rendering import ErrorGroup, TaskPage, encode, result_view, task_view
-from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.broker.dead_letters import BULK_MAX
 from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.task import State
 

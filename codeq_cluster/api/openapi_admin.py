@@ -39,7 +39,7 @@ from codeq_cluster.api.middleware import Handler
 from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Answer, Operation, Parameter
 from codeq_cluster.api.rendering import ExplanationView, TaskPage
 from codeq_cluster.backup.manifest import ID
-from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.broker.dead_letters import BULK_MAX
 from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from codeq_cluster.api import dead_letters, schemas, subscriptions, task_lists, topics
 from codeq_cluster.api.openapi_types import COMMAND_SCHEMA, Fields
-from codeq_cluster.broker.operators import BULK_MAX
+from codeq_cluster.broker.dead_letters import BULK_MAX
 from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Mode

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from codeq_cluster.backup.catalogue import Found as FoundBackup
 from codeq_cluster.backup.running import Progress
-from codeq_cluster.broker.operators import Done, Selection
+from codeq_cluster.broker.dead_letters import Selection
+from codeq_cluster.broker.operators import Done
 from codeq_cluster.broker.questions import ALL_TASKS, TaskFilter
 from codeq_cluster.broker.requests import (
     Found,
@@ -18,6 +19,7 @@ from codeq_cluster.broker.requests import (
     ShardStatus,
     Uploaded,
 )
+from codeq_cluster.broker.triage import Acted, ErrorKind, Revising
 from codeq_cluster.cluster.joining import Change
 from codeq_cluster.cluster.members import Effect
 from codeq_cluster.cluster.transfers import Handover
@@ -59,6 +61,7 @@ __all__ = [
     "Selection",
     "ShardStatus",
     "Targets",
+    "Triage",
 ]
 
 
@@ -182,10 +185,13 @@ class Operators(Protocol):
 
 
 class Searching(Protocol):
-    """Lists of tasks without their payloads.
+    """Tasks without their payloads.
 
     A page may be short, or empty, and still have a next one: an empty position is the end.
     """
+
+    async def task(self, tenant: str, task_id: str, *, timeout_s: float) -> Task | None:
+        """Return the tenant's task, or None."""
 
     async def tasks(
         self,
@@ -211,6 +217,52 @@ class Searching(Protocol):
         only: TaskFilter = ALL_TASKS,
     ) -> tuple[list[Task], bytes]:
         """Return the next delayed tasks, those due first at the front, and where to go on."""
+
+
+class Triage(Protocol):
+    """What is done about tasks that died or wait; every change is on record.
+
+    An action that fails half way ends with OutcomeUnknown: of some it is done.
+    """
+
+    async def listed(
+        self, tenant: str, wanted: Selection, *, after: bytes, count: int, timeout_s: float
+    ) -> tuple[list[Task], bytes]:
+        """Return the next dead letters, and where to go on; a page may be short."""
+
+    async def kinds(
+        self, tenant: str, queue: str, *, after: bytes, count: int, timeout_s: float
+    ) -> tuple[list[ErrorKind], bytes]:
+        """Return what the next `count` dead letters of a queue died of, and where to go on."""
+
+    async def preview(
+        self, tenant: str, wanted: Selection, *, timeout_s: float
+    ) -> tuple[list[ErrorKind], str, bool]:
+        """Return which dead letters are meant, by kind, one of their ids, and if there are more."""
+
+    async def requeue(
+        self,
+        tenant: str,
+        wanted: Selection,
+        *,
+        by: str,
+        timeout_s: float,
+        revising: Revising | None = None,
+    ) -> Acted:
+        """Make dead letters ready again, with another payload where one is made."""
+
+    async def delete(self, tenant: str, wanted: Selection, *, by: str, timeout_s: float) -> Acted:
+        """Delete dead letters, for good."""
+
+    async def take_back(
+        self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
+    ) -> int:
+        """Make dead letters again of what a requeue made ready and nobody has claimed since."""
+
+    async def purge(
+        self, tenant: str, queue: str, *, limit: int, by: str, timeout_s: float
+    ) -> Acted:
+        """Cancel tasks that wait in a queue."""
 
 
 class Governors(Protocol):
@@ -300,6 +352,10 @@ class Broker(Protocol):
     @property
     def searching(self) -> Searching:
         """Return who finds tasks."""
+
+    @property
+    def triage(self) -> Triage:
+        """Return who acts on tasks that died or wait."""
 
     @property
     def governors(self) -> Governors:

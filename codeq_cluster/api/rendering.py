@@ -174,7 +174,7 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
         ready_at=rfc3339(task.due_ms) if task.state is State.DELAYED else "",
         expires_at=rfc3339(task.expires_ms) if waiting and task.expires_ms else "",
         shard=shard_of(task.id, shards) if shards > 1 else 0,
-        history=tuple(map(_attempt_view, task.history)),
+        history=tuple(map(attempt_view, task.history)),
     )
 
 
@@ -313,7 +313,8 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
     }
 
 
-def _attempt_view(attempt: Attempt) -> AttemptView:
+def attempt_view(attempt: Attempt) -> AttemptView:
+    """Render a delivery that is over."""
     return AttemptView(
         worker=attempt.worker,
         started_at=rfc3339(attempt.started_ms),

@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 
 from msgspec import Struct
 
 from codeq_cluster.broker.browsing import Browser, Rows
+from codeq_cluster.broker.bulk import PAGE, Makes, act, half_way, rows_of
+from codeq_cluster.broker.dead_letters import BULK_MAX, DeadLetters, Selection
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.producer import on_their_shards
 from codeq_cluster.broker.questions import END, Browse, Explain, Explained, ListItems
 from codeq_cluster.broker.requests import Found, new_request
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Place
-from codeq_cluster.core.administering import IDS_MAX
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item, Kind
 from codeq_cluster.core.operations import Delete, Operation, Replay, Requeue
-from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import State, Task
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.core.task import Task
 
-PAGE = 256  # Tasks or items looked at in one step of a bulk action.
-BULK_MAX = 10_000  # Tasks one request acts on; the answer says when there are more.
 LOOKS_MAX = 10  # At pages that a filter leaves empty, before the caller is told to go on itself.
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Of one page, so that one shard's part fits a frame of the link.
 ERRORS_MAX = 100  # Groups told apart; the rest is one of its own.
 OTHER = "(other)"
-
-_Makes = Callable[[tuple[str, ...]], Operation]
-
-
-class Selection(Struct, frozen=True, kw_only=True):
-    """Which dead letters of a queue are meant.
-
-    Attributes:
-        ids: These alone; empty for all.
-        error: Only those that died of exactly this; empty for all.
-        limit: At most so many, the newest first.
-    """
-
-    queue: str
-    ids: tuple[str, ...] = ()
-    error: str = ""
-    limit: int = BULK_MAX
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -77,6 +54,7 @@ class Operators:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._browser = Browser(shards)
+        self._dead_letters = DeadLetters(shards)
 
     async def tasks(
         self,
@@ -182,9 +160,10 @@ class Operators:
                 count=min(PAGE, limit - deleted),
                 ended_before_ms=before_ms,
             )
-            with _half_way(deleted):
+            with half_way(deleted):
                 rows, after = await self._browser.tasks(asked, deadline=deadline)
-                deleted += await self._act(
+                deleted += await act(
+                    self._shards,
                     [
                         task.id
                         for _, task in rows
@@ -207,24 +186,24 @@ class Operators:
             return Replay(request=new_request(), tenant=tenant, ids=part, by=by)
 
         if ids:
-            return await self._act(ids, operation, deadline=deadline)
+            return await act(self._shards, ids, operation, deadline=deadline)
         replayed = 0
         after = b""
         while after != END and replayed < BULK_MAX:
             asked = ListItems(
                 tenant=tenant, kind=Kind.DELIVERY, after=after, count=PAGE, dead_only=True
             )
-            with _half_way(replayed):
+            with half_way(replayed):
                 rows, after = await self._browser.items(asked, deadline=deadline)
                 found = [item.id for _, item in rows]
-                replayed += await self._act(found, operation, deadline=deadline)
+                replayed += await act(self._shards, found, operation, deadline=deadline)
         return replayed
 
     async def _dead(
         self,
         tenant: str,
         wanted: Selection,
-        operation: _Makes | None,
+        operation: Makes | None,
         *,
         timeout_s: float,
     ) -> Done:
@@ -238,8 +217,10 @@ class Operators:
         after = b""
         more = False
         while after != END and matched < wanted.limit:
-            with _half_way(changed):
-                tasks, after = await self._next_dead(tenant, wanted, after, deadline=deadline)
+            with half_way(changed):
+                tasks, after = await self._dead_letters.page(
+                    tenant, wanted, after, deadline=deadline
+                )
             left = wanted.limit - matched
             more = after != END or len(tasks) > left
             tasks = tasks[:left]
@@ -249,108 +230,17 @@ class Operators:
                 by_error[task.error if known else OTHER] += 1
             if operation is not None:
                 ids = [task.id for task in tasks]
-                with _half_way(changed):
-                    changed += await self._act(ids, operation, deadline=deadline)
+                with half_way(changed):
+                    changed += await act(self._shards, ids, operation, deadline=deadline)
         return Done(matched=matched, changed=changed, by_error=dict(by_error), more=more)
-
-    async def _next_dead(
-        self, tenant: str, wanted: Selection, after: bytes, *, deadline: float
-    ) -> tuple[list[Task], bytes]:
-        if wanted.ids:
-            return await self._dead_of(tenant, wanted, deadline=deadline), END
-        asked = Browse(
-            tenant=tenant,
-            queue=wanted.queue,
-            places=(Place.DLQ,),
-            after=after,
-            count=PAGE,
-            error=wanted.error,
-        )
-        rows, edge = await self._browser.tasks(asked, deadline=deadline)
-        return [task for _, task in rows], edge
-
-    async def _dead_of(self, tenant: str, wanted: Selection, *, deadline: float) -> list[Task]:
-        """Return those of the named tasks that are dead letters of the queue."""
-        ids = tuple(dict.fromkeys(wanted.ids))
-        found: list[Task] = []
-        for record in await self._rows([(each, keyspace.task(each)) for each in ids], deadline):
-            task = None if record is None else records.decode_task(record)
-            if (
-                task is not None
-                and task.tenant == tenant
-                and task.state is State.DEAD
-                and task.dead_queue == wanted.queue
-                and wanted.error in ("", task.error)
-            ):
-                found.append(task)
-        return found
 
     async def _with_payloads(self, tasks: Sequence[Task], *, deadline: float) -> list[Found]:
         """Return the tasks with their payloads; one that is deleted meanwhile is left out."""
         keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
         return [
             Found(task, payload.decode(), shard_of(task.id, self._shards.count), 0)
-            for task, payload in zip(tasks, await self._rows(keys, deadline), strict=True)
+            for task, payload in zip(
+                tasks, await rows_of(self._shards, keys, deadline), strict=True
+            )
             if payload is not None
         ]
-
-    async def _rows(self, keys: Sequence[tuple[str, bytes]], deadline: float) -> list[bytes | None]:
-        """Read a row a task, by one read a shard.
-
-        Args:
-            keys: n pairs of a task's id and the row's key.
-            deadline: Monotonic seconds.
-
-        Returns:
-            n values, None where there is none.
-        """
-        by_shard: dict[int, list[int]] = {}
-        for position, (task_id, _) in enumerate(keys):
-            by_shard.setdefault(shard_of(task_id, self._shards.count), []).append(position)
-        snapshots = await asyncio.gather(
-            *(
-                self._shards.read(shard, [keys[each][1] for each in part], deadline=deadline)
-                for shard, part in by_shard.items()
-            )
-        )
-        values: list[bytes | None] = [None] * len(keys)
-        for part, snapshot in zip(by_shard.values(), snapshots, strict=True):
-            for position, value in zip(part, snapshot.values, strict=True):
-                values[position] = value
-        return values
-
-    async def _act(self, ids: Sequence[str], operation: _Makes, *, deadline: float) -> int:
-        """Have each shard act on its part of the ids; return how many it were."""
-        by_shard: dict[int, list[str]] = {}
-        for item_id in ids:
-            # A delivery's id begins with its task's, which names the shard.
-            shard = shard_of(item_id.split(".", 1)[0], self._shards.count)
-            by_shard.setdefault(shard, []).append(item_id)
-        placed = [
-            (shard, operation(tuple(part[start : start + IDS_MAX])))
-            for shard, part in by_shard.items()
-            for start in range(0, len(part), IDS_MAX)
-        ]
-        if not placed:
-            return 0
-        left_s = deadline - asyncio.get_running_loop().time()
-        outcomes = await on_their_shards(self._shards, placed, timeout_s=left_s)
-        count = sum(outcome.count for outcome in outcomes if isinstance(outcome, Changed))
-        failures = [outcome for outcome in outcomes if isinstance(outcome, CodeqError)]
-        # One that may have acted says more than one that has not.
-        failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
-        if failures:
-            with _half_way(count):
-                raise failures[0]
-        return count
-
-
-@contextmanager
-def _half_way(count: int) -> Iterator[None]:
-    """Let no error within say that nothing was done, when `count` tasks were acted on before it."""
-    try:
-        yield
-    except CodeqError as error:
-        if count == 0 or isinstance(error, OutcomeUnknown):
-            raise
-        raise OutcomeUnknown(f"{count} tasks were acted on, not all: {error}") from error

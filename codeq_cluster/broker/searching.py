@@ -8,7 +8,9 @@ from codeq_cluster.broker.browsing import Browser, Rows
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import ALL_TASKS, END, Browse, BrowseDelayed, TaskFilter
+from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
 # Pages that a filter leaves short before the caller is told to go on itself: of each, a shard's
@@ -20,7 +22,17 @@ class Searching:
     """Finds tasks; a page may be short, or empty, and still have a next one."""
 
     def __init__(self, shards: Shards) -> None:
+        self._shards = shards
         self._browser = Browser(shards)
+
+    async def task(self, tenant: str, task_id: str, *, timeout_s: float) -> Task | None:
+        """Return the tenant's task, or None."""
+        shard = shard_of(task_id, self._shards.count)
+        keys = (keyspace.task(task_id),)
+        rows = await self._shards.read(shard, keys, deadline=deadline_in(timeout_s))
+        [record] = rows.values
+        task = None if record is None else records.decode_task(record)
+        return task if task is not None and task.tenant == tenant else None
 
     async def tasks(
         self,

@@ -15,6 +15,7 @@ from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.queries import Queries
 from codeq_cluster.broker.requests import ShardStatus
 from codeq_cluster.broker.searching import Searching
+from codeq_cluster.broker.triage import Triage
 from codeq_cluster.broker.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 
@@ -27,6 +28,7 @@ class Broker:
         governors: Topics, pauses, subscriptions.
         importer: What other clusters had.
         searching: Tasks by what is known of them.
+        triage: What is done about tasks that died or wait.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Broker:
         self.governors = Governors(shards)
         self.importer = Importer(shards)
         self.searching = Searching(shards)
+        self.triage = Triage(shards)
         self.create = producer.create
         self.claim = consumer.claim
         self.heartbeat = consumer.heartbeat

@@ -51,6 +51,7 @@ class _Net:
     payload: str | None = None
     fingerprint: str = ""
     result: Result | None = None
+    made: bool = False
 
 
 def mutations(
@@ -129,13 +130,20 @@ def _nets(changes: Iterable[TaskChange]) -> dict[str, _Net]:
         net = nets.get(task.id)
         if net is None:
             nets[task.id] = _Net(
-                change.before, change.after, change.payload, change.fingerprint, change.result
+                change.before,
+                change.after,
+                change.payload,
+                change.fingerprint,
+                change.result,
+                made=change.before is None,
             )
             continue
         assert change.before == net.after
         net.after = change.after
         if change.before is None:
-            net.payload, net.fingerprint, net.result = change.payload, change.fingerprint, None
+            net.fingerprint, net.result, net.made = change.fingerprint, None, True
+        if change.payload is not None:
+            net.payload = change.payload
         if change.result is not None:
             net.result = change.result
     return nets
@@ -169,7 +177,7 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
         rows[keyspace.payload(task_id)] = net.payload.encode()
     if net.result is not None and after.has_result:  # It may have been revived since.
         rows[keyspace.result(task_id)] = encode_result(net.result)
-    if after.idempotency_key and net.payload is not None:
+    if after.idempotency_key and net.made:
         row = KeyRow(task_id, net.fingerprint)
         rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode_key_row(row)
 

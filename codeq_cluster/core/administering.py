@@ -15,11 +15,14 @@ from codeq_cluster.core.operations import (
     DeleteTopic,
     Import,
     PauseQueue,
+    Purge,
     PutTopic,
+    Rebury,
     Record,
     Replay,
     Requeue,
     ResumeQueue,
+    Revise,
 )
 from codeq_cluster.core.outcomes import Changed, Imported, Outcome, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import Rules
@@ -35,7 +38,19 @@ IDS_MAX = 48
 TOPICS_MAX = 1000
 PAUSES_MAX = 1000
 
-_Action = PutTopic | DeleteTopic | PauseQueue | ResumeQueue | Requeue | Delete | Replay | Record
+_Action = (
+    PutTopic
+    | DeleteTopic
+    | PauseQueue
+    | ResumeQueue
+    | Requeue
+    | Delete
+    | Purge
+    | Revise
+    | Rebury
+    | Replay
+    | Record
+)
 
 
 def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
@@ -47,7 +62,7 @@ def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
         task = view.task(task_id)
         if task is None or task.tenant != operation.tenant:
             continue
-        if not _revived_under(task, operation.request):
+        if not revived_under(task, operation.request):
             if task.state is not State.DEAD:
                 continue
             after = revived(
@@ -63,7 +78,7 @@ def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
-def _revived_under(task: Task, request: str) -> bool:
+def revived_under(task: Task, request: str) -> bool:
     """Tell whether the request has revived the task before, whatever became of it since."""
     return any(
         each.outcome is AttemptOutcome.REQUEUED and each.request == request for each in task.history
@@ -158,7 +173,9 @@ def record(view: View, operation: Record, rules: Rules) -> Decision:
     return Decision(Changed(1), (change,) if change.before is None else ())
 
 
-def on_record(view: View, operation: _Action, decision: Decision, rules: Rules) -> Decision:
+def on_record(  # noqa: C901 - a line an operation
+    view: View, operation: _Action, decision: Decision, rules: Rules
+) -> Decision:
     """Return the decision with the record of it, when it changes something."""
     if not decision.changes:
         return decision
@@ -179,6 +196,13 @@ def on_record(view: View, operation: _Action, decision: Decision, rules: Rules) 
         case Delete():
             name = "dlq.delete" if operation.dead_only else "task.delete"
             action, target, detail = name, *_named(operation.ids)
+        case Purge():
+            action, target = "queue.purge", operation.queue
+            detail = _tasks(len(decision.changes))
+        case Revise():
+            action, target, detail = "dlq.revise", operation.id, ""
+        case Rebury():
+            action, target, detail = "dlq.rebury", *_named(operation.ids)
         case Replay():
             action, target, detail = "delivery.replay", *_named(operation.ids)
         case Record():
@@ -206,6 +230,10 @@ def import_on_record(view: View, operation: Import, decision: Decision, rules: R
         detail=f"{' and '.join(brought) or 'callbacks of a task that follows'} on one shard",
     )
     return Decision(decision.outcome, (*decision.changes, change))
+
+
+def _tasks(number: int) -> str:
+    return f"{number} {'task' if number == 1 else 'tasks'} on one shard"
 
 
 def _named(ids: tuple[str, ...]) -> tuple[str, str]:

@@ -13,10 +13,11 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     """One task before and after a decision; None stands for "does not exist".
 
     Attributes:
-        payload: With a created task only: its JSON text.
+        payload: With a created task, and with one that gets another: its JSON text.
         fingerprint: With a created task that has an idempotency key only.
         result: With a task that has just become terminal, or was imported as one.
         imported: Another cluster had it; it is no new one.
+        restored: It has ended before and was told so: a requeue is taken back.
     """
 
     before: Task | None
@@ -25,6 +26,7 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     result: Result | None = None
     imported: bool = False
+    restored: bool = False
 
 
 class ItemChange(Struct, frozen=True, kw_only=True):

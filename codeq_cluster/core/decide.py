@@ -10,7 +10,8 @@ An operation on a task carries a request (a `Create` its task's id, a `Stage` it
 again under the same request it changes nothing and is answered as before, as long as the task
 still remembers: `history_attempts_max` deliveries for an abandon, a nack or a requeue, the lease
 for a claim or a stage, the task's life for the others. Of a task revived since, the abandon or nack
-it died of is answered as one that it lived through. An undelivered abandon leaves no trace in the
+it died of is answered as one that it lived through. A requeue that was taken back is forgotten:
+sent again, it would be another one. An undelivered abandon leaves no trace in the
 task; its token, which it must carry, keeps it from being done twice.
 
 An item remembers who wrote it last: a topic, a pause, a subscription by its id, a replayed
@@ -25,7 +26,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import administering, delivering, importing, subscribing
+from codeq_cluster.core import administering, delivering, importing, subscribing, triage
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
@@ -45,12 +46,15 @@ from codeq_cluster.core.operations import (
     Nack,
     Operation,
     PauseQueue,
+    Purge,
     PutTopic,
+    Rebury,
     Record,
     RenewSubscription,
     Replay,
     Requeue,
     ResumeQueue,
+    Revise,
     Stage,
     Submit,
     Subscribe,
@@ -90,6 +94,19 @@ from codeq_cluster.core.transitions import (
     undelivered,
 )
 from codeq_cluster.core.view import View
+
+_Administering = (
+    PutTopic
+    | DeleteTopic
+    | PauseQueue
+    | ResumeQueue
+    | Requeue
+    | Delete
+    | Purge
+    | Revise
+    | Rebury
+    | Replay
+)
 
 # Sets of artifacts stored for one task over all its attempts: each is a row to sweep at its end.
 UPLOADS_MAX = 100
@@ -153,6 +170,9 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
             | ResumeQueue()
             | Requeue()
             | Delete()
+            | Purge()
+            | Revise()
+            | Rebury()
             | Replay()
         ):
             decision = _administered(view, operation, rules)
@@ -161,9 +181,9 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
             assert_never(operation)
 
 
-def _administered(
+def _administered(  # noqa: C901 - a line an operation
     view: View,
-    operation: PutTopic | DeleteTopic | PauseQueue | ResumeQueue | Requeue | Delete | Replay,
+    operation: _Administering,
     rules: Rules,
 ) -> Decision:
     match operation:
@@ -179,6 +199,12 @@ def _administered(
             return administering.requeue(view, operation, rules)
         case Delete():
             return administering.delete(view, operation)
+        case Purge():
+            return triage.purge(view, operation, rules)
+        case Revise():
+            return triage.revise(view, operation, rules)
+        case Rebury():
+            return triage.rebury(view, operation, rules)
         case Replay():
             return delivering.replay(view, operation)
 

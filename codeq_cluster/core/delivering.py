@@ -36,7 +36,7 @@ def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemC
             yield from _sweeps(before, before.uploads, due_ms=view.now_ms)
         elif change.result is not None:
             assert before is not None
-            if after.webhook:
+            if after.webhook and not change.restored:
                 delivery = _delivery(after, now_ms=view.now_ms)
                 # An id that is used again after its task's deletion may have left one behind.
                 left = view.item(Kind.DELIVERY, after.tenant, delivery.id)

@@ -177,6 +177,52 @@ class Delete(Struct, frozen=True, array_like=True, tag="delete", kw_only=True):
     dead_only: bool = False
 
 
+class Purge(Struct, frozen=True, array_like=True, tag="purge", kw_only=True):
+    """Cancel tasks that wait in a queue, ready or delayed.
+
+    Attributes:
+        queue: In lower case.
+        ids: On this shard; those that do not wait there are left alone.
+    """
+
+    request: str
+    tenant: str
+    queue: str
+    ids: tuple[str, ...]
+    by: str
+
+
+class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
+    """Make one dead letter ready again, with another payload.
+
+    Attributes:
+        payload: JSON text.
+        endings: Of the task when the payload was made; one that has lived since is left alone.
+    """
+
+    request: str
+    tenant: str
+    id: str
+    by: str
+    payload: str
+    endings: int
+
+
+class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
+    """Take a requeue back as far as nobody has claimed its tasks.
+
+    Attributes:
+        ids: On this shard; those that the requeue did not revive are left alone.
+        requeue: What the requests of the requeue begin with, up to a dot.
+    """
+
+    request: str
+    tenant: str
+    ids: tuple[str, ...]
+    by: str
+    requeue: str
+
+
 class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=True):
     """Make or change the policy of a queue."""
 
@@ -358,6 +404,9 @@ Operation = (
     | Stage
     | Requeue
     | Delete
+    | Purge
+    | Revise
+    | Rebury
     | PutTopic
     | DeleteTopic
     | PauseQueue

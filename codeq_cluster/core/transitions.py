@@ -212,6 +212,43 @@ def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms
     )
 
 
+def revised(
+    task: Task,
+    rules: Rules,
+    *,
+    payload_bytes: int,
+    seq: int,
+    by: str,
+    request: str,
+    now_ms: int,
+) -> Task:
+    """DEAD → READY, with a payload of another size."""
+    after = revived(task, rules, seq=seq, by=by, request=request, now_ms=now_ms)
+    return replace(after, payload_bytes=payload_bytes)
+
+
+def reburied(task: Task, rules: Rules, policy: Policy, *, request: str) -> TaskChange:
+    """READY → DEAD, as it had died: the requeue that its history ends with has not been.
+
+    The deliveries before it are counted by the history, whose bound may hide the first of them.
+    """
+    assert task.state is State.READY
+    revival = task.history[-1]
+    assert revival.outcome is AttemptOutcome.REQUEUED
+    history = task.history[:-1]
+    lives = [n for n, each in enumerate(history, 1) if each.outcome is AttemptOutcome.REQUEUED]
+    result = _broker_result(task, revival.error, request=request, now_ms=revival.started_ms)
+    buried = _terminal(task, State.DEAD, result, rules, policy, ended=None)
+    assert buried.after is not None
+    after = replace(
+        buried.after,
+        attempts=len(history) - max(lives, default=0),
+        endings=task.endings,
+        history=history,
+    )
+    return replace(buried, after=after, restored=True)
+
+
 def attempt_of(
     task: Task,
     outcome: AttemptOutcome,

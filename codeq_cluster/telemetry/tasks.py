@@ -22,7 +22,7 @@ class TaskObserver:
     def changed(self, change: TaskChange) -> None:
         """Count what happened to one task."""
         before, after = change.before, change.after
-        if after is None:
+        if after is None or change.restored:
             return
         if before is None:
             if change.imported:

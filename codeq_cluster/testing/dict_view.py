@@ -190,7 +190,7 @@ class DictView:
         self.tasks[task.id] = task
         if change.payload is not None:
             self._payloads[task.id] = change.payload
-            if task.idempotency_key:
+            if task.idempotency_key and change.before is None:
                 row = KeyRow(task.id, change.fingerprint)
                 self._keys[task.tenant, task.idempotency_key] = row
         if change.result is not None:

@@ -13,7 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
@@ -299,7 +299,7 @@ class ShardWatch(ReplicaWatch):
             text = f"its token is {after.lease_token} after {before.lease_token}"
         elif before.state in _ENDED and after.state is not before.state:
             text = f"it was {before.state.name} and is {after.state.name}"
-        elif not _least(before, after) <= after.attempts <= before.attempts + granted:
+        elif not _least(before, after) <= after.attempts <= _most(before, after) + granted:
             text = f"{after.attempts} attempts after {before.attempts}"
         elif after.attempts > after.max_attempts:
             text = f"{after.attempts} attempts of {after.max_attempts}"
@@ -314,6 +314,13 @@ def _least(before: Task, after: Task) -> int:
         return 0
     given_back = before.state is State.LEASED and after.state is not State.LEASED
     return before.attempts - given_back
+
+
+def _most(before: Task, after: Task) -> int:
+    """Return how many attempts a task has at most: more only when its revival is taken back."""
+    last = before.history[-1].outcome if before.history else None
+    revived = before.state is State.READY and last is AttemptOutcome.REQUEUED
+    return after.max_attempts if revived and after.state is State.DEAD else before.attempts
 
 
 def _log(group: RaftGroup) -> Journal:

@@ -93,8 +93,8 @@ class Live:
                     "X-Request-Id": call.request_id,
                 }
             )
-            await response.prepare(call.request)
             with suppress(ConnectionError):  # The client has gone away.
+                await response.prepare(call.request)
                 await self._feed(call, view, since, response)
             return response
 

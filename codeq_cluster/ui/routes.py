@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from codeq_cluster.api import downloads
 from codeq_cluster.api import queues as queue_routes
 from codeq_cluster.api.app import SERVICES
 from codeq_cluster.api.call import Call
@@ -23,9 +24,10 @@ from codeq_cluster.ui.entry import Entry
 from codeq_cluster.ui.live import Live, View
 from codeq_cluster.ui.sessions import PATH, Sessions
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views import overview, queue, queues
+from codeq_cluster.ui.views import dead_letters, overview, queue, queues, tasks
 
 API = f"{PATH}/api"
+ARTIFACT = "/tasks/{id}/artifacts/{upload}/{artifact:.+}"
 
 _BODY = "invalid body"
 _ANYBODY = tuple(Role)
@@ -38,6 +40,7 @@ VIEWS = {
     "overview": View(roles=_ANYBODY, look=overview.look, draw=overview.draw),
     "queues": View(roles=_VIEWERS, look=queues.look),
     "queue": View(roles=_VIEWERS, look=queue.look, draw=queue.draw),
+    "task": View(roles=_VIEWERS, look=tasks.look),
 }
 
 
@@ -94,6 +97,18 @@ def _table(sources: Sources, entry: Entry, live: Live) -> Sequence[PageRoute]:
         PageRoute("GET", "/now", live.now, _ANYBODY),
         PageRoute("POST", f"{named}/pause", queue_routes.pause, _ADMINS),
         PageRoute("POST", f"{named}/resume", queue_routes.resume, _ADMINS),
+        PageRoute("POST", f"{named}/purge", dead_letters.purge, _ADMINS, _BODY),
+        PageRoute("GET", f"{named}/dlq", dead_letters.dead_letters, _VIEWERS),
+        PageRoute("GET", f"{named}/dlq/kinds", dead_letters.kinds, _VIEWERS),
+        PageRoute("POST", f"{named}/dlq/preview", dead_letters.preview, _ADMINS, _BODY),
+        PageRoute("POST", f"{named}/dlq/requeue", dead_letters.requeue, _ADMINS, _BODY),
+        PageRoute("POST", f"{named}/dlq/delete", dead_letters.delete, _ADMINS, _BODY),
+        PageRoute("POST", f"{named}/dlq/undo", dead_letters.take_back, _ADMINS, _BODY),
+        PageRoute("GET", "/tasks", tasks.search, _VIEWERS),
+        PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
+        PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
+        PageRoute("GET", ARTIFACT, downloads.download, _ADMINS),
+        PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from codeq_cluster.api.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.rendering import task_view
-from codeq_cluster.broker.operators import Selection
+from codeq_cluster.broker.dead_letters import Selection
 from codeq_cluster.broker.requests import Found, NewResult, NewTask
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.core.outcomes import Rejected

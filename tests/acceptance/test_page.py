@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # A subject may be any text; so may an error and a payload. None of it is markup.
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
+OF_TENANT = ["Overview", "Queues", "Tasks", "Delayed", "Dead letters"]
 WORKER = "worker-0"
 HOSTILE_WORKER = "worker-1"
 
@@ -65,13 +67,10 @@ async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overv
 @pytest.mark.parametrize(
     ("token", "views"),
     [
-        (
-            "viewer",
-            ["Overview", "Queues"],
-        ),
-        ("admin", ["Overview", "Queues"]),
+        ("viewer", OF_TENANT),
+        ("admin", OF_TENANT),
         ("operator", ["Overview"]),
-        ("both", ["Overview", "Queues"]),
+        ("both", OF_TENANT),
     ],
 )
 async def test_each_role_is_offered_its_own_views(
@@ -152,19 +151,208 @@ async def test_a_workers_name_is_text_whatever_it_holds(admin: Window, client: C
     assert await admin.page.locator("main img").count() == 0
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_a_task_is_searched_shown_and_cancelled(admin: Window, client: Client) -> None:
+    """Its payload digit by digit, its result, its attempts, and why it is where it is."""
+    payload = {"html": HOSTILE, "big": 12345678901234567890}
+    created = await client.create("n1", "producer", "task.shown", payload=payload)
+    task_id = created.body["id"]
+    claimed = await client.claim("n2", WORKER, ["task.shown"])
+    reason = {"reason": HOSTILE, "delaySeconds": 900, "leaseToken": claimed.body["leaseToken"]}
+    await client.call("POST", "n3", f"/tasks/{task_id}/nack", WORKER, reason)
+    await admin.open("/tasks")
+    await admin.page.get_by_label("State").select_option("Delayed")
+    await admin.page.get_by_label("Queue", exact=True).fill("task.shown")
+    await admin.page.get_by_role("link", name=task_id[:13]).click()
+    await admin.shows("12345678901234567890")
+    await admin.shows("Attempt 1 of 5 was given back; it backs off.")
+    shown = await admin.text()
+    async with admin.page.expect_download() as downloading:
+        await admin.click("Download")
+    downloaded = (await (await downloading.value).path()).read_text()
+    await admin.click("Raw")
+    await admin.click("Cancel task", within="main")
+    await admin.click("Cancel the task", within="dialog")
+    await admin.page.wait_for_selector("main .tag:has-text('Failed')")
+
+    assert shown.count(HOSTILE) >= 1
+    assert json.loads(downloaded) == payload
+    assert await admin.page.locator("main img").count() == 0
+    assert (await client.task("n2", "producer", task_id)).body["error"] == "CANCELLED"
+
+
+async def test_a_result_and_its_task_are_opened_by_the_id(admin: Window, client: Client) -> None:
+    """From the search that every view has; `/` leads there."""
+    created = await client.create("n1", "producer", "task.done")
+    claimed = await client.claim("n1", WORKER, ["task.done"])
+    await client.finish("n2", WORKER, claimed.body, {"page": HOSTILE})
+    await admin.open("/queues")
+    await admin.page.keyboard.press("/")
+    await admin.page.keyboard.type(created.body["id"])
+    await admin.page.keyboard.press("Enter")
+    await admin.page.wait_for_selector("main .card:has-text('Result') pre")
+
+    assert HOSTILE.replace('"', '\\"') in await admin.text()
+    assert "It is finished." in await admin.text()
+
+
+async def test_a_viewer_sees_a_task_without_what_it_carries(
+    browser: Chromium, cluster: LocalCluster, client: Client
+) -> None:
+    """And no button that would change it."""
+    payload = {"card": "4000 1234"}
+    created = await client.create("n1", "producer", "task.hidden", payload=payload)
+    async with browser.window(url_of(cluster), token="viewer") as window:
+        await window.open(f"/tasks/{created.body['id']}", ready="main .reason")
+        await window.shows("Payloads and results are not shown to viewers.")
+
+        assert "4000 1234" not in await window.page.content()
+        assert "Cancel task" not in await window.text()
+
+
+async def test_delayed_tasks_are_listed_by_when_they_are_due(admin: Window, client: Client) -> None:
+    """And can be cancelled from there."""
+    for delay_s, command in ((7200, "delayed.b"), (3600, "delayed.a")):
+        await client.create("n1", "producer", command, delaySeconds=delay_s)
+    await admin.open("/delayed", ready="tbody tr[data-key]:nth-child(2)")
+    rows = await admin.page.locator("tbody tr").all_inner_texts()
+    queues = [each for row in rows for each in row.split() if each.startswith("delayed.")]
+    await admin.page.locator("tr", has_text="delayed.b").get_by_role("button").click()
+    await admin.click("Cancel the task", within="dialog")
+    await admin.page.wait_for_selector("tr:has-text('delayed.b')", state="detached")
+
+    assert queues == ["delayed.a", "delayed.b"]
+    assert (await client.depth("n1", "admin", "delayed.b"))["delayed"] == 0
+
+
+async def die(client: Client, queue: str, *errors: str, payload: object = None) -> None:
+    """Have a task die of each error."""
+    for error in errors:
+        body = {"payload": payload or {"n": 1}, "maxAttempts": 1}
+        await client.create("n1", "producer", queue, **body)
+        claimed = await client.claim("n1", WORKER, [queue])
+        said = {"reason": error, "leaseToken": claimed.body["leaseToken"]}
+        await client.call("POST", "n1", f"/tasks/{claimed.body['id']}/nack", WORKER, said)
+
+
+async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
+    admin: Window, client: Client
+) -> None:
+    """After a look at how many they are, and at what the patch makes of one."""
+    await die(client, "dead.kinds", "after 1 ms", "after 23 ms", HOSTILE)
+    await admin.open("/dead-letters")
+    await admin.page.get_by_role("link", name="dead.kinds").click()
+    await admin.shows("after # ms")
+    await admin.page.get_by_label("Requeue those of after # ms").click()
+    await admin.shows("Requeue 2 dead letters?", within="dialog")
+    await admin.page.get_by_text("Change their payloads").click()
+    await admin.page.get_by_label("Merge patch").fill('{"n": null, "fixed": 12345678901234567890}')
+    await admin.shows('"fixed": 12345678901234567890', within="dialog")
+    await admin.click("Requeue 2", within="dialog")
+    await admin.shows("2 dead letters requeued", within="#toasts")
+    claimed = await client.claim("n3", WORKER, ["dead.kinds"])
+
+    assert claimed.body["payload"] == '{"fixed":12345678901234567890}'
+    assert (await client.depth("n2", "admin", "dead.kinds"))["dlq"] == 1
+    assert await admin.page.locator("main img").count() == 0
+
+
+async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
+    admin: Window, client: Client
+) -> None:
+    """The page says how many had been claimed."""
+    await die(client, "dead.undo", "a", "b", "c")
+    await admin.open("/dead-letters/dead.undo", ready="tbody input[type=checkbox]")
+    await admin.page.get_by_label("Select all shown").check()
+    await admin.click("Requeue selected")
+    await admin.click("Requeue 3", within="dialog")
+    await admin.shows("3 dead letters requeued", within="#toasts")
+    await client.claim("n1", WORKER, ["dead.undo"])
+    await admin.click("Undo", within="#toasts")
+    await admin.shows("Taken back: 2; 1 had been claimed already", within="#toasts")
+    depth = await client.depth("n1", "admin", "dead.undo")
+
+    assert (depth["ready"], depth["dlq"]) == (0, 2)
+
+
+async def test_a_deletion_can_be_called_off_and_done_at_once(admin: Window, client: Client) -> None:
+    """Nothing is deleted before it; all of a queue only by typing its name."""
+    await die(client, "dead.delete", "a", "b")
+    await admin.open("/dead-letters/dead.delete", ready="tbody input[type=checkbox]")
+    await admin.click("Delete all")
+    await admin.click("Delete 2", within="dialog")
+    await admin.shows("Type dead.delete to go on", within="dialog [role=alert]")
+    await admin.page.fill("dialog input[name=typed]", "dead.delete")
+    await admin.click("Delete 2", within="dialog")
+    await admin.click("Undo", within="#toasts")
+    await admin.shows("Nothing was done", within="#toasts")
+    before = await client.depth("n1", "admin", "dead.delete")
+    await admin.page.locator("tbody input[type=checkbox]").first.check()
+    await admin.click("Delete selected")
+    await admin.click("Delete 1", within="dialog")
+    await admin.click("Now", within="#toasts")
+    await admin.shows("1 dead letter deleted", within="#toasts")
+
+    assert before["dlq"] == 2
+    assert (await client.depth("n1", "admin", "dead.delete"))["dlq"] == 1
+
+
+async def test_a_dead_letter_is_requeued_from_its_own_view(admin: Window, client: Client) -> None:
+    """Its error and its attempts are there to judge it by."""
+    await die(client, "dead.one", "lost its way")
+    await admin.open("/dead-letters/dead.one", ready="tbody a")
+    await admin.page.locator("tbody a").first.click()
+    await admin.shows("It is a dead letter of queue dead.one: lost its way.")
+    await admin.click("Requeue", within="main")
+    await admin.click("Requeue 1", within="dialog")
+    await admin.page.wait_for_selector("main .tag:has-text('Ready')")
+
+    assert (await client.depth("n1", "admin", "dead.one"))["ready"] == 1
+
+
+async def test_a_queue_is_purged_by_who_types_its_name(admin: Window, client: Client) -> None:
+    """After the count of what would be cancelled."""
+    for delay_s in (0, 0, 600):
+        await client.create("n1", "producer", "purge.me", delaySeconds=delay_s)
+    await admin.open("/queues/purge.me", ready="main .figures")
+    await admin.click("Purge", within="main")
+    await admin.shows("3 waiting tasks, 2 ready ones and 1 delayed one", within="dialog")
+    await admin.page.fill("dialog input[name=typed]", "purge.me")
+    await admin.click("Cancel 3 tasks", within="dialog")
+    await admin.shows("3 tasks of purge.me cancelled", within="#toasts")
+    depth = await client.depth("n2", "admin", "purge.me")
+
+    assert (depth["ready"], depth["delayed"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "dark"), [(WIDE, False), (NARROW, True)], ids=["wide-light", "narrow-dark"]
+)
 async def test_everybody_can_use_every_view(
-    browser: Chromium, cluster: LocalCluster, size: tuple[int, int], dark: bool
+    browser: Chromium, cluster: LocalCluster, client: Client, size: tuple[int, int], dark: bool
 ) -> None:
     """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
+    task = await client.create("n1", "producer", "every.view", payload={"a": [1, "b", None]})
+    await client.create("n1", "producer", "every.view", delaySeconds=600)
+    await die(client, "every.death", "after 1 ms")
+    views = (
+        "",
+        "/queues",
+        "/queues/every.view",
+        "/tasks",
+        f"/tasks/{task.body['id']}",
+        "/delayed",
+        "/dead-letters",
+        "/dead-letters/every.death",
+    )
     async with browser.window(url_of(cluster), size=size, dark=dark) as window:
         faults = {"log-in": await window.faults_of_access()}
         await window.log_in("both")
-        for path in ("", "/queues", "/queues/pause.me"):
+        for path in views:
             await window.open(path)
+            await window.page.wait_for_selector("#liveness[data-state=live]")
             faults[path] = await window.faults_of_access()
-            assert await window.too_wide() <= 0, path
+            if await window.too_wide() > 0:
+                faults[path].append("wider than the window")
 
         assert not {path: found for path, found in faults.items() if found}
 

@@ -50,7 +50,10 @@ def check_changes(decision: Decision) -> None:
 
 
 def check_deliveries(decision: Decision) -> None:
-    """Check that each end of a task with a webhook, and nothing else, brings one delivery of it."""
+    """Check that each end of a task with a webhook, and nothing else, brings one delivery of it.
+
+    That a requeue is taken back is no end.
+    """
     told = {
         change.after.task_id: change.body
         for change in decision.changes
@@ -64,6 +67,7 @@ def check_deliveries(decision: Decision) -> None:
         if isinstance(change, TaskChange)
         and change.after is not None
         and change.after.webhook
+        and not change.restored
         and change.after.state.terminal
         and change.before is not None
         and not change.before.state.terminal

@@ -16,7 +16,10 @@ from codeq_cluster.core.operations import (
     Heartbeat,
     Nack,
     Operation,
+    Purge,
+    Rebury,
     Requeue,
+    Revise,
     Stage,
     Submit,
 )
@@ -34,6 +37,7 @@ from .model_task import (
     SWEEP_DELAY_MS,
     TIGHT,
     WAITING_MAX,
+    Death,
     Item,
     body_of,
     delivery_of,
@@ -77,6 +81,12 @@ class Model:
                 return self._requeue(operation)
             case Delete():
                 return self._delete(operation)
+            case Purge():
+                return self._purge(operation)
+            case Revise():
+                return self._revise(operation)
+            case Rebury():
+                return self._rebury(operation)
             case Heartbeat() | Abandon() | Nack() | Submit() | Stage() | Cancel():
                 return self._act(operation)
             case _:
@@ -134,7 +144,7 @@ class Model:
         own = [item for item in self.items.values() if item.tenant == asked.tenant]
         for item in own:
             if asked.idempotency_key and item.key == asked.idempotency_key:
-                if item.payload == asked.payload:
+                if item.asked == asked.payload:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
         tiers = self.beside.tiers(asked.tenant, asked.command.lower())
@@ -157,6 +167,7 @@ class Model:
             max_attempts=min(attempts, most) if most else attempts,
             key=asked.idempotency_key,
             payload=asked.payload,
+            asked=asked.payload,
             webhook=asked.webhook,
             created_ms=self.now_ms,
             place="",
@@ -270,6 +281,8 @@ class Model:
         elif item.attempts >= item.max_attempts:
             self._end(item, "dead", error="MAX_ATTEMPTS", request=asked.request)
             return "returned", True, 0
+        else:
+            item.revival = ""
         self._wait(item, 0)
         return "returned", False, 0
 
@@ -279,6 +292,7 @@ class Model:
             return "returned", True, 0
         grown_ms = int(self.draw * min(BASE_MS * 2**item.attempts, MAX_MS))
         delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else grown_ms
+        item.revival = ""
         self._wait(item, delay_ms)
         return "returned", False, delay_ms
 
@@ -301,16 +315,81 @@ class Model:
         before = [item for item in own if (asked.request, item.id) in self._revived]
         dead = [item for item in own if item not in before and item.place == "dead"]
         for item in dead:
-            self._revived.add((asked.request, item.id))
-            item.attempts = item.expires_ms = item.result_bytes = 0
-            item.error = item.dead_queue = ""
-            self._wait(item, 0)
-            for asked_before, answer in self._answers.items():
-                if asked_before[1] == item.id and answer == ("returned", True, 0):
-                    self._answers[asked_before] = ("returned", False, 0)
+            self._revive(item, asked.request)
         if dead:
             self.beside.put_ids_on_record(asked, "dlq.requeue", asked.ids)
         return "changed", len(before) + len(dead)
+
+    def _revive(self, item: Item, request: str) -> None:
+        self._revived.add((request, item.id))
+        item.revival = request
+        item.death = Death(item.died_ms, item.attempts, item.error)
+        item.attempts = item.expires_ms = item.result_bytes = 0
+        item.error = item.dead_queue = item.ended_by = ""
+        self._wait(item, 0)
+        for asked_before, answer in self._answers.items():
+            if asked_before[1] == item.id and answer == ("returned", True, 0):
+                self._answers[asked_before] = ("returned", False, 0)
+
+    def _revise(self, asked: Revise) -> Answer:
+        item = self.items.get(asked.id)
+        if item is None or item.tenant != asked.tenant:
+            return "changed", 0
+        if (asked.request, item.id) in self._revived:
+            return "changed", 1
+        if item.place != "dead" or item.endings != asked.endings:
+            return "changed", 0
+        self._revive(item, asked.request)
+        item.payload = asked.payload
+        self.beside.put_on_record(asked, "dlq.revise", asked.id, "")
+        return "changed", 1
+
+    def _rebury(self, asked: Rebury) -> Answer:
+        own = [i for i in self._named(asked.ids) if i.tenant == asked.tenant]
+        before = [item for item in own if item.ended_by == asked.request]
+        meant = [
+            item
+            for item in own
+            if item not in before
+            and item.place == "ready"
+            and item.revival.split(".")[0] == asked.requeue
+        ]
+        for item in meant:
+            assert item.death is not None
+            self._revived.discard((item.revival, item.id))
+            self._end(
+                item,
+                "dead",
+                error=item.death.error,
+                request=asked.request,
+                at_ms=item.death.at_ms,
+                told=True,
+            )
+            item.attempts = item.death.attempts
+        if meant:
+            self.beside.put_ids_on_record(asked, "dlq.rebury", asked.ids)
+        return "changed", len(before) + len(meant)
+
+    def _purge(self, asked: Purge) -> Answer:
+        own = [i for i in self._named(asked.ids) if i.tenant == asked.tenant]
+        before = [item for item in own if item.ended_by == asked.request]
+        meant = [
+            item
+            for item in own
+            if item not in before
+            and item.place in ("ready", "delayed")
+            and item.queue == asked.queue
+        ]
+        for item in meant:
+            self._end(item, "failed", error="CANCELLED", request=asked.request)
+        if meant:
+            tasks = "task" if len(meant) == 1 else "tasks"
+            told = f"{len(meant)} {tasks} on one shard"
+            self.beside.put_on_record(asked, "queue.purge", asked.queue, told)
+        return "changed", len(before) + len(meant)
+
+    def _named(self, ids: tuple[str, ...]) -> list[Item]:
+        return [self.items[task_id] for task_id in dict.fromkeys(ids) if task_id in self.items]
 
     def _delete(self, asked: Delete) -> Answer:
         ids = list(dict.fromkeys(asked.ids))
@@ -336,6 +415,8 @@ class Model:
             elif item.place != "leased" and 0 < item.expires_ms <= self.now_ms:
                 self._end(item, "dead", error="MESSAGE_EXPIRED")
             else:
+                if item.place == "leased":
+                    item.revival = ""
                 self._wait(item, 0)
         count = len(due[: asked.count])
         return "advanced", count + self.beside.lapse(asked.count - count)
@@ -363,8 +444,17 @@ class Model:
             item.order = self._order
 
     def _end(
-        self, item: Item, place: str, *, error: str, request: str = "", said: Submit | None = None
+        self,
+        item: Item,
+        place: str,
+        *,
+        error: str,
+        request: str = "",
+        said: Submit | None = None,
+        at_ms: int = 0,
+        told: bool = False,
     ) -> None:
+        at_ms = at_ms or self.now_ms
         says = self.beside.topics.get((item.tenant, item.queue), {})
         retention_ms = says.get("retention_s", 0) * 1000 or RETENTION_MS
         if place == "dead":
@@ -373,16 +463,19 @@ class Model:
         item.worker = item.claim = ""
         item.place = place
         item.error = error
-        item.endings += 1
+        item.ended_by = request
+        item.revival = ""
+        item.died_ms = at_ms
+        item.endings += 0 if told else 1
         item.result_bytes = len(error) + (len(said.body) if said else 0)
-        item.timer_ms = self.now_ms + retention_ms
+        item.timer_ms = at_ms + retention_ms
         if item.key:
             item.timer_ms = max(item.timer_ms, item.created_ms + KEY_RETENTION_MS)
         kept = list(said.uploads) if said else []
         unneeded = set(item.uploads) - set(kept)
         self.beside.sweep(item.tenant, item.id, unneeded, delay_ms=SWEEP_DELAY_MS)
         item.uploads = kept
-        if item.webhook:
+        if item.webhook and not told:
             delivery = delivery_of(item, now_ms=self.now_ms)
             self.beside.tell(delivery, body_of(item, said, request=request, now_ms=self.now_ms))
 

@@ -23,6 +23,15 @@ BYTES_MAX = 45
 ENDED = ("done", "failed", "dead")
 
 
+@dataclass(frozen=True)
+class Death:
+    """How a dead letter had died."""
+
+    at_ms: int
+    attempts: int
+    error: str
+
+
 @dataclass
 class Item:
     """A task."""
@@ -34,10 +43,12 @@ class Item:
     max_attempts: int
     key: str
     payload: str
+    asked: str  # The payload it was created with.
     webhook: str
     created_ms: int
     place: str
     expires_ms: int
+    died_ms: int = 0
     timer_ms: int = 0  # When the delay, the lease or the retention ends.
     order: int = 0
     attempts: int = 0
@@ -50,6 +61,9 @@ class Item:
     endings: int = 0
     error: str = ""
     dead_queue: str = ""
+    ended_by: str = ""
+    revival: str = ""  # The request that revived it last, as long as no delivery has ended since.
+    death: Death | None = None  # Which it was revived from.
     uploads: list[str] = field(default_factory=list)
 
     @property

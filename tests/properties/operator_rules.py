@@ -10,11 +10,14 @@ from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
     PauseQueue,
+    Purge,
     PutTopic,
+    Rebury,
     Record,
     Replay,
     Requeue,
     ResumeQueue,
+    Revise,
 )
 from codeq_cluster.core.task import State
 
@@ -24,7 +27,11 @@ some = st.lists(indexes, min_size=1, max_size=3)
 
 
 class Operators(Machine):
-    """Topics, pauses, dead letters, dead deliveries, records."""
+    """Topics, pauses, purges, dead letters, dead deliveries, records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requeues: list[str] = []
 
     @rule(
         tenant=tenants,
@@ -90,6 +97,55 @@ class Operators(Machine):
         ids, tenant = self._meant(some, prefer=State.DEAD)
         tenant = "stranger" if stranger else tenant
         self.ask(Requeue(request=self.request(), tenant=tenant, ids=ids, by="op"))
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(some=some, part=st.integers(0, 1))
+    def requeue_in_parts(self, some: list[int], part: int) -> None:
+        """Revive dead letters by one of several requests that can be taken back together."""
+        ids, tenant = self._meant(some, prefer=State.DEAD)
+        self.requeues.append(self.request())
+        request = f"{self.requeues[-1]}.{part}"
+        self.ask(Requeue(request=request, tenant=tenant, ids=ids, by="op"))
+
+    @precondition(lambda self: self.view.tasks and self.requeues)
+    @rule(some=some, index=indexes, stranger=st.sampled_from([False, False, True]))
+    def rebury(self, some: list[int], index: int, stranger: bool) -> None:
+        """Take a requeue back, for tasks it revived and for others."""
+        ids, tenant = self._meant(some, prefer=State.READY)
+        tenant = "stranger" if stranger else tenant
+        requeue = self.requeues[index % len(self.requeues)]
+        self.ask(Rebury(request=self.request(), tenant=tenant, ids=ids, by="op", requeue=requeue))
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(
+        index=indexes,
+        payload=st.sampled_from(['"a longer one"', "1"]),
+        late=st.sampled_from([0, 0, 1]),
+        stranger=st.sampled_from([False, False, True]),
+    )
+    def revise(self, index: int, payload: str, late: int, stranger: bool) -> None:
+        """Revive a dead letter with another payload, by what it was now or before."""
+        task = self.pick(index, prefer=State.DEAD)
+        self.ask(
+            Revise(
+                request=self.request(),
+                tenant="stranger" if stranger else task.tenant,
+                id=task.id,
+                by="op",
+                payload=payload,
+                endings=task.endings - late,
+            )
+        )
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(some=some, queue=commands, stranger=st.sampled_from([False, False, True]))
+    def purge(self, some: list[int], queue: str, stranger: bool) -> None:
+        """Cancel what waits in a queue, and try it with what does not."""
+        ids, tenant = self._meant(some, prefer=State.READY)
+        tenant = "stranger" if stranger else tenant
+        self.ask(
+            Purge(request=self.request(), tenant=tenant, queue=queue.lower(), ids=ids, by="op")
+        )
 
     @precondition(lambda self: self.view.tasks)
     @rule(

@@ -29,12 +29,25 @@ STATUSES = {
     "GET /now": _ANYBODY,
     "POST /queues/{command}/pause": _ADMIN,
     "POST /queues/{command}/resume": _ADMIN,
+    "POST /queues/{command}/purge": _ADMIN,
+    "GET /queues/{command}/dlq": _TENANT,
+    "GET /queues/{command}/dlq/kinds": _TENANT,
+    "POST /queues/{command}/dlq/preview": _ADMIN,
+    "POST /queues/{command}/dlq/requeue": _ADMIN,
+    "POST /queues/{command}/dlq/delete": _ADMIN,
+    "POST /queues/{command}/dlq/undo": _ADMIN,
+    "GET /tasks": _TENANT,
+    "GET /delayed": _TENANT,
+    "GET /tasks/{id}/content": "403 404 403 404",
+    "GET /tasks/{id}/artifacts/{upload}/{artifact}": "403 404 403 404",
+    "POST /tasks/{id}/cancel": "403 404 403 404",
 }
 VIEW_STATUSES = {
     "frame": _ANYBODY,
     "overview": _ANYBODY,
     "queues": _TENANT,
     "queue": _TENANT,
+    "task": _TENANT,
 }
 # Those that ask for no session: the files, the log-in, and what is not there.
 OPEN = {
@@ -46,6 +59,13 @@ OPEN = {
     "GET /ui/api/{rest}",
 }
 QUERIES = {"GET /now": "?view=frame", "GET /live": "?view=frame"}
+BODIES: dict[str, object] = {
+    "POST /queues/{command}/purge": {"limit": 1},
+    "POST /queues/{command}/dlq/preview": {"all": True},
+    "POST /queues/{command}/dlq/requeue": {"all": True},
+    "POST /queues/{command}/dlq/delete": {"all": True},
+    "POST /queues/{command}/dlq/undo": {"action": "a", "ids": ["t"]},
+}
 
 
 @dataclass(slots=True)
@@ -92,10 +112,11 @@ async def test_every_route_of_the_page_has_a_row(world: World) -> None:
 async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, route: str) -> None:
     """Nor somebody without a session."""
     method, _, path = route.partition(" ")
-    path = path.format(command="q", id="t", name="q") + QUERIES.get(route, "")
+    named = {"command": "q", "id": "t", "name": "q", "upload": "u", "artifact": "a"}
+    path, body = path.format(**named) + QUERIES.get(route, ""), BODIES.get(route)
     nobody = await world.client.send(method, f"/ui/api{path}", b"", token="")
     told = [
-        (await (session.get(path) if method == "GET" else session.write(method, path))).status
+        (await (session.get(path) if method == "GET" else session.write(method, path, body))).status
         for session in world.sessions.values()
     ]
 

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from codeq_cluster.broker.operators import PAGE, Operators, Selection
+from codeq_cluster.broker.bulk import PAGE
+from codeq_cluster.broker.dead_letters import Selection
+from codeq_cluster.broker.operators import Operators
 from codeq_cluster.core.operations import Nack, Submit
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 

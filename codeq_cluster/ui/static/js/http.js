@@ -15,6 +15,14 @@ export class Unreachable extends Error {
   }
 }
 
+// A body of which one member is JSON text as somebody typed it: numbers keep every digit.
+export class WithText {
+  constructor(members, name, text) {
+    const others = JSON.stringify(members).slice(1, -1);
+    this.text = `{${others ? others + "," : ""}${JSON.stringify(name)}:${text}}`;
+  }
+}
+
 let csrf = "";
 let onEnd = () => {};
 
@@ -39,7 +47,7 @@ export async function ask(method, where, body, { signal, quiet } = {}) {
       method,
       signal,
       headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...(method === "GET" ? {} : { "X-CSRF-Token": csrf }) },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? undefined : body instanceof WithText ? body.text : JSON.stringify(body),
     });
   } catch (failure) {
     if (failure.name === "AbortError") throw failure;

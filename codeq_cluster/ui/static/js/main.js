@@ -9,7 +9,7 @@ import { closeMenus, drawNav, drawStanding, drawState, drawTools, theme } from "
 import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
-const VIEWS = ["overview", "queues"];
+const VIEWS = ["overview", "queues", "tasks", "delayed", "dead-letters"];
 const FIRST_MS = 500; // How long a view waits for its first answer before it is shown empty.
 const main = document.getElementById("main");
 let shown = null;

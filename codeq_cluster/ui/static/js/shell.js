@@ -8,7 +8,7 @@ import { operates, seesTenant, session } from "./state.js";
 const THEMES = { "": "System", light: "Light", dark: "Dark" };
 
 const GROUPS = [
-  ["Work", [["overview", "Overview"], ["queues", "Queues"]]],
+  ["Work", [["overview", "Overview"], ["queues", "Queues"], ["tasks", "Tasks"], ["delayed", "Delayed"], ["dead-letters", "Dead letters"]]],
 ];
 
 let liveness = "polling";

@@ -54,5 +54,5 @@ export function table({ caption, columns, key, sorted, selection, onselect, empt
 }
 
 function classes(column) {
-  return [column.num && "num", column.less && "less", column.wide && "wide"].filter(Boolean).join(" ");
+  return [column.num && "num", column.less && "less", column.wide && "wide", column.kind].filter(Boolean).join(" ");
 }

@@ -1,5 +1,6 @@
 // One queue: how full it is, what flows, what governs it, who works on it.
 
+import { AT_ONCE, inParts } from "../bulk.js";
 import { confirm } from "../dialog.js";
 import { h, patch } from "../dom.js";
 import { ago, bytes, plural, short, span } from "../format.js";
@@ -53,6 +54,26 @@ export function openQueue({ query, follow }, name) {
     if (sure) change("pause", `${queue} is paused`);
   }
 
+  async function purge() {
+    const { ready, delayed } = view.queue;
+    const waiting = ready + delayed;
+    const sure = await confirm({
+      title: `Purge ${queue}?`,
+      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and whoever waits for their results is told so. Tasks in progress go on.`,
+      button: `Cancel ${plural(waiting, "task")}`,
+      danger: true,
+      typed: queue,
+    });
+    if (!sure) return;
+    const { changed } = await inParts({
+      doing: "Cancelling",
+      expected: waiting,
+      step: (done) => post(path("queues", queue, "purge"), { limit: Math.min(AT_ONCE, waiting - done) }),
+    });
+    toast(`${plural(changed, "task")} of ${queue} cancelled`);
+    feed.refresh();
+  }
+
   function draw() {
     const { queue: row, totals } = view;
     const to = (status) => href("tasks") + `?command=${encodeURIComponent(queue)}&state=${status}`;
@@ -81,6 +102,7 @@ export function openQueue({ query, follow }, name) {
       row.paused
         ? h("button", { type: "button", onclick: () => change("resume", `${queue} is resumed`) }, "Resume")
         : h("button", { type: "button", onclick: pause }, "Pause"),
+      h("button.danger", { type: "button", disabled: row.ready + row.delayed === 0, onclick: purge }, "Purge"),
     ]);
   }
 

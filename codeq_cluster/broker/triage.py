@@ -1,0 +1,287 @@
+"""Triage: dead letters by kind of error, requeued with changes or taken back; queues purged.
+
+Every change is on record. An action that fails half way ends with OutcomeUnknown: of some it is
+done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+
+from codeq_cluster.broker.browsing import Browser
+from codeq_cluster.broker.bulk import PAGE, Makes, act, carry_out, half_way, rows_of
+from codeq_cluster.broker.dead_letters import DeadLetters, Selection
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import END, Browse
+from codeq_cluster.broker.requests import new_request
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.error_kinds import error_kind
+from codeq_cluster.core.operations import Delete, Operation, Purge, Rebury, Requeue, Revise
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Task
+
+PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
+KINDS_MAX = 200  # Told apart in one answer; the rest is one of its own.
+OTHER_KIND = "(other errors)"
+
+# Makes another payload of a task's, or None to leave the task alone.
+Revising = Callable[[str], str | None]
+
+
+class ErrorKind(Struct, kw_only=True):
+    """Dead letters that died of the same kind of error.
+
+    Attributes:
+        sample: One of the errors, whole.
+        newest_ms: When the last of them died, Unix milliseconds; `oldest_ms` the first.
+    """
+
+    kind: str
+    sample: str
+    count: int
+    newest_ms: int
+    oldest_ms: int
+
+
+class Acted(Struct, frozen=True, kw_only=True):
+    """What came of an action.
+
+    Attributes:
+        action: By which it can be taken back; empty where it cannot.
+        ids: Of the tasks that were meant.
+        changed: How many of them were acted on.
+        left_alone: Of those meant, the ones that could not be changed as was asked.
+        more: There may be more that are meant: ask again.
+    """
+
+    action: str
+    ids: tuple[str, ...]
+    changed: int
+    left_alone: int
+    more: bool
+
+
+class Triage:
+    """What operators do to tasks that died or wait, over all shards."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._browser = Browser(shards)
+        self._dead_letters = DeadLetters(shards)
+
+    async def listed(
+        self, tenant: str, wanted: Selection, *, after: bytes, count: int, timeout_s: float
+    ) -> tuple[list[Task], bytes]:
+        """Return the next dead letters, the newest first, and where to go on; empty at the end.
+
+        A page may be short, or empty, and still have a next one.
+        """
+        deadline = deadline_in(timeout_s)
+        found, edge = await self._dead_letters.page(
+            tenant, wanted, after, deadline=deadline, count=count
+        )
+        return found, b"" if edge == END else edge
+
+    async def kinds(
+        self, tenant: str, queue: str, *, after: bytes, count: int, timeout_s: float
+    ) -> tuple[list[ErrorKind], bytes]:
+        """Return what the next `count` dead letters of a queue died of, and where to go on."""
+        deadline = deadline_in(timeout_s)
+        wanted = Selection(queue=queue)
+        found: dict[str, ErrorKind] = {}
+        looked_at = 0
+        while after != END and looked_at < count:
+            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            looked_at += max(1, len(tasks))
+            for task in tasks:
+                _add(found, task)
+        return list(found.values()), b"" if after == END else after
+
+    async def preview(
+        self, tenant: str, wanted: Selection, *, timeout_s: float
+    ) -> tuple[list[ErrorKind], str, bool]:
+        """Return which dead letters are meant, by kind, and whether there may be more of them.
+
+        The id of the first comes along, empty for none.
+        """
+        deadline = deadline_in(timeout_s)
+        found: dict[str, ErrorKind] = {}
+        matched, first = 0, ""
+        after = b""
+        while after != END and matched < wanted.limit:
+            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            for task in tasks[: wanted.limit - matched]:
+                _add(found, task)
+                first = first or task.id
+            matched += len(tasks)
+        return list(found.values()), first, after != END or matched > wanted.limit
+
+    async def requeue(
+        self,
+        tenant: str,
+        wanted: Selection,
+        *,
+        by: str,
+        timeout_s: float,
+        revising: Revising | None = None,
+    ) -> Acted:
+        """Make dead letters ready again, with another payload where one is made.
+
+        Those with another payload cannot be taken back.
+        """
+        deadline = deadline_in(timeout_s)
+        if revising is not None:
+            return await self._revise(tenant, wanted, revising, by=by, deadline=deadline)
+        action = new_request()
+        number = 0
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            nonlocal number
+            number += 1
+            return Requeue(request=f"{action}.{number}", tenant=tenant, ids=ids, by=by)
+
+        return await self._each(tenant, wanted, operation, deadline=deadline, action=action)
+
+    async def delete(self, tenant: str, wanted: Selection, *, by: str, timeout_s: float) -> Acted:
+        """Delete dead letters, for good."""
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
+
+        return await self._each(tenant, wanted, operation, deadline=deadline_in(timeout_s))
+
+    async def take_back(
+        self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
+    ) -> int:
+        """Make dead letters again of what a requeue made ready and nobody has claimed since."""
+
+        def operation(part: tuple[str, ...]) -> Operation:
+            return Rebury(request=new_request(), tenant=tenant, ids=part, by=by, requeue=action)
+
+        return await act(self._shards, ids, operation, deadline=deadline_in(timeout_s))
+
+    async def purge(
+        self, tenant: str, queue: str, *, limit: int, by: str, timeout_s: float
+    ) -> Acted:
+        """Cancel tasks that wait in a queue, ready ones in claim order and then delayed ones."""
+        deadline = deadline_in(timeout_s)
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Purge(request=new_request(), tenant=tenant, queue=queue, ids=ids, by=by)
+
+        meant: list[str] = []
+        changed = 0
+        after = b""
+        while after != END and len(meant) < limit:
+            asked = Browse(
+                tenant=tenant,
+                queue=queue,
+                places=(Place.PENDING, Place.DELAYED),
+                after=after,
+                count=min(PAGE, limit - len(meant)),
+            )
+            with half_way(changed):
+                rows, after = await self._browser.tasks(asked, deadline=deadline)
+                ids = [task.id for _, task in rows]
+                changed += await act(self._shards, ids, operation, deadline=deadline)
+            meant += ids
+        return Acted(action="", ids=tuple(meant), changed=changed, left_alone=0, more=after != END)
+
+    async def _each(
+        self, tenant: str, wanted: Selection, operation: Makes, *, deadline: float, action: str = ""
+    ) -> Acted:
+        """Act on dead letters page by page."""
+        ids: list[str] = []
+        changed = 0
+        after = b""
+        while after != END and len(ids) < wanted.limit:
+            with half_way(changed):
+                tasks, after = await self._dead_letters.page(
+                    tenant, wanted, after, deadline=deadline
+                )
+                left = wanted.limit - len(ids)
+                meant = [task.id for task in tasks[:left]]
+                after = after if len(tasks) <= left else b""
+                changed += await act(self._shards, meant, operation, deadline=deadline)
+            ids += meant
+        return Acted(
+            action=action, ids=tuple(ids), changed=changed, left_alone=0, more=after != END
+        )
+
+    async def _revise(
+        self, tenant: str, wanted: Selection, revising: Revising, *, by: str, deadline: float
+    ) -> Acted:
+        """Requeue with other payloads, read and made page by page."""
+        ids: list[str] = []
+        changed = left_alone = 0
+        after = b""
+        while after != END and len(ids) < wanted.limit:
+            with half_way(changed):
+                tasks, after = await self._dead_letters.page(
+                    tenant, wanted, after, deadline=deadline
+                )
+            left = wanted.limit - len(ids)
+            after = after if len(tasks) <= left else b""
+            for part in _by_size(tasks[:left]):
+                with half_way(changed):
+                    placed = await self._revisions(tenant, part, revising, by, deadline)
+                    changed += await carry_out(self._shards, placed, deadline=deadline)
+                left_alone += len(part) - len(placed)
+                ids += [task.id for task in part]
+        return Acted(
+            action="", ids=tuple(ids), changed=changed, left_alone=left_alone, more=after != END
+        )
+
+    async def _revisions(
+        self, tenant: str, tasks: Sequence[Task], revising: Revising, by: str, deadline: float
+    ) -> list[tuple[int, Operation]]:
+        keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
+        placed: list[tuple[int, Operation]] = []
+        payloads = await rows_of(self._shards, keys, deadline)
+        for task, payload in zip(tasks, payloads, strict=True):
+            revised = None if payload is None else revising(payload.decode())
+            if revised is not None:
+                operation = Revise(
+                    request=new_request(),
+                    tenant=tenant,
+                    id=task.id,
+                    by=by,
+                    payload=revised,
+                    endings=task.endings,
+                )
+                placed.append((shard_of(task.id, self._shards.count), operation))
+        return placed
+
+
+def _by_size(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Yield the tasks in parts whose payloads fit a frame of the link; one at the least."""
+    part: list[Task] = []
+    size = 0
+    for task in tasks:
+        if part and size + task.payload_bytes > PAYLOADS_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += task.payload_bytes
+    if part:
+        yield part
+
+
+def _add(found: dict[str, ErrorKind], task: Task) -> None:
+    name = error_kind(task.error)
+    if name not in found and len(found) >= KINDS_MAX:
+        name = OTHER_KIND
+    died_ms = task.updated_ms
+    known = found.get(name)
+    if known is None:
+        found[name] = ErrorKind(
+            kind=name, sample=task.error, count=1, newest_ms=died_ms, oldest_ms=died_ms
+        )
+        return
+    known.count += 1
+    known.newest_ms = max(known.newest_ms, died_ms)
+    known.oldest_ms = min(known.oldest_ms, died_ms)

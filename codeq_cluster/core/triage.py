@@ -1,0 +1,87 @@
+"""Triage: what operators do to tasks that wait or have died, beyond requeueing and deleting them.
+
+Each is on record, and each sent again under the same request is answered as before.
+"""
+
+from __future__ import annotations
+
+from codeq_cluster.core.administering import IDS_MAX, revived_under
+from codeq_cluster.core.changes import Change, Decision, TaskChange
+from codeq_cluster.core.operations import Purge, Rebury, Revise
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.transitions import cancelled, reburied, revised
+from codeq_cluster.core.view import View
+
+_WAITING = (State.READY, State.DELAYED)
+
+
+def purge(view: View, operation: Purge, rules: Rules) -> Decision:
+    """Cancel tasks that wait in a queue; one that was claimed or has ended is left alone."""
+    assert operation.request
+    assert len(operation.ids) <= IDS_MAX
+    count = 0
+    changes: list[Change] = []
+    policy = view.policy(operation.tenant, operation.queue)
+    for task_id in dict.fromkeys(operation.ids):
+        task = view.task(task_id)
+        if task is None or task.tenant != operation.tenant:
+            continue
+        if task.ended_by != operation.request:
+            if task.state not in _WAITING or task.command.lower() != operation.queue:
+                continue
+            changes.append(
+                cancelled(task, rules, policy, request=operation.request, now_ms=view.now_ms)
+            )
+        count += 1
+    return Decision(Changed(count), tuple(changes))
+
+
+def revise(view: View, operation: Revise, rules: Rules) -> Decision:
+    """Make a dead letter ready again with another payload, unless it has lived on meanwhile."""
+    task = view.task(operation.id)
+    if task is None or task.tenant != operation.tenant:
+        return Decision(Changed(0))
+    if revived_under(task, operation.request):
+        return Decision(Changed(1))
+    if task.state is not State.DEAD or task.endings != operation.endings:
+        return Decision(Changed(0))
+    after = revised(
+        task,
+        rules,
+        payload_bytes=len(operation.payload.encode()),
+        seq=view.next_seq(),
+        by=operation.by,
+        request=operation.request,
+        now_ms=view.now_ms,
+    )
+    change = TaskChange(before=task, after=after, payload=operation.payload)
+    return Decision(Changed(1), (change,))
+
+
+def rebury(view: View, operation: Rebury, rules: Rules) -> Decision:
+    """Take a requeue back: what nobody has claimed since is a dead letter as before."""
+    assert operation.request
+    assert len(operation.ids) <= IDS_MAX
+    count = 0
+    changes: list[Change] = []
+    for task_id in dict.fromkeys(operation.ids):
+        task = view.task(task_id)
+        if task is None or task.tenant != operation.tenant:
+            continue
+        if task.ended_by != operation.request:
+            if not _waits_since(task, operation.requeue):
+                continue
+            policy = view.policy(task.tenant, task.command.lower())
+            changes.append(reburied(task, rules, policy, request=operation.request))
+        count += 1
+    return Decision(Changed(count), tuple(changes))
+
+
+def _waits_since(task: Task, requeue: str) -> bool:
+    """Return whether the task is ready by this requeue, and nobody has had it since."""
+    if task.state is not State.READY or not task.history:
+        return False
+    last = task.history[-1]
+    return last.outcome is AttemptOutcome.REQUEUED and last.request.split(".", 1)[0] == requeue

@@ -1,0 +1,71 @@
+// Lists that are fetched page by page, on and on while what is looked for is rare.
+
+import { h, put } from "./dom.js";
+import { count } from "./format.js";
+import { failed } from "./toast.js";
+
+const LOOKS = 20; // Answers without a match before the search asks whether to go on.
+
+// fetch(cursor, signal) → {rows, cursor}; draw(rows) shows all there are so far.
+export function pages({ fetch, draw, page = 50 }) {
+  const node = h("div.pager", { role: "status" });
+  let rows = [];
+  let cursor = "";
+  let running = null;
+
+  async function more(target) {
+    if (running) return;
+    const mine = new AbortController();
+    running = mine;
+    say("Searching…", h("button", { type: "button", onclick: stop }, "Stop"));
+    try {
+      for (let look = 0; look < LOOKS; look++) {
+        const found = await fetch(cursor, mine.signal);
+        if (running !== mine) return;
+        rows = rows.concat(found.rows);
+        cursor = found.cursor || "";
+        draw(rows);
+        if (!cursor || rows.length >= target) break;
+      }
+    } catch (failure) {
+      if (failure.name === "AbortError" || running !== mine) return;
+      failed(failure);
+    }
+    running = null;
+    rest();
+  }
+
+  function rest() {
+    const shown = count(rows.length) + " shown";
+    if (!cursor) say(rows.length ? shown + ", all there are" : "");
+    else say(shown, h("button", { type: "button", onclick: () => more(rows.length + page) }, rows.length ? "Show more" : "Search on"));
+  }
+
+  function say(...parts) {
+    put(node, parts);
+  }
+
+  function stop() {
+    if (running) running.abort();
+    running = null;
+    rest();
+  }
+
+  return {
+    node,
+    restart() {
+      if (running) running.abort();
+      running = null;
+      rows = [];
+      cursor = "";
+      return more(page);
+    },
+    forget(gone) {
+      rows = rows.filter((row) => !gone.has(row.id));
+      draw(rows);
+      rest();
+    },
+    stop,
+    rows: () => rows,
+  };
+}

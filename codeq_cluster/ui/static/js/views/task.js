@@ -1,0 +1,142 @@
+// One task: why it is where it is, what it carries, what has happened to it.
+
+import { confirm } from "../dialog.js";
+import { h, patch, put } from "../dom.js";
+import { bytes, span, stamp, until } from "../format.js";
+import { get, path, post } from "../http.js";
+import { copy, jsonView } from "../json.js";
+import { card, head } from "../parts.js";
+import { href } from "../router.js";
+import { administers } from "../state.js";
+import { due, instant, tag } from "../states.js";
+import { failed, toast } from "../toast.js";
+import { requeueing } from "./triage.js";
+
+const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
+const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
+const TONES = { completed: "good", failed: "bad", "dead-letter": "bad", cancelled: "bad", "queue-paused": "warn", "no-claim": "warn", "consumer-limit": "warn", "in-flight-limit": "warn", "lease-expired": "warn" };
+
+export function openTask({ follow }, id) {
+  const actions = h("div.actions");
+  const reason = h("div");
+  const facts = h("dl.facts");
+  const attempts = h("ol.timeline");
+  const payload = h("div");
+  const result = h("div");
+  const state = h("span");
+  let contentOf = "";
+  let task = null;
+
+  async function cancel() {
+    const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and whoever waits for its result is told so. A worker that holds it loses its lease.", button: "Cancel the task", danger: true });
+    if (!sure) return;
+    try {
+      await post(path("tasks", id, "cancel"));
+      toast("The task is cancelled");
+      feed.refresh();
+    } catch (failure) {
+      failed(failure);
+    }
+  }
+
+  const requeue = () => requeueing(task.deadQueue, { ids: [id] }, () => feed.refresh());
+
+  // What a task carries is fetched once a state: it can be large, and changes with the end alone.
+  async function fetchContent() {
+    if (!administers()) {
+      put(payload, h("p.empty", {}, "Payloads and results are not shown to viewers."));
+      return;
+    }
+    const name = task.state + task.updatedAt + task.resultBytes;
+    if (name === contentOf) return;
+    contentOf = name;
+    try {
+      const content = await get(path("tasks", id, "content"));
+      drawPart(payload, "Payload", content.payload, "payload-" + id);
+      drawPart(result, "Result", content.result, "result-" + id, content.artifacts);
+    } catch (failure) {
+      contentOf = "";
+      failed(failure);
+    }
+  }
+
+  function drawPart(box, title, text, name, artifacts = []) {
+    if (text === null && !artifacts.length) {
+      put(box);
+      return;
+    }
+    const shown = text === null ? null : jsonView(text, name);
+    put(box, card(title, [
+      shown && shown.node,
+      artifacts.length > 0 && h("ul.plain-list", {}, artifacts.map((each) => h("li", {}, artifact(each)))),
+    ], { flush: true, aside: shown && h("span.nowrap", {}, shown.tools) }));
+  }
+
+  // The broker's own artifacts are fetched through the page; the URLs of others are only shown.
+  function artifact({ name, url }) {
+    const own = new RegExp(`/v1/codeq(/tasks/${id.replace(/[^\w-]/g, "\\$&")}/artifacts/[^?#]+)$`).exec(url);
+    return own ? h("a", { href: "/ui/api" + own[1], download: "" }, name) : [name, " ", h("code.break.dim", {}, url)];
+  }
+
+  function draw(look) {
+    task = look.task;
+    const why = look.explanation;
+    patch(state, tag(task.state));
+    patch(reason, h("p.reason", { class: TONES[why.reason] || "" }, why.message[0].toUpperCase() + why.message.slice(1) + ".", why.until && [" ", h("span.dim", { title: stamp(why.until) }, why.reason === "running" ? "Its lease ends " : "That ends ", until(why.until), ".")]));
+    const fact = (term, value) => value !== undefined && value !== "" && [h("dt", {}, term), h("dd", {}, value)];
+    patch(facts,
+      fact("Queue", h("a", { href: href("queues", task.command.toLowerCase()) }, task.command)),
+      fact("Priority", String(task.priority || 0)),
+      fact("Attempts", `${task.attempts || 0} of ${task.maxAttempts}`),
+      task.worker && fact("Worker", h("a", { href: href("tasks") + "?state=in-progress&worker=" + encodeURIComponent(task.worker) }, task.worker)),
+      task.state === "in-progress" && fact("Lease ends", due(task.until)),
+      task.state === "delayed" && fact("Ready", due(task.until)),
+      task.error && fact("Error", h("span.bad", {}, task.error)),
+      task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
+      fact("Created", instant(task.createdAt)),
+      fact("Changed", instant(task.updatedAt)),
+      task.runAt && fact("Asked to start", due(task.runAt)),
+      task.expiresAt && fact("Dies undelivered", due(task.expiresAt)),
+      task.keptUntil && fact("Kept", due(task.keptUntil)),
+      task.idempotencyKey && fact("Idempotency key", h("code", {}, task.idempotencyKey)),
+      task.webhook && fact("Webhook", h("code", {}, task.webhook)),
+      task.traceParent && fact("Trace", h("code", {}, task.traceParent)),
+      fact("Size", `payload ${bytes(task.payloadBytes)}, result ${bytes(task.resultBytes)}`),
+      fact("Shard", String(task.shard)));
+    patch(attempts, timeline(task));
+    patch(actions, h("button", { type: "button", onclick: () => copy(id, top.querySelector("h1")) }, "Copy id"), administers() && [
+      task.state === "dead" && h("button.primary", { type: "button", onclick: requeue }, "Requeue"),
+      ["ready", "delayed", "in-progress"].includes(task.state) && h("button.danger", { type: "button", onclick: cancel }, "Cancel task"),
+    ]);
+    fetchContent();
+  }
+
+  function take(part, data) {
+    if (part === "view") draw(data);
+    if (part === "trouble" && data && data.status === 404) {
+      put(box, h("p.empty", {}, "There is no such task of this tenant: it may have been deleted when its time was over."));
+    }
+  }
+
+  const feed = follow("task", { id }, take);
+  const top = head(h("span.mono", {}, id), { trail: { text: "Tasks", href: href("tasks") }, actions: [] });
+  top.querySelector("h1").after(state);
+  top.querySelector(".actions").replaceWith(actions);
+  const box = h("div.stack", {}, reason,
+    h("div.columns", {},
+      h("div.stack", {}, card("Task", facts), card("Attempts", attempts, { flush: true })),
+      h("div.stack", {}, payload, result)));
+  return { title: "Task " + id, node: h("div", {}, top, box) };
+}
+
+function timeline(task) {
+  const past = (task.history || []).map((each) => h("li", { class: OUTCOMES[each.outcome] || "" },
+    h("div", {}, h("b", {}, WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.worker)]),
+    h("div.dim.small", {}, stamp(each.startedAt), ", ", each.outcome === "REQUEUED" ? "dead for " : "after ", span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
+    each.error && h("div.break.small.bad", {}, each.error)));
+  const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", stamp(task.since)));
+  const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, stamp(task.createdAt)));
+  const end = { dead: ["failed", "Became a dead letter"], failed: ["failed", "Ended as failed"], completed: ["completed", "Completed"] }[task.state];
+  const ended = end && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, stamp(task.since)), h("div.break.small.bad", {}, task.error));
+  return [made, past, now, ended];
+}

@@ -1,0 +1,83 @@
+// Tasks: found by state, queue, age, id, worker and error; or one of them.
+
+import { h } from "../dom.js";
+import { get, query as asQuery } from "../http.js";
+import { choice, head, settled } from "../parts.js";
+import { go, href, keep } from "../router.js";
+import { pages } from "../search.js";
+import { instant, shortId, STATES, tag } from "../states.js";
+import { table } from "../table.js";
+import { openTask } from "./task.js";
+
+const AGES = [["", "Any age"], ["900", "Up to 15 minutes"], ["3600", "Up to 1 hour"], ["86400", "Up to 1 day"], ["-3600", "Over 1 hour"], ["-86400", "Over 1 day"], ["-604800", "Over 1 week"]];
+
+export function open(context) {
+  return context.rest.length ? openTask(context, context.rest[0]) : openAll(context);
+}
+
+export function taskColumns() {
+  return [
+    { name: "Task", cell: (row) => h("a.mono.nowrap", { href: href("tasks", row.id), title: row.id }, shortId(row.id)) },
+    { name: "Queue", less: true, kind: "queue", cell: (row) => h("a", { href: href("queues", row.command.toLowerCase()) }, row.command) },
+  ];
+}
+
+function openAll({ query }) {
+  const asked = { state: "", command: "", age: "", error: "", worker: "" };
+  for (const name of Object.keys(asked)) asked[name] = query.get(name) || "";
+  const rows = table({
+    caption: "Tasks",
+    empty: "No task matches.",
+    key: (row) => row.id,
+    columns: [
+      ...taskColumns(),
+      { name: "State", cell: (row) => [tag(row.state), row.worker && h("div.dim.small.break", {}, row.worker)] },
+      { name: "Attempts", num: true, less: true, cell: (row) => `${row.attempts || 0} of ${row.maxAttempts}` },
+      { name: "Created", cell: (row) => h("span.nowrap", {}, instant(row.createdAt)) },
+      { name: "In this state", less: true, cell: (row) => h("span.nowrap", {}, instant(row.since)) },
+      { name: "Error", wide: true, cell: (row) => h("span.clip", {}, row.error || "") },
+    ],
+  });
+
+  const list = pages({
+    draw: rows.draw,
+    fetch: async (cursor, signal) => {
+      const found = await get("/tasks" + asQuery({ ...filters(), cursor, limit: 50 }), { signal });
+      return { rows: found.tasks, cursor: found.cursor };
+    },
+  });
+
+  function filters() {
+    const { age, ...others } = asked;
+    const bound = age && new Date(Date.now() - Math.abs(Number(age)) * 1000).toISOString();
+    return { ...others, [age.startsWith("-") ? "createdBefore" : "createdFrom"]: bound };
+  }
+
+  function show(changes) {
+    Object.assign(asked, changes);
+    keep(asked);
+    list.restart();
+  }
+
+  const text = (name, label, placeholder) => {
+    const typed = settled((value) => show({ [name]: value.trim() }), 400);
+    return h("label.field", {}, label, h("input", { type: "search", value: asked[name], placeholder, spellcheck: "false", oninput: (event) => typed(event.target.value) }));
+  };
+  const id = h("form", { onsubmit: (event) => { event.preventDefault(); if (event.target.id.value.trim()) go(href("tasks", event.target.id.value.trim())); } },
+    h("label.field", {}, "Id", h("input", { type: "search", name: "id", placeholder: "Whole id, then Enter", spellcheck: "false" })));
+
+  list.restart();
+  return {
+    title: "Tasks",
+    close: list.stop,
+    node: h("div", {}, head("Tasks"),
+      h("div.filters", {},
+        choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state })),
+        text("command", "Queue", "Whole name"),
+        choice("Created", AGES, asked.age, (age) => show({ age })),
+        text("error", "Error", "Part of it"),
+        text("worker", "Worker", "Who holds it"),
+        id),
+      h("section.card", { "aria-label": "Tasks" }, rows.node), list.node),
+  };
+}

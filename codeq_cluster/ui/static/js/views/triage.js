@@ -1,0 +1,154 @@
+// What is asked before dead letters are requeued or deleted: which, how many, with what changed.
+
+import { AT_ONCE, held, inParts, undoable } from "../bulk.js";
+import { ask } from "../dialog.js";
+import { h, put } from "../dom.js";
+import { count, plural } from "../format.js";
+import { path, post, WithText } from "../http.js";
+import { pretty } from "../json.js";
+import { settled } from "../parts.js";
+import { failed, toast } from "../toast.js";
+
+const WAIT_MS = 300;
+
+// A selection as what single requests name: ids go in parts.
+function named(what) {
+  if (!what.ids) return [what];
+  const parts = [];
+  for (let from = 0; from < what.ids.length; from += AT_ONCE) parts.push({ ids: what.ids.slice(from, from + AT_ONCE) });
+  return parts;
+}
+
+function body(what, patch) {
+  return patch ? new WithText(what, "patch", patch) : what;
+}
+
+async function preview(queue, what, patch) {
+  const found = { matched: 0, more: false, kinds: [], after: null };
+  const kinds = new Map();
+  for (const part of named(what)) {
+    const one = await post(path("queues", queue, "dlq", "preview"), body(part, patch));
+    found.matched += one.matched;
+    found.more ||= one.more;
+    found.after ??= one.after;
+    for (const each of one.kinds) kinds.set(each.kind, (kinds.get(each.kind) || 0) + each.count);
+  }
+  found.kinds = [...kinds].map(([kind, number]) => ({ kind, count: number })).sort((one, other) => other.count - one.count);
+  return found;
+}
+
+// Sends one request after the other until nothing is left of what is meant.
+function carryOut(queue, verb, what, found, doing, patch) {
+  const parts = named(what);
+  return inParts({
+    doing,
+    expected: found.more ? Infinity : found.matched,
+    step: async () => {
+      const part = what.ids ? parts.shift() : what;
+      const done = await post(path("queues", queue, "dlq", verb), body(part, patch));
+      return what.ids ? { ...done, more: parts.length > 0 } : done;
+    },
+  });
+}
+
+function list(found) {
+  return h("ul.plain-list.sample", { tabindex: "0", "aria-label": "Kinds of errors" }, found.kinds.map((each) => h("li", {}, h("b", {}, count(each.count)), " × ", h("span.break", {}, each.kind))));
+}
+
+function howMany(found) {
+  return (found.more ? "at least " : "") + plural(found.matched, "dead letter");
+}
+
+// what is {ids}, {kind} or {all: true}.
+export async function requeueing(queue, what, after) {
+  let found;
+  try {
+    found = await preview(queue, what);
+  } catch (failure) {
+    failed(failure);
+    return;
+  }
+  if (!found.matched) {
+    toast("There are none any more");
+    after();
+    return;
+  }
+  const patch = h("textarea", { spellcheck: "false", placeholder: '{"retry": true, "obsolete": null}', "aria-label": "Merge patch" });
+  const shown = h("div");
+  const tryOut = settled(async () => {
+    const text = patch.value.trim();
+    if (!text) {
+      put(shown);
+      return;
+    }
+    try {
+      const tried = await preview(queue, what, checked(text));
+      put(shown, tried.after === null
+        ? h("p.bad", {}, "The first payload is no object, or would be too large: it would be left alone.")
+        : h("pre.json.sample", { tabindex: "0", "aria-label": "The first payload as it would be" }, pretty(tried.after)));
+    } catch (failure) {
+      put(shown, h("p.bad", {}, failure.message));
+    }
+  }, WAIT_MS);
+  patch.addEventListener("input", tryOut);
+  const sent = await ask({
+    title: `Requeue ${howMany(found)}?`,
+    button: "Requeue " + (found.more ? "them" : count(found.matched)),
+    body: [
+      h("p", {}, "Their attempts begin anew, and their errors stay in their history."),
+      list(found),
+      h("details", {}, h("summary", {}, "Change their payloads"),
+        h("p.dim.small", {}, "A JSON merge patch: members replace those of each payload, null takes one away. Payloads that are changed cannot be changed back."),
+        patch, shown),
+    ],
+    send: async () => ({ patch: patch.value.trim() && checked(patch.value.trim()) }),
+  });
+  if (sent === null) return;
+  const { parts, changed, leftAlone } = await carryOut(queue, "requeue", what, found, "Requeueing", sent.patch);
+  const text = `${plural(changed, "dead letter")} requeued` + (leftAlone ? `, ${count(leftAlone)} left alone: their payloads are no objects, or would be too large` : "");
+  undoable(text, parts, (action, ids) => post(path("queues", queue, "dlq", "undo"), { action, ids }), after);
+  after();
+}
+
+export async function deleting(queue, what, after) {
+  let found;
+  try {
+    found = await preview(queue, what);
+  } catch (failure) {
+    failed(failure);
+    return;
+  }
+  const typed = what.all && h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "typed" });
+  const sure = await ask({
+    title: `Delete ${howMany(found)}?`,
+    button: "Delete " + (found.more ? "them" : count(found.matched)),
+    danger: true,
+    body: [
+      h("p", {}, "They are gone for good, with their payloads and their history."),
+      list(found),
+      typed && h("label.field", {}, h("span", {}, "Type ", h("code", {}, queue), " to go on"), typed),
+    ],
+    send: async () => {
+      if (typed && typed.value.trim() !== queue) throw new Error(`Type ${queue} to go on`);
+      return true;
+    },
+  });
+  if (!sure) return;
+  held(`Deleting ${howMany(found)} of ${queue}`, async () => {
+    const { changed } = await carryOut(queue, "delete", what, found, "Deleting");
+    toast(`${plural(changed, "dead letter")} deleted`);
+    after();
+  });
+}
+
+// Returns the patch as it was typed, which is how it is sent; it has to be an object.
+function checked(text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new Error("The patch is no JSON");
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("The patch is no JSON object");
+  return text;
+}

@@ -1,0 +1,304 @@
+"""Dead letters: by kind of error, one by one, and what is done about them; queues purged.
+
+What is meant is always said: ids, a kind of error, or all. Nothing named would be all otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from aiohttp import web
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from codeq_cluster.api import paging
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.dead_letters import read_ids
+from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.ports import Selection
+from codeq_cluster.api.rendering import encode
+from codeq_cluster.api.schemas import Schema, depth
+from codeq_cluster.broker.dead_letters import BULK_MAX
+from codeq_cluster.broker.triage import Acted, ErrorKind, Revising
+from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.merge_patch import NoObject, patched
+from codeq_cluster.ui.views.rows import TaskRow, task_row
+
+# One request acts on so many, well within its time; the page asks again for the rest.
+AT_ONCE = 1000
+LOOKED_AT = 2000  # Dead letters whose errors one request tells apart: about 50 ms.
+
+_INVALID = invalid_body()
+_SELECT = bad_request("say which: ids, kind or all", "invalid-selection")
+_NO_PATCH = bad_request("invalid 'patch' (must be a JSON object)", "invalid-patch")
+_PAYLOAD_OF_ONE = bad_request("invalid 'payload' (names one id)", "invalid-patch")
+_NULL = Raw(b"null")
+
+
+class TriageBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which dead letters, and what becomes of them.
+
+    Attributes:
+        patch: A merge patch of each payload (RFC 7396); null for none.
+        payload: In place of the payload of the one that is named; null for its own.
+    """
+
+    ids: list[str] | None = None
+    kind: str | None = None
+    all: bool = False
+    patch: Raw = _NULL
+    payload: Raw = _NULL
+
+
+class UndoBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """Which requeue is to be taken back, and for which tasks."""
+
+    action: str | None = None
+    ids: list[str] | None = None
+
+
+class PurgeBody(Struct, rename="camel", forbid_unknown_fields=True):
+    """How many waiting tasks are to be cancelled."""
+
+    limit: int | None = None
+
+
+TRIAGE = Schema(TriageBody)
+UNDO = Schema(UndoBody)
+PURGE = Schema(PurgeBody)
+
+
+class DeadRows(Struct, rename="camel", kw_only=True):
+    """Part of a list; the cursor is missing at its end."""
+
+    tasks: list[TaskRow]
+    cursor: str | UnsetType = UNSET
+
+
+class KindRow(Struct, rename="camel", kw_only=True):
+    """Dead letters with one kind of error."""
+
+    kind: str
+    sample: str
+    count: int
+    newest_at: str
+    oldest_at: str
+
+
+class KindRows(Struct, rename="camel", kw_only=True):
+    """What some of the dead letters died of; the cursor is missing at their end."""
+
+    kinds: list[KindRow]
+    cursor: str | UnsetType = UNSET
+
+
+class Preview(Struct, rename="camel", kw_only=True):
+    """What an action would mean, and what it would make of one payload.
+
+    Attributes:
+        before: Of one of the tasks; None without any.
+        after: None where nothing would be changed, or could be.
+    """
+
+    matched: int
+    kinds: list[KindRow]
+    more: bool
+    before: str | None
+    after: str | None
+
+
+class ActedView(Struct, rename="camel", kw_only=True):
+    """What came of an action; `action` and `ids` take a requeue back."""
+
+    action: str
+    ids: tuple[str, ...]
+    changed: int
+    left_alone: int
+    more: bool
+
+
+async def dead_letters(call: Call) -> web.Response:
+    """Return the dead letters of a queue, the newest first, of one kind if so asked."""
+    kind = call.query_text("kind")[:KIND_CHARS_MAX]
+    asked = paging.asked(call, order=kind)
+    found, edge = await call.services.broker.triage.listed(
+        call.identity.tenant,
+        Selection(queue=call.command().lower(), kind=kind),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    rows = list(map(task_row, found))
+    return reply(encode(DeadRows(tasks=rows, cursor=asked.cursor(edge) or UNSET)))
+
+
+async def kinds(call: Call) -> web.Response:
+    """Return what the next dead letters of a queue died of."""
+    asked = paging.asked(call, order="kinds")
+    found, edge = await call.services.broker.triage.kinds(
+        call.identity.tenant,
+        call.command().lower(),
+        after=asked.after,
+        count=LOOKED_AT,
+        timeout_s=call.timeout_s,
+    )
+    rows = KindRows(kinds=_kind_rows(found), cursor=asked.cursor(edge) or UNSET)
+    return reply(encode(rows))
+
+
+async def preview(call: Call) -> web.Response:
+    """Say which dead letters are meant, and do nothing."""
+    body = TRIAGE.decode(call.text, error=_INVALID.text)
+    wanted, revising = _selection(call, body), _revising(call, body)
+    tenant, timeout_s = call.identity.tenant, call.timeout_s
+    found, first, more = await call.services.broker.triage.preview(
+        tenant, replace(wanted, limit=BULK_MAX), timeout_s=timeout_s
+    )
+    answer = None
+    if first:
+        answer = await call.services.broker.task(tenant, first, stale=False, timeout_s=timeout_s)
+    before = None if answer is None else answer.payload
+    after = None if before is None or revising is None else revising(before)
+    shown = Preview(
+        matched=sum(each.count for each in found),
+        kinds=_kind_rows(found),
+        more=more,
+        before=before,
+        after=after,
+    )
+    return reply(encode(shown))
+
+
+async def requeue(call: Call) -> web.Response:
+    """Make the next dead letters that are meant ready again, with other payloads if so asked."""
+    body = TRIAGE.decode(call.text, error=_INVALID.text)
+    acted = await call.services.broker.triage.requeue(
+        call.identity.tenant,
+        _selection(call, body),
+        by=call.identity.subject,
+        timeout_s=call.timeout_s,
+        revising=_revising(call, body),
+    )
+    return reply(encode(_view(acted)))
+
+
+async def delete(call: Call) -> web.Response:
+    """Delete the next dead letters that are meant."""
+    body = TRIAGE.decode(call.text, error=_INVALID.text)
+    acted = await call.services.broker.triage.delete(
+        call.identity.tenant,
+        _selection(call, body),
+        by=call.identity.subject,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode(_view(acted)))
+
+
+async def take_back(call: Call) -> web.Response:
+    """Take a requeue back, for tasks that nobody has claimed since."""
+    body = UNDO.decode(call.text, error=_INVALID.text)
+    if not body.action or body.ids is None:
+        raise _INVALID
+    changed = await call.services.broker.triage.take_back(
+        call.identity.tenant,
+        body.action,
+        read_ids(body.ids),
+        by=call.identity.subject,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode({"changed": changed}))
+
+
+async def purge(call: Call) -> web.Response:
+    """Cancel the next tasks that wait in a queue, at most as many as the body says."""
+    limit = PURGE.decode(call.text, error=_INVALID.text).limit
+    if limit is None or not 1 <= limit <= BULK_MAX:
+        raise bad_request(f"invalid 'limit' (use 1 to {BULK_MAX})", "out-of-range")
+    acted = await call.services.broker.triage.purge(
+        call.identity.tenant,
+        call.command().lower(),
+        limit=min(limit, AT_ONCE),
+        by=call.identity.subject,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode(_view(acted)))
+
+
+def _kind_rows(found: Sequence[ErrorKind]) -> list[KindRow]:
+    return [
+        KindRow(
+            kind=each.kind,
+            sample=each.sample,
+            count=each.count,
+            newest_at=rfc3339(each.newest_ms),
+            oldest_at=rfc3339(each.oldest_ms),
+        )
+        for each in sorted(found, key=lambda each: -each.count)
+    ]
+
+
+def _selection(call: Call, body: TriageBody) -> Selection:
+    named = [body.ids is not None, body.kind is not None, body.all]
+    if sum(named) != 1:
+        raise _SELECT
+    wanted = Selection(queue=call.command().lower(), kind=body.kind or "", limit=AT_ONCE)
+    if body.kind is not None and body.kind != error_kind(body.kind):
+        raise _SELECT
+    if body.ids is not None:
+        return Selection(queue=wanted.queue, ids=read_ids(body.ids), limit=AT_ONCE)
+    return wanted
+
+
+def _revising(call: Call, body: TriageBody) -> Revising | None:
+    patch, payload = bytes(body.patch).decode(), bytes(body.payload).decode()
+    if payload != "null":
+        if body.ids is None or len(body.ids) != 1:
+            raise _PAYLOAD_OF_ONE
+        if not _fits(call, payload):
+            raise _too_large(call)
+        return lambda _: payload
+    if patch == "null":
+        return None
+    try:
+        patched("{}", patch)
+    except NoObject as error:
+        raise _NO_PATCH from error
+    return partial(_patched, call, patch)
+
+
+def _patched(call: Call, patch: str, payload: str) -> str | None:
+    """Return the payload patched; None for one that is no object, or would be too large."""
+    try:
+        made = patched(payload, patch)
+    except NoObject:
+        return None
+    return made if _fits(call, made) else None
+
+
+def _fits(call: Call, payload: str) -> bool:
+    limits = call.services.settings.limits
+    return (
+        len(payload.encode()) <= limits.max_body_bytes
+        and depth(payload) <= limits.payload_depth_max
+    )
+
+
+def _too_large(call: Call) -> ApiError:
+    limits = call.services.settings.limits
+    return bad_request(
+        f"invalid 'payload' (at most {limits.max_body_bytes} bytes, "
+        f"{limits.payload_depth_max} levels)",
+        "out-of-range",
+    )
+
+
+def _view(acted: Acted) -> ActedView:
+    return ActedView(
+        action=acted.action,
+        ids=acted.ids,
+        changed=acted.changed,
+        left_alone=acted.left_alone,
+        more=acted.more,
+    )

@@ -1,0 +1,165 @@
+"""Rows: tasks as lists show them; what they carry is not among it."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.api.rendering import AttemptView, attempt_view
+from codeq_cluster.auth import Identity, Role
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import State, Task
+
+# The words of the page, and where such tasks are.
+PLACES = {
+    "ready": Place.PENDING,
+    "in-progress": Place.INPROG,
+    "delayed": Place.DELAYED,
+    "completed": Place.DONE,
+    "failed": Place.FAILED,
+    "dead": Place.DLQ,
+}
+_STATES = {
+    State.READY: "ready",
+    State.LEASED: "in-progress",
+    State.DELAYED: "delayed",
+    State.DONE: "completed",
+    State.FAILED: "failed",
+    State.DEAD: "dead",
+}
+ERROR_CHARS_MAX = 300  # Of a row; the task's own view has it whole.
+
+
+class TaskRow(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """One task of a list.
+
+    Attributes:
+        since: When its state began.
+        until: When its delay or its lease ends.
+        worker: Who holds it.
+    """
+
+    id: str
+    command: str
+    state: str
+    priority: int = 0
+    attempts: int = 0
+    max_attempts: int = 0
+    created_at: str
+    since: str
+    until: str | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+    error: str = ""
+
+
+class TaskDetail(TaskRow, rename="camel", omit_defaults=True, kw_only=True):
+    """One task, whole but for its payload and its result.
+
+    Attributes:
+        error: Whole.
+        webhook: Its host alone for who may not see payloads.
+        dead_queue: Queue that keeps it as a dead letter.
+        expires_at: Undelivered then, it dies.
+        kept_until: Deleted then.
+    """
+
+    updated_at: str
+    run_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    kept_until: str | UnsetType = UNSET
+    shard: int
+    payload_bytes: int
+    result_bytes: int
+    webhook: str = ""
+    idempotency_key: str = ""
+    trace_parent: str = ""
+    dead_queue: str = ""
+    history: tuple[AttemptView, ...] = ()
+
+
+def task_row(task: Task) -> TaskRow:
+    """Render a task of a list."""
+    until_ms, worker = _until_ms(task), task.worker
+    return TaskRow(
+        id=task.id,
+        command=task.command,
+        state=_STATES[task.state],
+        priority=task.priority,
+        attempts=task.attempts,
+        max_attempts=task.max_attempts,
+        created_at=rfc3339(task.created_ms),
+        since=rfc3339(_since_ms(task)),
+        until=_instant(until_ms),
+        worker=worker if task.state is State.LEASED else UNSET,
+        error=task.error[:ERROR_CHARS_MAX],
+    )
+
+
+def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
+    """Render a task as far as the caller may see it."""
+    row = task_row(task)
+    return TaskDetail(
+        id=row.id,
+        command=row.command,
+        state=row.state,
+        priority=row.priority,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        created_at=row.created_at,
+        since=row.since,
+        until=row.until,
+        worker=row.worker,
+        error=task.error,
+        updated_at=rfc3339(task.updated_ms),
+        run_at=_instant(task.run_at_ms),
+        expires_at=_instant(task.expires_ms),
+        kept_until=_instant(task.retain_until_ms if task.state.terminal else 0),
+        shard=shard_of(task.id, shards),
+        payload_bytes=task.payload_bytes,
+        result_bytes=task.result_bytes,
+        webhook=shown_url(task.webhook, caller),
+        idempotency_key=task.idempotency_key,
+        trace_parent=task.trace_parent,
+        dead_queue=task.dead_queue,
+        history=tuple(map(attempt_view, task.history)),
+    )
+
+
+def sees_payloads(caller: Identity) -> bool:
+    """Return whether the caller may see what tasks carry."""
+    return Role.ADMIN in caller.roles
+
+
+def shown_url(url: str, caller: Identity) -> str:
+    """Return a URL, or its host for who may not see what could be a secret in the rest of it."""
+    if not url or sees_payloads(caller):
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or ''}/…"
+
+
+def _since_ms(task: Task) -> int:
+    match task.state:
+        case State.READY:
+            return task.ready_ms or task.created_ms
+        case State.LEASED:
+            return task.claimed_ms
+        case _:
+            return task.updated_ms
+
+
+def _until_ms(task: Task) -> int:
+    match task.state:
+        case State.DELAYED:
+            return task.due_ms
+        case State.LEASED:
+            return task.lease_until_ms
+        case _:
+            return 0
+
+
+def _instant(ms: int) -> str | UnsetType:
+    return rfc3339(ms) if ms else UNSET

@@ -1,0 +1,171 @@
+"""Tasks: found by what is known of them, and one of them with all it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.api import paging, schemas
+from codeq_cluster.api import tasks as task_routes
+from codeq_cluster.api.call import COMMAND, Call, is_task_id, reply
+from codeq_cluster.api.errors import ApiError, bad_request
+from codeq_cluster.api.rendering import ArtifactView, ExplanationView, encode, explanation_view
+from codeq_cluster.broker.questions import TaskFilter
+from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.task import Task
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRow, task_detail, task_row
+
+_NOT_FOUND = ApiError(404, "task not found", "not-found")
+_INVALID_INSTANT = bad_request("invalid instant (use RFC3339)", "invalid-query")
+_TEXT_CHARS_MAX = 1024
+
+
+class TaskRows(Struct, rename="camel", kw_only=True):
+    """Part of a list; the cursor is missing at its end."""
+
+    tasks: list[TaskRow]
+    cursor: str | UnsetType = UNSET
+
+
+class TaskLook(Struct, rename="camel", kw_only=True):
+    """One task, and in words why it is where it is."""
+
+    task: TaskDetail
+    explanation: ExplanationView
+
+
+class TaskContent(Struct, rename="camel", kw_only=True):
+    """What a task carries, as JSON text exactly as it was sent.
+
+    Attributes:
+        result: None while there is none, and for one without a body.
+    """
+
+    payload: str
+    result: str | None
+    artifacts: list[ArtifactView]
+    completed_at: str
+
+
+async def search(call: Call) -> web.Response:
+    """Return the tenant's tasks that match, by queue and state."""
+    asked = paging.asked(call, order=call.query_text("state"))
+    found, edge = await call.services.broker.searching.tasks(
+        call.identity.tenant,
+        queue=_queue(call),
+        places=_places(call),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+        only=_filter(call),
+    )
+    return _page(found, asked.cursor(edge))
+
+
+async def delayed(call: Call) -> web.Response:
+    """Return the tenant's delayed tasks, those due first at the front, whatever their queue."""
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.searching.delayed(
+        call.identity.tenant,
+        queue=_queue(call),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+        only=_filter(call),
+    )
+    return _page(found, asked.cursor(edge))
+
+
+async def look(call: Call, sources: Sources) -> TaskLook:
+    """Return the task that the query names."""
+    del sources
+    task_id = call.query_text("id")
+    if not is_task_id(task_id):
+        raise _NOT_FOUND
+    tenant, broker = call.identity.tenant, call.services.broker
+    task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
+    explained = await broker.operators.explain(tenant, task_id, timeout_s=call.timeout_s)
+    if task is None or explained is None:
+        raise _NOT_FOUND
+    return TaskLook(
+        task=task_detail(task, call.identity, shards=call.services.settings.shards),
+        explanation=explanation_view(task_id, explained),
+    )
+
+
+async def content(call: Call) -> web.Response:
+    """Return what a task carries."""
+    answer = await call.services.broker.result(
+        call.identity.tenant,
+        call.task_id(not_found=_NOT_FOUND),
+        wait_s=0,
+        stale=False,
+        timeout_s=call.timeout_s,
+    )
+    if answer is None:
+        raise _NOT_FOUND
+    found, ended = answer
+    artifacts = () if ended is None else ended.artifacts
+    shown = TaskContent(
+        payload=found.payload,
+        result=(ended.body or None) if ended is not None else None,
+        artifacts=[ArtifactView(each.name, each.url) for each in artifacts],
+        completed_at=rfc3339(ended.completed_ms) if ended is not None else "",
+    )
+    return reply(encode(shown))
+
+
+async def cancel(call: Call) -> web.Response:
+    """End a task, and put on record who did."""
+    answer = await task_routes.cancel(call)
+    try:
+        await call.services.broker.governors.record(
+            call.identity.tenant,
+            by=call.identity.subject,
+            action="task.cancel",
+            target=call.task_id(not_found=_NOT_FOUND),
+            detail="",
+            timeout_s=call.timeout_s,
+        )
+    except CodeqError as error:
+        raise OutcomeUnknown("it is cancelled, and perhaps not on record") from error
+    return answer
+
+
+def _page(found: Sequence[Task], cursor: str | None) -> web.Response:
+    return reply(encode(TaskRows(tasks=list(map(task_row, found)), cursor=cursor or UNSET)))
+
+
+def _queue(call: Call) -> str:
+    command = call.query_text("command")
+    if command and not COMMAND.fullmatch(command):
+        raise bad_request("invalid command", "invalid-command")
+    return command.lower()
+
+
+def _places(call: Call) -> tuple[Place, ...]:
+    state = call.query_text("state")
+    if not state:
+        return tuple(Place)
+    if state not in PLACES:
+        raise bad_request(f"invalid 'state' (use {', '.join(PLACES)})", "invalid-query")
+    return (PLACES[state],)
+
+
+def _filter(call: Call) -> TaskFilter:
+    return TaskFilter(
+        error_part=call.query_text("error")[:_TEXT_CHARS_MAX],
+        created_from_ms=_instant_ms(call, "createdFrom"),
+        created_before_ms=_instant_ms(call, "createdBefore"),
+        worker=call.query_text("worker")[:_TEXT_CHARS_MAX],
+    )
+
+
+def _instant_ms(call: Call, name: str) -> int:
+    text = call.query_text(name)
+    return schemas.instant_ms(text, error=_INVALID_INSTANT) if text else 0

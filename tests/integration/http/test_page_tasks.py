@@ -1,0 +1,241 @@
+"""Tasks on the page, by its own routes on a real node: searched, shown, cancelled, purged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import Client, serving, single
+from tests.integration.http.page import Session, logged_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class World:
+    """A node and sessions of one tenant, and of another."""
+
+    client: Client
+    admin: Session
+    viewer: Session
+    stranger: Session
+
+    async def search(self, path: str = "/tasks", **query: object) -> list[dict[str, Any]]:
+        """Return all tasks that a list has, page after page."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            answer = await self.viewer.get(f"{path}?{urlencode({**query, 'cursor': cursor})}")
+            assert answer.status == 200, answer.body
+            page = json.loads(answer.body)
+            found += page["tasks"]
+            cursor = page.get("cursor", "")
+            if not cursor:
+                return found
+
+    async def look(self, task_id: str, session: Session | None = None) -> dict[str, Any]:
+        """Return what the task's view shows."""
+        shown = await (session or self.admin).view(f"task&id={task_id}")
+        view: dict[str, Any] = shown["view"]
+        return view
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node for this file alone."""
+    settings = with_roles(single(tmp_path_factory.mktemp("tasks"), LimitSettings()))
+    async with serving(settings) as client:
+        client.token = "worker"
+        sessions = [await logged_in(client, role) for role in ("admin", "viewer", "stranger")]
+        yield World(client, *sessions)
+
+
+async def created(world: World, command: str, **fields: object) -> str:
+    """Create a task as the tenant's producer."""
+    body = {"command": command, "payload": {"secret": "of " + command}, **fields}
+    answer = await world.client.post("tasks", body, token="producer")
+    assert answer.status == 202, answer.body
+    return str(answer.json["id"])
+
+
+async def ended(world: World, command: str, status: str, **fields: object) -> str:
+    """Create a task and end it."""
+    task_id = await created(world, command, **fields)
+    await world.client.claim(command)
+    result = {"result": {"n": 12345678901234567890}} if status == "COMPLETED" else {}
+    error = {"error": "no way"} if status == "FAILED" else {}
+    body = {"status": status, **result, **error}
+    assert (await world.client.post(f"tasks/{task_id}/result", body)).status == 200
+    return task_id
+
+
+async def test_tasks_are_found_by_state(world: World) -> None:
+    """Each state's list has its own, and the list of all has every one."""
+    found = {
+        "completed": await ended(world, "states", "COMPLETED"),
+        "failed": await ended(world, "states", "FAILED"),
+        "delayed": await created(world, "states", delaySeconds=600),
+        "in-progress": await created(world, "states"),
+    }
+    await world.client.claim("states")
+    found["ready"] = await created(world, "states")
+    by_state = {
+        state: [row["id"] for row in await world.search(command="STATES", state=state)]
+        for state in found
+    }
+    every = {row["id"]: row["state"] for row in await world.search(command="states")}
+
+    assert by_state == {state: [task_id] for state, task_id in found.items()}
+    assert every == {task_id: state for state, task_id in found.items()}
+    unknown = await world.viewer.get("/tasks?state=lost")
+    assert (unknown.status, unknown.json["code"]) == (400, "invalid-query")
+
+
+async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_worker(
+    world: World,
+) -> None:
+    """Filters narrow each other."""
+    failed = await ended(world, "filters", "FAILED")
+    await ended(world, "filters", "COMPLETED")
+    held = await created(world, "filters")
+    await world.client.claim("filters")
+    now = (await world.look(held))["task"]["createdAt"]
+    later = rfc3339(4_000_000_000_000)
+
+    async def ids(**query: object) -> list[str]:
+        return [row["id"] for row in await world.search(command="filters", **query)]
+
+    assert await ids(error="NO WAY") == [failed]
+    assert await ids(error="no way", state="completed") == []
+    assert await ids(worker="w") == [held]
+    assert await ids(worker="somebody") == []
+    assert held in await ids(createdFrom=now)
+    assert await ids(createdFrom=later) == []
+    assert await ids(createdBefore=rfc3339(1)) == []
+    assert len(await ids(createdBefore=later)) == 3
+    assert (await world.viewer.get("/tasks?createdFrom=yesterday")).status == 400
+
+
+async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
+    """However many tasks are looked at on the way."""
+    tasks = [{"command": "rare", "payload": n} for n in range(100)]
+    for _ in range(3):
+        await world.client.post("tasks/batch", {"tasks": tasks}, token="producer")
+    needle = await ended(world, "rare", "FAILED", priority=9)
+
+    found = await world.search(command="rare", error="no way", limit=5)
+    assert [row["id"] for row in found] == [needle]
+
+
+async def test_delayed_tasks_come_by_when_they_are_due_whatever_their_queue(world: World) -> None:
+    """In pages, over shards; and of one queue alone."""
+    due = {
+        await created(world, f"due.{n % 3}", delaySeconds=1000 - 37 * (n % 13) - n): n
+        for n in range(24)
+    }
+    rows = await world.search("/delayed", limit=5)
+    of_one = await world.search("/delayed", command="DUE.1", limit=5)
+    instants = [row["until"] for row in rows]
+
+    assert due.keys() <= {row["id"] for row in rows}
+    assert instants == sorted(instants)
+    assert {row["command"] for row in of_one} == {"due.1"}
+    assert len(of_one) == 8
+
+
+async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) -> None:
+    """To a viewer, too."""
+    task_id = await created(world, "shown", webhook="http://127.0.0.1:9/path?token=x")
+    claimed = await world.client.claim("shown")
+    body = {"reason": "not now", "delaySeconds": 600, "leaseToken": claimed["leaseToken"]}
+    await world.client.post(f"tasks/{task_id}/nack", body)
+    shown = await world.look(task_id, world.viewer)
+    task = shown["task"]
+
+    assert (task["state"], task["attempts"], task["maxAttempts"]) == ("delayed", 1, 5)
+    assert shown["explanation"]["reason"] == "backing-off"
+    assert [(each["outcome"], each["error"]) for each in task["history"]] == [("NACKED", "not now")]
+    assert task["webhook"] == "http://127.0.0.1/…"
+    assert (await world.look(task_id))["task"]["webhook"].endswith("?token=x")
+
+
+async def test_nothing_of_what_tasks_carry_is_told_to_a_viewer(world: World) -> None:
+    """By no route; an admin gets it digit by digit."""
+    task_id = await ended(world, "carried", "COMPLETED")
+    paths = [
+        "/tasks?command=carried",
+        f"/now?view=task&id={task_id}",
+        "/now?view=queue&queue=carried",
+        f"/tasks/{task_id}/content",
+    ]
+    told = [await world.viewer.get(path) for path in paths]
+    content = await world.admin.get(f"/tasks/{task_id}/content")
+
+    assert [each.status for each in told] == [200, 200, 200, 403]
+    assert not [each for each in told if b"secret" in each.body or b"1234567890" in each.body]
+    assert content.json["payload"] == '{"secret": "of carried"}'
+    assert content.json["result"] == '{"n": 12345678901234567890}'
+
+
+async def test_another_tenants_task_does_not_exist(world: World) -> None:
+    """Neither shown nor touched, nor found in any list."""
+    task_id = await created(world, "mine")
+    await created(world, "mine", delaySeconds=600)
+    shown = json.loads((await world.stranger.get(f"/now?view=task&id={task_id}")).body)
+    content = await world.stranger.get(f"/tasks/{task_id}/content")
+    cancelled = await world.stranger.write("POST", f"/tasks/{task_id}/cancel")
+    lists = [await world.stranger.get(path) for path in ("/tasks", "/delayed", "/now?view=queues")]
+
+    assert shown["trouble"]["status"] == 404
+    assert "view" not in shown
+    assert (content.status, cancelled.status) == (404, 404)
+    assert not [each for each in lists if b"mine" in each.body]
+    assert (await world.look(task_id))["task"]["state"] == "ready"
+
+
+async def test_a_cancelled_task_is_on_record(world: World) -> None:
+    """With who did it; one that has ended cannot be cancelled."""
+    task_id = await created(world, "cancelled")
+    first = await world.admin.write("POST", f"/tasks/{task_id}/cancel")
+    second = await world.admin.write("POST", f"/tasks/{task_id}/cancel")
+    audit = await world.client.get("admin/audit", token="admin")
+
+    assert (first.status, second.status) == (200, 409)
+    assert [
+        (each["actor"], each["action"])
+        for each in json.loads(audit.body)["records"]
+        if each["target"] == task_id
+    ] == [("a admin", "task.cancel")]
+
+
+async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
+    """Ready ones first, then delayed ones; the answer says when there are more."""
+    for n in range(6):
+        await created(world, "purged", delaySeconds=600 * (n % 2))
+    first = await world.admin.write("POST", "/queues/PURGED/purge", {"limit": 4})
+    depth = (await world.client.get("admin/queues/purged", token="admin")).json
+    rest = await world.admin.write("POST", "/queues/purged/purge", {"limit": 10_000})
+
+    assert (first.json["changed"], first.json["more"]) == (4, True)
+    assert (depth["ready"], depth["delayed"]) == (0, 2)
+    assert (rest.json["changed"], rest.json["more"]) == (2, False)
+
+
+@pytest.mark.parametrize("body", [{}, {"limit": 0}, {"limit": 10_001}, {"limit": "all"}, []])
+async def test_a_purge_without_a_number_is_none(world: World, body: object) -> None:
+    """What is meant has to be said."""
+    await created(world, "kept")
+    refused = await world.admin.write("POST", "/queues/kept/purge", body)
+
+    assert refused.status == 400
+    assert (await world.client.get("admin/queues/kept", token="admin")).json["ready"] >= 1

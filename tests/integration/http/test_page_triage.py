@@ -1,0 +1,207 @@
+"""Dead letters on the page, by its own routes on a real node: told apart, requeued, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import Client, serving, single
+from tests.integration.http.page import Session, logged_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TIMEOUT = "timed out after {} ms"
+KIND = "timed out after # ms"
+
+
+@dataclass(slots=True)
+class World:
+    """A node and sessions of one tenant."""
+
+    client: Client
+    admin: Session
+    viewer: Session
+    stranger: Session
+
+    async def die(self, queue: str, *errors: str, payload: object = None) -> list[str]:
+        """Have a task die of each error; return their ids."""
+        ids = []
+        for error in errors:
+            body = {"command": queue, "payload": payload or {"n": 1}, "maxAttempts": 1}
+            answer = await self.client.post("tasks", body, token="producer")
+            task_id = str(answer.json["id"])
+            await self.client.claim(queue)
+            await self.client.post(f"tasks/{task_id}/nack", {"reason": error})
+            ids.append(task_id)
+        return ids
+
+    async def act(self, queue: str, verb: str, **body: object) -> dict[str, Any]:
+        """Do something about a queue's dead letters."""
+        answer = await self.admin.write("POST", f"/queues/{queue}/dlq/{verb}", body)
+        assert answer.status == 200, answer.body
+        told: dict[str, Any] = answer.json
+        return told
+
+    async def kinds(self, queue: str) -> dict[str, int]:
+        """Return how many dead letters there are of each kind."""
+        answer = await self.viewer.get(f"/queues/{queue}/dlq/kinds")
+        return {each["kind"]: each["count"] for each in json.loads(answer.body)["kinds"]}
+
+    async def depth(self, queue: str) -> tuple[int, int]:
+        """Return how many tasks are ready, and how many dead."""
+        told = (await self.client.get(f"admin/queues/{queue}", token="admin")).json
+        return int(str(told["ready"])), int(str(told["dlq"]))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node for this file alone."""
+    settings = with_roles(single(tmp_path_factory.mktemp("triage"), LimitSettings()))
+    async with serving(settings) as client:
+        client.token = "worker"
+        sessions = [await logged_in(client, role) for role in ("admin", "viewer", "stranger")]
+        yield World(client, *sessions)
+
+
+async def test_errors_are_told_apart_by_their_kind(world: World) -> None:
+    """With one of them whole, and the list of each kind."""
+    await world.die("kinds", *(TIMEOUT.format(n) for n in (1, 22, 333)), "KeyError: 'x'")
+    answer = json.loads((await world.viewer.get("/queues/KINDS/dlq/kinds")).body)
+    of_kind = await world.viewer.get("/queues/kinds/dlq?kind=timed%20out%20after%20%23%20ms")
+    rows = json.loads(of_kind.body)["tasks"]
+
+    assert [(each["kind"], each["count"]) for each in answer["kinds"]] == [
+        (KIND, 3),
+        ("KeyError: 'x'", 1),
+    ]
+    assert answer["kinds"][0]["sample"] == TIMEOUT.format(333)
+    assert [row["error"] for row in rows] == [TIMEOUT.format(n) for n in (333, 22, 1)]
+    assert (await world.stranger.get("/queues/kinds/dlq/kinds")).json["kinds"] == []
+
+
+async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> None:
+    """How many of each kind, and what a patch makes of the first payload."""
+    await world.die("preview", TIMEOUT.format(1), TIMEOUT.format(2), "other")
+    told = await world.act("preview", "preview", kind=KIND, patch={"n": None, "m": [1]})
+
+    assert (told["matched"], told["more"]) == (2, False)
+    assert [(each["kind"], each["count"]) for each in told["kinds"]] == [(KIND, 2)]
+    assert (told["before"], told["after"]) == ('{"n": 1}', '{"m":[1]}')
+    assert await world.depth("preview") == (0, 3)
+
+
+async def test_a_requeue_is_taken_back_as_far_as_nobody_has_claimed(world: World) -> None:
+    """Those claimed meanwhile go on; the others are where they were."""
+    ids = await world.die("undo", *(TIMEOUT.format(n) for n in range(5)))
+    done = await world.act("undo", "requeue", kind=KIND)
+    claimed = await world.client.claim("undo")
+    back = await world.act("undo", "undo", action=done["action"], ids=done["ids"])
+    again = await world.act("undo", "undo", action=done["action"], ids=done["ids"])
+
+    assert (done["changed"], done["more"], set(done["ids"])) == (5, False, set(ids))
+    assert (back["changed"], again["changed"]) == (4, 0)
+    assert await world.depth("undo") == (0, 4)
+    assert claimed["id"] in ids
+    assert await world.kinds("undo") == {KIND: 4}
+
+
+async def test_payloads_are_patched_on_their_way_back(world: World) -> None:
+    """Those that are no objects stay where they are, and the answer says so."""
+    [task_id] = await world.die("patched", "e", payload={"n": 12345678901234567890, "old": 1})
+    await world.die("patched", "e", payload="text")
+    done = await world.act("patched", "requeue", all=True, patch={"old": None, "new": "x"})
+    claimed = await world.client.claim("patched")
+
+    assert (done["changed"], done["leftAlone"], done["action"]) == (1, 1, "")
+    assert claimed["id"] == task_id
+    assert claimed["payload"] == '{"n":12345678901234567890,"new":"x"}'
+    assert await world.depth("patched") == (0, 1)
+
+
+async def test_one_dead_letter_gets_a_payload_of_its_own(world: World) -> None:
+    """As it was typed."""
+    [task_id] = await world.die("rewritten", "e", payload="text")
+    done = await world.act("rewritten", "requeue", ids=[task_id], payload=[1, {"a": None}])
+    claimed = await world.client.claim("rewritten")
+
+    assert done["changed"] == 1
+    assert json.loads(str(claimed["payload"])) == [1, {"a": None}]
+
+
+async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None:
+    """Others stay."""
+    one, _, _ = await world.die("deleted", "a", TIMEOUT.format(1), TIMEOUT.format(2))
+    await world.die("deleted", "b")
+    by_name = await world.act("deleted", "delete", ids=[one])
+    by_kind = await world.act("deleted", "delete", kind=KIND)
+
+    assert (by_name["changed"], by_kind["changed"]) == (1, 2)
+    assert await world.kinds("deleted") == {"b": 1}
+
+
+async def test_what_is_done_is_on_record(world: World) -> None:
+    """Requeues, what took them back, and changed payloads."""
+    ids = await world.die("record", "a", "b")
+    done = await world.act("record", "requeue", ids=ids[:1])
+    await world.act("record", "undo", action=done["action"], ids=ids[:1])
+    await world.act("record", "requeue", ids=ids[1:], patch={"n": 2})
+    records = json.loads((await world.client.get("admin/audit", token="admin")).body)["records"]
+
+    assert {(each["action"], each["target"]) for each in records if each["target"] in ids} == {
+        ("dlq.requeue", ids[0]),
+        ("dlq.rebury", ids[0]),
+        ("dlq.revise", ids[1]),
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"id": "x"},
+        {"ids": []},
+        {"ids": ["a"], "all": True},
+        {"ids": ["a"], "kind": "x"},
+        {"kind": ""},
+        {"kind": "after 300 ms"},
+        {"all": False},
+        {"all": True, "patch": []},
+        {"all": True, "patch": "x"},
+        {"all": True, "payload": {}},
+        {"ids": ["a", "b"], "payload": {}},
+        [],
+    ],
+)
+@pytest.mark.parametrize("verb", ["preview", "requeue", "delete"])
+async def test_nothing_is_meant_that_is_not_said(world: World, verb: str, body: object) -> None:
+    """A misspelt name must not stand for all dead letters there are."""
+    if not (await world.depth("unsaid"))[1]:
+        await world.die("unsaid", "e")
+    refused = await world.admin.write("POST", f"/queues/unsaid/dlq/{verb}", body)
+    if verb == "delete" and isinstance(body, dict) and body.keys() & {"patch", "payload"}:
+        return  # Without effect there, and what is meant is said.
+
+    assert refused.status == 400
+    assert await world.depth("unsaid") == (0, 1)
+
+
+async def test_a_payload_beyond_the_bounds_is_refused(world: World) -> None:
+    """By its depth; its size is that of the whole body."""
+    [task_id] = await world.die("bounds", "e")
+    deep: object = 1
+    for _ in range(300):
+        deep = [deep]
+    own = await world.admin.write(
+        "POST", "/queues/bounds/dlq/requeue", {"ids": [task_id], "payload": deep}
+    )
+    merged = await world.act("bounds", "requeue", ids=[task_id], patch={"deep": deep})
+
+    assert own.status == 400
+    assert (merged["changed"], merged["leftAlone"]) == (0, 1)
+    assert await world.depth("bounds") == (0, 1)

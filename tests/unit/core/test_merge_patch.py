@@ -1,0 +1,63 @@
+"""Merge patches of payloads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.core.merge_patch import NoObject, patched
+
+_scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+_objects = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(
+        _scalars | st.lists(_scalars, max_size=2),
+        lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=3,
+)
+
+
+def by_the_rfc(target: object, patch: object) -> object:
+    """Return what RFC 7396 says, in its own pseudo code."""
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = by_the_rfc(made.get(name), value)
+    return made
+
+
+@given(_objects, _objects)
+def test_a_patch_does_what_the_rfc_says(
+    target: dict[str, object], patch: dict[str, object]
+) -> None:
+    """Members replaced, taken away and merged, however deep."""
+    made = patched(json.dumps(target, indent=2), json.dumps(patch, indent=1))
+
+    assert json.loads(made) == by_the_rfc(target, patch)
+
+
+def test_what_is_not_named_keeps_every_digit() -> None:
+    """And so does what the patch brings."""
+    payload = '{"id": 12345678901234567890, "price": 1.10, "deep": {"n": 1e400, "gone": 1}}'
+
+    assert patched(payload, '{"deep": {"gone": null, "new": 98765432109876543210}}') == (
+        '{"id":12345678901234567890,"price":1.10,"deep":{"n":1e400,"new":98765432109876543210}}'
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '"a"', "null", "", "{", '{"a":}'])
+def test_only_objects_are_patched_and_patches(text: str) -> None:
+    """Whoever asks is told so."""
+    with pytest.raises(NoObject):
+        patched(text, "{}")
+    with pytest.raises(NoObject):
+        patched("{}", text)

@@ -1,0 +1,205 @@
+"""Triage: purges, requeues with another payload, and requeues that are taken back."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.items import Audit, Kind
+from codeq_cluster.core.operations import Cancel, Nack, Purge, Rebury, Requeue, Revise
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.task import AttemptOutcome, State
+
+from .shard import NOW_MS, Shard
+
+PURGE = Purge(request="purge-1", tenant="acme", queue="render", ids=("t",), by="ops")
+REQUEUE = Requeue(request="all.1", tenant="acme", ids=("t",), by="ops")
+REBURY = Rebury(request="back-1", tenant="acme", ids=("t",), by="ops", requeue="all")
+REVISE = Revise(request="revise-1", tenant="acme", id="t", by="ops", payload='{"n":12}', endings=1)
+
+
+def dead(**fields: object) -> Shard:
+    """Return a shard with a task that died of its second attempt."""
+    shard = Shard(Rules(backoff_base_ms=0))
+    shard.create(max_attempts=2, **fields)
+    for _ in range(2):
+        shard.wait(1000)
+        [task_id] = shard.claim()
+        task = shard.task(task_id)
+        shard.ask(
+            Nack(
+                request=f"nack-{task.attempts}",
+                id=task_id,
+                tenant="acme",
+                worker="ann",
+                delay_ms=1,
+                reason="no luck",
+                token=task.lease_token,
+            )
+        )
+    assert shard.task().state is State.DEAD
+    return shard
+
+
+def test_a_purge_cancels_what_waits_and_nothing_else() -> None:
+    """Ready and delayed tasks of the queue end as failed; one that runs goes on."""
+    shard = Shard()
+    shard.create("running")
+    [_] = shard.claim()
+    for task_id, fields in (("ready", {}), ("delayed", {"delay_ms": 5000}), ("t", {})):
+        shard.create(task_id, **fields)
+    shard.create("other", command="scan")
+    ids = ("running", "ready", "delayed", "other", "t", "nobody")
+
+    assert shard.ask(replace(PURGE, ids=ids)) == Changed(3)
+    assert [shard.task(each).state for each in ids[:5]] == [
+        State.LEASED,
+        State.FAILED,
+        State.FAILED,
+        State.READY,
+        State.FAILED,
+    ]
+    assert shard.task().error == "CANCELLED"
+    assert recorded(shard) == [("queue.purge", "render", "3 tasks on one shard")]
+
+
+def test_a_purge_sent_again_is_answered_as_before() -> None:
+    """What it ended counts, what others ended does not; another tenant's is not touched."""
+    shard = Shard()
+    shard.create()
+    shard.create("gone")
+    shard.ask(Cancel(request="cancel-1", id="gone", tenant="acme"))
+    asked = replace(PURGE, ids=("t", "gone"))
+
+    assert shard.ask(replace(asked, tenant="other")) == Changed(0)
+    assert [shard.ask(asked), shard.ask(asked)] == [Changed(1), Changed(1)]
+    assert len(recorded(shard)) == 1
+
+
+def test_purged_tasks_tell_their_webhooks() -> None:
+    """A purge is an end like any other."""
+    shard = Shard()
+    shard.create(webhook="http://sink.example/")
+    shard.ask(PURGE)
+
+    assert shard.delivery().task_id == "t"
+
+
+def test_a_dead_letter_gets_another_payload_with_its_new_life() -> None:
+    """Its size is counted, its attempts begin anew, its history says who did it."""
+    shard = dead(idempotency_key="k", fingerprint="f")
+    assert shard.ask(REVISE) == Changed(1)
+    task = shard.task()
+
+    assert (task.state, task.attempts, task.payload_bytes) == (State.READY, 0, 8)
+    assert shard.view.payload("t") == '{"n":12}'
+    assert task.history[-1].outcome is AttemptOutcome.REQUEUED
+    assert recorded(shard) == [("dlq.revise", "t", "")]
+
+
+def test_a_create_sent_again_still_finds_a_revised_task() -> None:
+    """The idempotency key stands for what the producer sent, not for what became of it."""
+    shard = dead(idempotency_key="k", fingerprint="f")
+    before = shard.view.keyed("acme", "k")
+    shard.ask(REVISE)
+
+    assert shard.view.keyed("acme", "k") == before
+
+
+def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
+    """One that has lived and died since, and another tenant's, keep their payloads."""
+    shard = dead()
+    refused = [
+        shard.ask(replace(REVISE, endings=0)),
+        shard.ask(replace(REVISE, tenant="other")),
+        shard.ask(replace(REVISE, id="nobody")),
+    ]
+    done = [shard.ask(REVISE), shard.ask(REVISE), shard.ask(replace(REVISE, request="revise-2"))]
+
+    assert refused == [Changed(0)] * 3
+    assert done == [Changed(1), Changed(1), Changed(0)]
+
+
+def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
+    """Same death, same place, same attempts; only that it was taken back is on record."""
+    shard = dead(webhook="http://sink.example/")
+    before, told = shard.task(), shard.items(Kind.DELIVERY)
+    shard.view.now_ms += 5000
+    shard.ask(REQUEUE)
+    shard.view.now_ms += 5000
+    assert shard.ask(REBURY) == Changed(1)
+    after = shard.task()
+
+    assert replace(after, ended_by=before.ended_by, ready_ms=before.ready_ms) == before
+    assert shard.view.result("t") is not None
+    assert shard.items(Kind.DELIVERY) == told
+    assert recorded(shard) == [("dlq.rebury", "t", ""), ("dlq.requeue", "t", "")]
+    assert [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))] == [
+        Changed(1),
+        Changed(0),
+    ]
+
+
+def test_what_somebody_has_claimed_is_not_taken_back() -> None:
+    """Nor what another requeue made ready, nor another tenant's."""
+    shard = dead()
+    shard.ask(REQUEUE)
+    refused = [
+        shard.ask(replace(REBURY, requeue="al")),
+        shard.ask(replace(REBURY, requeue="all.1")),
+        shard.ask(replace(REBURY, tenant="other")),
+        shard.ask(replace(REBURY, ids=("nobody",))),
+    ]
+    shard.claim()
+
+    assert refused == [Changed(0)] * 4
+    assert shard.ask(REBURY) == Changed(0)
+    assert shard.task().state is State.LEASED
+
+
+def test_a_second_life_is_counted_by_itself() -> None:
+    """Attempts of a reburied task are those since it was revived the time before."""
+    shard = dead()
+    shard.ask(replace(REQUEUE, request="first.1"))
+    for number in range(2):
+        shard.wait(1000)
+        shard.claim()
+        token = shard.task().lease_token
+        shard.ask(
+            Nack(
+                request=f"again-{number}",
+                id="t",
+                tenant="acme",
+                worker="ann",
+                delay_ms=1,
+                reason="",
+                token=token,
+            )
+        )
+    died = shard.task()
+    shard.ask(REQUEUE)
+    shard.ask(REBURY)
+
+    assert (died.state, died.attempts) == (State.DEAD, 2)
+    assert shard.task().attempts == 2
+    assert len(shard.task().history) == 5
+
+
+def recorded(shard: Shard) -> list[tuple[str, str, str]]:
+    """Return action, target and detail of what is on record, the newest first."""
+    return [
+        (item.action, item.target, item.detail)
+        for item in shard.items(Kind.AUDIT)
+        if isinstance(item, Audit)
+    ]
+
+
+def test_what_is_on_record_names_the_operator() -> None:
+    """By the subject of the token."""
+    shard = dead()
+    shard.ask(REQUEUE)
+    shard.ask(replace(REBURY, by="boss"))
+    actors = [item.actor for item in shard.items(Kind.AUDIT) if isinstance(item, Audit)]
+
+    assert sorted(actors) == ["boss", "ops"]
+    assert shard.view.now_ms >= NOW_MS
