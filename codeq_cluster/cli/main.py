@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import TextIO
 
 from codeq_cluster import __version__
-from codeq_cluster.cli.outcome import report
+from codeq_cluster.cli.support.outcome import report
 
 # In the order of `--help`. Each is a module with `add`; one is imported when it is the one that is
 # run: a node that starts shall not pay for twenty commands.
 _COMMANDS = {
-    "dev": "dev.command",
-    "node": "node",
-    "status": "status",
-    "task": "task",
-    "worker": "worker",
-    "queue": "queue",
-    "dlq": "dlq",
-    "topic": "topic",
-    "delivery": "delivery",
-    "audit": "audit",
-    "cluster": "cluster",
-    "backup": "backup",
-    "restore": "restore",
-    "import": "importing",
-    "inspect": "inspect",
-    "repair": "repair",
-    "config": "config",
-    "token": "token",
-    "doctor": "doctor.command",
+    "dev": "local.dev.command",
+    "node": "local.node",
+    "status": "operate.status",
+    "task": "work.task",
+    "worker": "work.worker",
+    "queue": "work.queue",
+    "dlq": "work.dlq",
+    "topic": "work.topic",
+    "delivery": "work.delivery",
+    "audit": "work.audit",
+    "cluster": "operate.cluster",
+    "backup": "operate.backup",
+    "restore": "local.restore",
+    "import": "operate.importing",
+    "inspect": "local.inspect",
+    "repair": "local.repair",
+    "config": "local.config",
+    "token": "local.token",
+    "doctor": "operate.doctor.command",
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.cli.outcome import Exit
+from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.config import load
 from codeq_cluster.node import EXIT_UNSAFE
 from codeq_cluster.node_leaving import HANDOVER_S

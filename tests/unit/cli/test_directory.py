@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.cli.dev.directory import locked, prepare, publish, published, retract
-from codeq_cluster.cli.dev.plan import plan
+from codeq_cluster.cli.local.dev.directory import locked, prepare, publish, retract
+from codeq_cluster.cli.local.dev.plan import plan
+from codeq_cluster.cli.support.dev_cluster import published
 from codeq_cluster.errors import CodeqError, DataDirectoryRefused
 
 

@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from codeq_cluster import __version__
-from codeq_cluster.cli.doctor.finding import Finding, Level, certificate
-from codeq_cluster.cli.doctor.local import local_findings
-from codeq_cluster.cli.doctor.nodes import clock
 from codeq_cluster.cli.main import main
+from codeq_cluster.cli.operate.doctor.finding import Finding, Level, certificate
+from codeq_cluster.cli.operate.doctor.local import local_findings
+from codeq_cluster.cli.operate.doctor.nodes import clock
 from codeq_cluster.config import load
 from codeq_cluster.testing.certificates import Authority
 

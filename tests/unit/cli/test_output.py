@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from codeq_cluster.cli.outcome import Usage
-from codeq_cluster.cli.output import cell, gathered, listed
+from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.output import cell, gathered, listed
 from codeq_cluster.client import Page
 
 _COLUMNS = {"ID": "id", "ERROR": "error"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from codeq_cluster.cli.dev.plan import document, plan, port_base_of, require_free
-from codeq_cluster.cli.outcome import Usage
+from codeq_cluster.cli.local.dev.plan import document, plan, port_base_of, require_free
+from codeq_cluster.cli.support.outcome import Usage
 from codeq_cluster.config import load
 from codeq_cluster.errors import ConfigInvalid
 

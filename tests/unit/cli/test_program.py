@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from codeq_cluster.cli.outcome import Usage
-from codeq_cluster.cli.program import Program, executable
+from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Status, Task, TaskRecord
 from codeq_cluster.testing.cluster import until
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.cli.dev.directory import locked, prepare, published
-from codeq_cluster.cli.dev.plan import PlannedNode, plan
-from codeq_cluster.cli.dev.supervisor import Supervisor
+from codeq_cluster.cli.local.dev.directory import locked, prepare
+from codeq_cluster.cli.local.dev.plan import PlannedNode, plan
+from codeq_cluster.cli.local.dev.supervisor import Supervisor
+from codeq_cluster.cli.support.dev_cluster import published
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.testing.cluster import claim_port, free_ports, until
 

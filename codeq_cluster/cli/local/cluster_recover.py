@@ -1,0 +1,71 @@
+"""Command `cluster recover`: go on with one node when the majority is gone for good."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from codeq_cluster.backup.looking import Stand, stopped_node
+from codeq_cluster.backup.recovering import survivor
+from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import document, note, table
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "recover",
+        help="go on with one node when the majority is gone for good",
+        description="Make a stopped node the only member of its cluster, when so many others are "
+        "lost for good that there will never be a majority. What only they had is lost. Without "
+        "--yes it says what is at risk and changes nothing. Run it for one node alone: the one "
+        "whose logs are the longest.",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA_DIR", help="of the stopped node")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    with stopped_node(options.data) as node:
+        _show(node.identity.node_id, list(node.stands()), options)
+    if not options.yes:
+        note("nothing is changed; --yes makes this node the only member of its cluster")
+        return Exit.ERROR
+    with survivor(options.data) as last:
+        last.recover()
+    note(
+        "done: start it, let new nodes come in with cluster join, and never start one of the old "
+        "ones with its old data"
+    )
+    return Exit.OK
+
+
+def _show(node_id: str, stands: list[Stand], options: argparse.Namespace) -> None:
+    if options.json:
+        shards = [
+            {
+                "shard": stand.shard,
+                "agreedUpTo": stand.applied,
+                "keptUpTo": stand.last,
+                "voters": stand.voters,
+            }
+            for stand in stands
+        ]
+        document({"nodeId": node_id, "shards": shards}, compact=True)
+        return
+    table(
+        ("SHARD", "VOTERS", "AGREED ON UP TO", "KEPT, PERHAPS NEVER ACKNOWLEDGED", "LOST IF ANY"),
+        (
+            [
+                stand.shard,
+                " ".join(stand.voters),
+                stand.applied,
+                f"{stand.applied + 1} to {stand.last}" if stand.last > stand.applied else "none",
+                f"from {stand.last + 1} on",
+            ]
+            for stand in stands
+        ),
+    )

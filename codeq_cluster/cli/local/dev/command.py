@@ -1,0 +1,128 @@
+"""Command `dev`: a cluster on this machine, for development, in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import uvloop
+
+from codeq_cluster.cli.local.dev.banner import banner
+from codeq_cluster.cli.local.dev.directory import locked, prepare, publish, retract
+from codeq_cluster.cli.local.dev.plan import PlannedNode, plan, port_base_of, require_free
+from codeq_cluster.cli.local.dev.readiness import all_ready
+from codeq_cluster.cli.local.dev.supervisor import Supervisor
+from codeq_cluster.cli.local.serve import until_signal
+from codeq_cluster.cli.support.dev_cluster import DIRECTORY
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.config import load
+from codeq_cluster.core.sharding import SHARDS_MAX
+from codeq_cluster.settings import environment
+
+_NODES_MAX = 9
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("dev", help="run a local cluster", description=__doc__)
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=3,
+        choices=range(1, _NODES_MAX + 1),
+        metavar="N",
+        help="processes, 3 by default; 1 runs inside this process",
+    )
+    parser.add_argument(
+        "--shards",
+        type=int,
+        choices=range(1, SHARDS_MAX + 1),
+        metavar="N",
+        help="Raft groups, 4 by default; fixed when the data is created",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=DIRECTORY, metavar="DIR", help="data directory"
+    )
+    parser.add_argument(
+        "--port-base",
+        type=int,
+        metavar="PORT",
+        help="HTTP port of the first node; without it CODEQ_PORT_BASE, or 8080",
+    )
+    parser.add_argument("--restart", action="store_true", help="start a node that died again")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    directory = options.data.expanduser().resolve()
+    nodes = plan(
+        directory,
+        nodes=options.nodes,
+        port_base=port_base_of(options.port_base, environment()),
+    )
+    with locked(directory):
+        # Before anything is written: a refused start leaves no directory that has a shard count.
+        require_free(nodes)
+        shards = prepare(directory, nodes, shards=options.shards)
+        text = banner(nodes, options.data, shards=shards)
+        if len(nodes) == 1:
+            _embedded(nodes[0], directory, text)
+        else:
+            supervisor = Supervisor(nodes, directory, restart=options.restart, say=_say)
+            uvloop.run(until_signal(supervisor.run(text)))
+    _say("stopped")
+    return Exit.OK
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
+    """Run the only node inside this process, its log in the file where a child's would be."""
+    # A node's imports take longer than all that can be refused before them.
+    from codeq_cluster.node import run  # noqa: PLC0415
+    from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
+
+    settings = load(file=node.config_file).settings
+
+    async def work(terminal: TextIO) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run(settings))
+            await all_ready([node])
+            print(text, file=terminal, flush=True)
+
+    publish(directory, [(node, os.getpid())])
+    try:
+        with _output_to(node.log_file) as terminal:
+            set_up_logs(settings.log_level, node=settings.node_id)
+            uvloop.run(until_signal(work(terminal)))
+    finally:
+        retract(directory)
+
+
+@contextmanager
+def _output_to(log: Path) -> Iterator[TextIO]:
+    """Send standard output and error to a file; yields the terminal they went to before."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(descriptor) for descriptor in (1, 2)]
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        with open(before[0], "w", closefd=False) as terminal:
+            yield terminal
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, saved in zip((1, 2), before, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+        os.close(file)

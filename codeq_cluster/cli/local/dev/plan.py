@@ -1,0 +1,165 @@
+"""Plan: the nodes of a development cluster, their ports and their configuration."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeq_cluster.cli.support.dev_cluster import TOKEN
+from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.errors import ConfigInvalid
+
+HOST = "127.0.0.1"
+
+# Beside the nodes' directories: all of them keep theirs in it.
+ARTIFACTS = "artifacts"
+BACKUPS = "backups"
+
+_LINK_OFFSET = 10_000
+_PORT_MAX = 65_535
+
+# A laptop runs three nodes beside an editor and a browser: 64 MiB of cache each is enough.
+_BLOCK_CACHE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedNode:
+    """One node of the cluster.
+
+    Attributes:
+        directory: Its configuration, its log and, below, its data.
+    """
+
+    id: str
+    port: int
+    link_port: int
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        """Base URL of its HTTP port."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the node keeps its shards, and nobody else keeps anything."""
+        return self.directory / "data"
+
+    @property
+    def config_file(self) -> Path:
+        """What `codeq-cluster node --config` takes."""
+        return self.directory / "node.yaml"
+
+    @property
+    def log_file(self) -> Path:
+        """Where its standard output and error go."""
+        return self.directory / "node.log"
+
+
+def plan(directory: Path, *, nodes: int, port_base: int) -> tuple[PlannedNode, ...]:
+    """Lay out the nodes n1, n2, … on ports that follow each other.
+
+    The link ports are ten thousand above, or below where that leaves the range of ports.
+
+    Args:
+        directory: Of the whole cluster; absolute, since nodes may run from anywhere.
+        nodes: At least 1.
+        port_base: HTTP port of the first node.
+
+    Raises:
+        Usage: The ports leave the range.
+    """
+    last = port_base + nodes - 1
+    if port_base < 1 or last > _PORT_MAX:
+        raise Usage(
+            f"first port {port_base} (--port-base, CODEQ_PORT_BASE): "
+            f"allowed is 1 to {_PORT_MAX - nodes + 1} for {nodes} nodes"
+        )
+    offset = _LINK_OFFSET if last + _LINK_OFFSET <= _PORT_MAX else -_LINK_OFFSET
+    return tuple(
+        PlannedNode(
+            id=f"n{position + 1}",
+            port=port_base + position,
+            link_port=port_base + offset + position,
+            directory=directory / f"n{position + 1}",
+        )
+        for position in range(nodes)
+    )
+
+
+def port_base_of(flag: int | None, environment: Mapping[str, str]) -> int:
+    """Return the first HTTP port: flag, else CODEQ_PORT_BASE, else 8080.
+
+    Raises:
+        ConfigInvalid: The variable is no whole number.
+    """
+    if flag is not None:
+        return flag
+    text = environment.get("CODEQ_PORT_BASE", "").strip() or "8080"
+    if not text.isdecimal() or len(text) > 5:
+        raise ConfigInvalid(f"CODEQ_PORT_BASE={text}: allowed is a port, 1 to {_PORT_MAX}")
+    return int(text)
+
+
+def document(
+    node: PlannedNode, nodes: tuple[PlannedNode, ...], *, shards: int, secret_file: Path
+) -> dict[str, object]:
+    """Make the configuration file of one node, as `codeq-cluster node` reads it."""
+    token = {
+        "token": TOKEN,
+        "subject": "dev",
+        "scopes": [
+            *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack"),
+            *("codeq:result", "codeq:subscribe", "codeq:admin", "codeq:operator"),
+        ],
+        "eventTypes": ["*"],
+    }
+    provider = [{"kind": "static", "tokens": [token]}]
+    return {
+        "port": node.port,
+        "host": HOST,
+        "clusterId": "dev",
+        "clusterSecretFile": str(secret_file),
+        "raft": {
+            "selfId": node.id,
+            "peers": {peer.id: f"{HOST}:{peer.link_port}" for peer in nodes},
+            "peerHTTPAddrs": {peer.id: peer.url for peer in nodes},
+        },
+        "persistenceConfig": {"path": str(node.data_directory), "numShards": shards},
+        "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
+        "allowProducerAsWorker": True,
+        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        # No balancer has to hear that a node stops.
+        "limits": {"drainMs": 0},
+        "artifacts": {
+            "provider": "local",
+            "directory": str(node.directory.parent / ARTIFACTS),
+        },
+        "backup": {"directory": str(node.directory.parent / BACKUPS)},
+        "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
+    }
+
+
+def require_free(nodes: tuple[PlannedNode, ...]) -> None:
+    """Bind every port once and let it go again.
+
+    Raises:
+        ConfigInvalid: Somebody else holds one, or this user may not bind it.
+    """
+    for node in nodes:
+        for port in (node.port, node.link_port):
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                # As a server does: a connection that lingers after a restart is no obstacle.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, port))
+                except OSError as error:
+                    taken = error.errno == errno.EADDRINUSE
+                    reason = "is taken" if taken else f"cannot be bound ({error.strerror})"
+                    raise ConfigInvalid(
+                        f"port {port} of node {node.id} {reason}; "
+                        "stop what uses it, or move the cluster with CODEQ_PORT_BASE"
+                    ) from error

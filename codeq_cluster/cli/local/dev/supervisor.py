@@ -1,0 +1,171 @@
+"""Supervisor: the nodes as child processes, from their start to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from codeq_cluster.cli.local.dev.directory import publish, retract
+from codeq_cluster.cli.local.dev.plan import PlannedNode
+from codeq_cluster.cli.local.dev.readiness import all_ready
+from codeq_cluster.config import without_settings
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.settings import environment
+
+# A node ends its work in a few seconds; one that needs longer hangs.
+_STOP_TIMEOUT_S = 20.0
+
+# A node that dies this soon after its start this often in a row will not be cured by one more.
+_HASTY_S = 10.0
+_HASTY_DEATHS_MAX = 5
+_RESTART_PAUSE_S = 0.2
+_RESTART_PAUSE_S_MAX = 3.0
+
+_LAST_LINE_BYTES = 4096
+
+
+class Supervisor:
+    """Runs the nodes and says, a line at a time, what happens to them."""
+
+    def __init__(
+        self,
+        nodes: Sequence[PlannedNode],
+        directory: Path,
+        *,
+        restart: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self._nodes = tuple(nodes)
+        self._directory = directory
+        self._restart = restart
+        self._say = say
+        self._running: dict[str, Process] = {}
+        self._ready = False
+
+    async def run(self, ready_text: str) -> None:
+        """Run until cancelled; then every node has ended.
+
+        Args:
+            ready_text: Said once, when every node is ready.
+
+        Raises:
+            CodeqError: A node died before all were ready, they were not ready in time, or none
+                is left.
+        """
+        try:
+            for node in self._nodes:
+                await self._start(node)
+            self._publish()
+            async with asyncio.TaskGroup() as group:
+                for node in self._nodes:
+                    group.create_task(self._watch(node))
+                await all_ready(self._nodes)
+                self._ready = True
+                self._say(ready_text)
+        finally:
+            await self._stop()
+            retract(self._directory)
+
+    async def _start(self, node: PlannedNode) -> None:
+        command = ("-m", "codeq_cluster.cli.main", "node", "--config", str(node.config_file))
+        log = os.open(node.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            # Its own session: Ctrl-C in the terminal reaches this process alone, which then stops
+            # the nodes in order. The pipe tells a node that this process is gone, however it went.
+            self._running[node.id] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *command,
+                "--until-stdin-closes",
+                stdin=PIPE,
+                stdout=log,
+                stderr=log,
+                # A PORT or RAFT_PEERS meant for something else must not move one node.
+                env=without_settings(environment()),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    async def _watch(self, node: PlannedNode) -> None:
+        """Report the node's death, and start it again when that is wanted.
+
+        Raises:
+            CodeqError: It died before the cluster was ready, or no node is left.
+        """
+        hasty = 0
+        while True:
+            began = time.monotonic()
+            code = await self._running[node.id].wait()
+            del self._running[node.id]
+            death = f"node {node.id} {_ended(code)}"
+            if not self._ready:
+                raise CodeqError(f"{death}: {_last_line(node.log_file)}")
+            self._publish()
+            hasty = hasty + 1 if time.monotonic() - began < _HASTY_S else 0
+            if not self._restart or hasty > _HASTY_DEATHS_MAX:
+                again = f"{_program()} node --config {node.config_file}"
+                self._say(f"{death}; the others go on; start it again with: {again}")
+                break
+            self._say(f"{death}; starting it again")
+            await asyncio.sleep(min(_RESTART_PAUSE_S * 2**hasty, _RESTART_PAUSE_S_MAX))
+            await self._start(node)
+            self._publish()
+        if not self._running and not self._restart:
+            raise CodeqError("no node is left")
+
+    def _publish(self) -> None:
+        pids = {node_id: process.pid for node_id, process in self._running.items()}
+        publish(self._directory, [(node, pids.get(node.id)) for node in self._nodes])
+
+    async def _stop(self) -> None:
+        """Ask every node to stop, and end what has not after a bound."""
+        left = dict(self._running)
+        for process in left.values():
+            _signal(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                for node_id, process in list(left.items()):
+                    await process.wait()
+                    del left[node_id]
+        except TimeoutError:
+            self._say(f"killing what did not stop in {_STOP_TIMEOUT_S:g} s: {', '.join(left)}")
+        finally:
+            for process in left.values():
+                _signal(process, signal.SIGKILL)
+            for process in left.values():
+                await process.wait()
+
+
+def _program() -> str:
+    """Return how this command was called, where that can be typed again."""
+    called = sys.argv[0]
+    return called if Path(called).name == "codeq-cluster" else "codeq-cluster"
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-code).name}"
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log, or where it is when it has none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LAST_LINE_BYTES))
+            lines = stream.read().decode(errors="replace").split("\n")
+    except OSError as error:
+        return f"{log}: {error.strerror or error}"
+    said = [line for line in lines if line.strip()]
+    return said[-1] if said else f"see {log}"

@@ -1,0 +1,220 @@
+"""Command `inspect`: look into the data directory of a node that does not run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from codeq_cluster.backup.looking import Logged, StoppedNode, decoded, stopped_node
+from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import LIMIT_DEFAULT, LIMIT_MAX, document, note, table
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import KIND_OF, Item
+from codeq_cluster.core.task import Task
+
+_Row = dict[str, object]
+
+_KEYS_SHOWN = 20
+_COLUMNS = {
+    "tasks": ("ID", "SHARD", "TENANT", "COMMAND", "STATE", "ATTEMPTS", "WORKER", "UPDATED"),
+    "queues": (
+        *("QUEUE", "SHARD", "TENANT", "READY", "DELAYED", "LEASED", "DEAD", "DONE", "FAILED"),
+        "BYTES",
+    ),
+    "items": ("ID", "SHARD", "TENANT", "KIND"),
+    "log": ("INDEX", "SHARD", "TERM", "KIND", "VERSION", "CLOCK", "ROWS", "KEYS"),
+}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "inspect",
+        help="look into a stopped node's data directory",
+        description="Look into the data directory of a node that does not run; nothing is changed. "
+        "Without one of the flags below, each shard in numbers.",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA_DIR")
+    what = parser.add_mutually_exclusive_group()
+    for name, words in (
+        ("tasks", "the tasks, without payloads"),
+        ("queues", "the queues' counters"),
+        ("items", "topics, pauses, subscriptions, deliveries, sweeps and the audit"),
+        ("log", "the entries of the log"),
+    ):
+        what.add_argument(f"--{name}", dest="what", action="store_const", const=name, help=words)
+    what.add_argument("--key", metavar="KEY", help="one row, such as codeq/payload/ID")
+    parser.add_argument("--shard", type=int, metavar="N", help="only of this shard")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=LIMIT_DEFAULT,
+        metavar="N",
+        help=f"entries at most, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    if not 1 <= options.limit <= LIMIT_MAX:
+        raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+    with stopped_node(options.data) as node:
+        shards = node.identity.shards
+        if options.shard is not None and not 0 <= options.shard < shards:
+            raise Usage(f"--shard {options.shard}: allowed is 0 to {shards - 1}")
+        if options.key is not None:
+            return _row(node, options)
+        if options.what is None:
+            _summary(node, options)
+            return Exit.OK
+        rows = list(islice(_listed(node, options), options.limit + 1))
+    more = len(rows) > options.limit
+    _show(options.what, rows[: options.limit], options)
+    if more:
+        note(f"there are more than {options.limit}; see --limit and --shard")
+    return Exit.OK
+
+
+def _listed(node: StoppedNode, options: argparse.Namespace) -> Iterator[_Row]:
+    """Yield what is asked for as JSON has it, of the shard asked for."""
+    listing: Iterable[_Row]
+    match options.what:
+        case "tasks":
+            listing = (_task(shard, task) for shard, task in node.tasks())
+        case "queues":
+            listing = (
+                {"queue": queue, "shard": shard, "tenant": tenant or "_", **asdict(counters)}
+                for shard, queue, tenant, counters in node.queues()
+            )
+        case "items":
+            listing = (_item(shard, item) for shard, item in node.items())
+        case _:
+            listing = (_entry(shard, entry) for shard, entry in node.log())
+    return (row for row in listing if options.shard in (None, row["shard"]))
+
+
+def _task(shard: int, task: Task) -> _Row:
+    fields = {name: _named(value) for name, value in asdict(task).items()}
+    shown = {name: value for name, value in fields.items() if value not in ("", 0, [], False)}
+    return shown | {"shard": shard, "tenant": task.tenant or "_", "state": task.state.name}
+
+
+def _item(shard: int, item: Item) -> _Row:
+    return {name: _named(value) for name, value in asdict(item).items()} | {
+        "shard": shard,
+        "tenant": item.tenant or "_",
+        "kind": KIND_OF[type(item)].value,
+    }
+
+
+def _entry(shard: int, entry: Logged) -> _Row:
+    return {
+        "index": entry.index,
+        "shard": shard,
+        "term": entry.term,
+        "kind": entry.kind,
+        "version": entry.version,
+        "clock": rfc3339(entry.clock_ms) if entry.clock_ms else "",
+        "rows": len(entry.keys),
+        "keys": [_text(key) for key in entry.keys[:_KEYS_SHOWN]],
+    }
+
+
+def _show(what: str, rows: list[_Row], options: argparse.Namespace) -> None:
+    if options.json:
+        document({what: rows}, compact=True)
+        return
+    table(_COLUMNS[what], (_cells(what, row) for row in rows))
+
+
+def _cells(what: str, row: _Row) -> list[object]:
+    match what:
+        case "tasks":
+            names = ("id", "shard", "tenant", "command", "state")
+            updated: Any = row["updated_ms"]
+            return [
+                *(row[name] for name in names),
+                row.get("attempts", 0),
+                row.get("worker", ""),
+                rfc3339(updated),
+            ]
+        case "queues":
+            places = ("ready", "delayed", "leased", "dead", "done", "failed", "stored_bytes")
+            return [row[name] for name in ("queue", "shard", "tenant", *places)]
+        case "items":
+            return [row[name] for name in ("id", "shard", "tenant", "kind")]
+        case _:
+            entry = ("index", "shard", "term", "kind", "version", "clock", "rows", "keys")
+            return [row[name] for name in entry]
+
+
+def _summary(node: StoppedNode, options: argparse.Namespace) -> None:
+    identity = node.identity
+    shards = [each for each in node.summaries() if options.shard in (None, each.shard)]
+    if options.json:
+        shown = {
+            "clusterId": identity.cluster_id,
+            "nodeId": identity.node_id,
+            "shards": msgspec.to_builtins(shards),
+        }
+        document(shown, compact=True)
+        return
+    print(f"node {identity.node_id} of cluster {identity.cluster_id}, {identity.shards} shards")
+    print()
+    table(
+        ("SHARD", "APPLIED", "TERM", "LOG", "VOTE", "TASKS", "ITEMS", "ROWS", "DIGEST"),
+        (
+            [
+                each.shard,
+                each.applied,
+                each.term,
+                f"{each.log_first}..{each.log_last}",
+                f"{each.vote_term} {each.voted_for or '-'}",
+                each.rows.get("task", 0),
+                each.rows.get("item", 0),
+                sum(each.rows.values()),
+                each.digest,
+            ]
+            for each in shards
+        ),
+    )
+
+
+def _row(node: StoppedNode, options: argparse.Namespace) -> Exit:
+    key = str(options.key).encode()
+    found = [
+        {"shard": shard, "key": options.key, "value": _named(decoded(key, value))}
+        for shard, value in node.row(key)
+        if options.shard in (None, shard)
+    ]
+    if not found:
+        note(f"there is no row {options.key}")
+        return Exit.ERROR
+    for row in found:
+        document(row, compact=options.json)
+    return Exit.OK
+
+
+def _named(value: object) -> object:
+    """Return a record with the names of its fields, which stored ones go without."""
+    match value:
+        case Struct():
+            return {name: _named(field) for name, field in asdict(value).items()}
+        case tuple() | list():
+            return [_named(each) for each in value]
+        case _:
+            return value
+
+
+def _text(key: bytes) -> str:
+    """Return a key as text, bytes that are none in hexadecimal."""
+    return key.decode("ascii", "backslashreplace")

@@ -1,0 +1,74 @@
+"""Command `repair`: say what is wrong with a stopped node's data, and set it aside."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from codeq_cluster.backup.damage import Examined, examined
+from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import document, note
+from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.storage.directory import aside_path, set_aside
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "repair",
+        help="set a stopped node's damaged data aside",
+        description="Read all of a stopped node's data directory, and say what is wrong with it. "
+        "With --yes, set it aside, within the directory and without deleting anything: the node "
+        "is then one that has lost its disk, and what it held is its peers'. Never copy it back.",
+    )
+    parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--yes", action="store_true", help="do it; without, only say what is wrong")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="do it even if nothing is found to be wrong, or nobody else may hold the same",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    path: Path = options.data_dir
+    with examined(path) as found:
+        aside = aside_path(path)
+        against = _against(found)
+        if options.yes and (options.force or not against):
+            set_aside(path, aside)
+            done = True
+        else:
+            done = False
+    if options.json:
+        document(
+            {
+                "dataDir": str(path),
+                "nodeId": found.identity.node_id if found.identity else None,
+                "damages": list(found.damages),
+                "against": against,
+                "setAside": str(aside) if done else None,
+            },
+            compact=True,
+        )
+    else:
+        for line in found.damages:
+            print(line)
+    if done:
+        note(f"set aside in {aside}; nothing is deleted")
+        return Exit.OK
+    for line in against:
+        note(f"against it: {line}")
+    if against and options.yes:
+        raise DataDirectoryRefused(f"{path} is left as it is; --force sets it aside all the same")
+    note(f"{path} would be set aside in {aside.name}; add --yes{' --force' * bool(against)}")
+    return Exit.OK if not found.damages else Exit.ERROR
+
+
+def _against(found: Examined) -> list[str]:
+    """Return why the data should stay where it is."""
+    whole = [] if found.damages else ["nothing is wrong with it, as far as can be read"]
+    return [*whole, *found.risks]

@@ -1,0 +1,104 @@
+"""Command `restore`: make a new cluster's data directories from a backup."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from codeq_cluster.backup.catalogue import chosen, newest_export
+from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import document, note
+from codeq_cluster.cli.support.place import add_place, place_of
+from codeq_cluster.cli.support.progress import bar
+from codeq_cluster.codec.membership import NODE_ID
+from codeq_cluster.config.kinds import ID
+from codeq_cluster.core.sharding import SHARDS_MAX
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "restore",
+        help="make a node's data directory from a backup",
+        description="Make the data directory of one node of a new cluster from a backup. Do it for "
+        "every node, with the same backup and the same flags but --into and --node-id, before the "
+        "first one starts.",
+    )
+    add_place(parser, "--from", "where the backup is")
+    parser.add_argument("--id", default="", help="of the backup; default: the newest")
+    parser.add_argument(
+        "--into", type=Path, required=True, metavar="DIR", help="the directory, empty or not there"
+    )
+    parser.add_argument(
+        "--cluster-id", metavar="ID", help="of the new cluster; default: that of the backup"
+    )
+    parser.add_argument("--node-id", required=True, metavar="ID", help="of the node")
+    parser.add_argument(
+        "--shards", type=int, metavar="N", help="of the new cluster; default: as many as before"
+    )
+    parser.add_argument("--tenant", metavar="NAME", help="only this one; `_` is the default tenant")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="add the newest export of a place (see backup export); may be repeated",
+    )
+    parser.add_argument(
+        "--forget-keys",
+        action="store_true",
+        help="leave idempotency keys out that cannot be kept with this number of shards",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    place = place_of(options.place, options)
+    first = Source(place=place, manifest=chosen(place, options.id))
+    sources = [first]
+    for name in options.imports:
+        added = place_of(name, options)
+        sources.append(Source(place=added, manifest=newest_export(added)))
+    shards = first.manifest.shards if options.shards is None else options.shards
+    if not 1 <= shards <= SHARDS_MAX:
+        raise Usage(f"--shards {shards}: allowed is 1 to {SHARDS_MAX}")
+    for flag, name in (("--node-id", options.node_id), ("--cluster-id", options.cluster_id)):
+        if name and not NODE_ID.fullmatch(name):
+            raise Usage(f"{flag} {name}: allowed is {ID.allowed}")
+    wanted = Wanted(
+        cluster_id=options.cluster_id or first.manifest.cluster_id,
+        shards=shards,
+        tenant=options.tenant,
+        forget_keys=options.forget_keys,
+    )
+    with bar("restoring", sum(source.manifest.size for source in sources)) as shown:
+        done = restore(
+            sources, wanted, into=options.into, node_id=options.node_id, passed=shown.passed
+        )
+    if options.json:
+        document(
+            {
+                "into": str(options.into),
+                "clusterId": wanted.cluster_id,
+                "nodeId": options.node_id,
+                "shards": shards,
+                "backups": [source.manifest.id for source in sources],
+                "index": done.index,
+                "term": done.term,
+                "tasks": done.tasks,
+                "rows": done.rows,
+                "forgottenKeys": done.forgotten_keys,
+            },
+            compact=True,
+        )
+        return Exit.OK
+    print(options.into)
+    note(f"{done.tasks} tasks on {shards} shards, from {first.manifest.id}")
+    if done.forgotten_keys:
+        note(f"{done.forgotten_keys} idempotency keys are left out")
+    note("restore every node before the first one starts")
+    return Exit.OK

@@ -1,0 +1,1 @@
+"""Operate: the commands of those who run the cluster, asked over HTTP."""

@@ -1,0 +1,240 @@
+"""Command `backup`: take, list, check and delete backups, and export one tenant."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.progress import BarColumn, Progress, TextColumn
+
+from codeq_cluster.backup import catalogue
+from codeq_cluster.backup.exporting import export
+from codeq_cluster.backup.manifest import Manifest
+from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import document, note, notes, table
+from codeq_cluster.cli.support.place import add_place, place_of
+from codeq_cluster.cli.support.progress import bar
+from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.client import Operator
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.errors import BackupFailed
+
+_POLL_S = 0.2
+_KEEP_DEFAULT = 7
+
+
+def add(commands: Verbs) -> None:
+    """Add the command and its verbs."""
+    verbs = verbs_of(commands, "backup", "take, list, check and prune backups", description=__doc__)
+    create = verbs.add_parser(
+        "create",
+        help="have a node take a backup where its configuration says",
+        description="Have a node take a backup of the whole cluster where its configuration says "
+        "(backup.directory or backup.s3), and wait until it is verified.",
+        epilog=OPERATORS,
+    )
+    create.add_argument("--no-wait", action="store_true", help="print the id and end")
+    asks(create, Operator, _create)
+
+    listing = verbs.add_parser(
+        "ls",
+        help="list the backups of a node, or of a place",
+        epilog=f"{OPERATORS} With --in no node is asked.",
+    )
+    asks(listing, Operator, _list_of_node)
+    add_place(
+        listing,
+        "--in",
+        "where they are; default: where the node asked keeps its own",
+        required=False,
+    )
+    of_node = listing.get_default("run")
+
+    def run(options: argparse.Namespace) -> Exit:
+        done: Exit = of_node(options) if options.place is None else _list(options)
+        return done
+
+    listing.set_defaults(run=run)
+
+    verify = verbs.add_parser("verify", help="read a backup through")
+    _add_id(verify)
+    add_place(verify, "--in", "where it is")
+    verify.add_argument("--json", action="store_true", help="print JSON, one line")
+    verify.set_defaults(run=_verify)
+
+    prune = verbs.add_parser("prune", help="delete all but the newest backups")
+    add_place(prune, "--in", "where they are")
+    prune.add_argument(
+        "--keep",
+        type=int,
+        default=_KEEP_DEFAULT,
+        metavar="N",
+        help=f"complete backups that stay, at least 1; default: {_KEEP_DEFAULT}",
+    )
+    prune.add_argument("--yes", action="store_true", help="delete; without it they are counted")
+    prune.add_argument("--json", action="store_true", help="print JSON, one line")
+    prune.set_defaults(run=_prune)
+
+    tenant = verbs.add_parser(
+        "export",
+        help="make a backup of one tenant from a backup",
+        description="Make a backup of one tenant from a backup of all; `restore --import` adds it "
+        "to another cluster's.",
+    )
+    _add_id(tenant)
+    add_place(tenant, "--in", "where it is")
+    tenant.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
+    tenant.add_argument("--to", required=True, metavar="PLACE", help="where the export goes")
+    tenant.add_argument("--json", action="store_true", help="print JSON, one line")
+    tenant.set_defaults(run=_export)
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="default: the newest")
+
+
+async def _create(operator: Operator, options: argparse.Namespace) -> None:
+    begun = await operator.begin_backup()
+    backup = str(begun.get("id"))
+    shown = begun if options.no_wait else await _ended(operator, backup)
+    if options.json:
+        document(shown, compact=True)
+    else:
+        print(backup)
+    if shown.get("status") == "FAILED":
+        raise BackupFailed(f"backup {backup} failed: {shown.get('error')}")
+    if not options.no_wait:
+        note(f"{shown.get('tasks')} tasks of {shown.get('shards')} shards, verified")
+    deleted = shown.get("deleted")
+    if isinstance(deleted, list) and deleted:
+        note(f"deleted, as no longer to be kept: {', '.join(map(str, deleted))}")
+
+
+async def _ended(operator: Operator, backup: str) -> Mapping[str, object]:
+    """Ask until a backup has ended, with a bar on a terminal."""
+    console = notes()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[size]}"))
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        shown = progress.add_task("begun", total=None, size="")
+        while True:
+            answer = await operator.backup(backup)
+            if answer.get("status") in ("DONE", "FAILED"):
+                return answer
+            progress.update(
+                shown,
+                description=str(answer.get("status", "")).lower(),
+                total=_number(answer, "shards"),
+                completed=_number(answer, "shardsDone"),
+                size=f"{_number(answer, 'bytes') / 2**20:.1f} MiB",
+            )
+            await asyncio.sleep(_POLL_S)
+
+
+async def _list_of_node(operator: Operator, options: argparse.Namespace) -> None:
+    _print_list(await operator.backups(), options)
+
+
+def _list(options: argparse.Namespace) -> Exit:
+    found = catalogue.found(place_of(options.place, options))
+    rows: list[Mapping[str, object]] = [
+        {"id": each.id, "complete": False, "problem": each.problem}
+        if each.manifest is None
+        else _shown(each.manifest)
+        for each in found
+    ]
+    _print_list(rows, options)
+    return Exit.OK
+
+
+def _print_list(rows: Sequence[Mapping[str, object]], options: argparse.Namespace) -> None:
+    if options.json:
+        document({"backups": rows}, compact=True)
+        return
+    fields = ("id", "clusterId", "node", "shards", "tasks", "bytes", "tenant", "problem")
+    table(
+        ("ID", "CLUSTER", "NODE", "SHARDS", "TASKS", "BYTES", "TENANT", "PROBLEM"),
+        ([row.get(field, "") for field in fields] for row in rows),
+    )
+
+
+def _verify(options: argparse.Namespace) -> Exit:
+    place = place_of(options.place, options)
+    manifest = catalogue.chosen(place, options.id)
+    with bar("verifying", manifest.size) as shown:
+        catalogue.verify(place, manifest, passed=shown.passed)
+    _print(manifest, options)
+    return Exit.OK
+
+
+def _prune(options: argparse.Namespace) -> Exit:
+    if options.keep < 1:
+        raise Usage(f"--keep {options.keep}: allowed is 1 or more")
+    place = place_of(options.place, options)
+    old = catalogue.prunable(place, keep=options.keep, now_ms=_now_ms())
+    if options.yes:
+        for each in old:
+            place.delete(each.id)
+    if options.json:
+        document({"deleted": options.yes, "backups": [each.id for each in old]}, compact=True)
+    else:
+        for each in old:
+            print(each.id)
+    if old and not options.yes:
+        note(f"{len(old)} backups would be deleted; --yes deletes them")
+        return Exit.USAGE
+    return Exit.OK
+
+
+def _export(options: argparse.Namespace) -> Exit:
+    place = place_of(options.place, options)
+    manifest = catalogue.chosen(place, options.id)
+    into = place_of(options.to, options, new=True)
+    with bar("exporting", manifest.size) as shown:
+        made = export(
+            place,
+            manifest,
+            tenant=options.tenant,
+            into=into,
+            now_ms=_now_ms(),
+            passed=shown.passed,
+        )
+    _print(made, options)
+    return Exit.OK
+
+
+def _print(manifest: Manifest, options: argparse.Namespace) -> None:
+    if options.json:
+        document(_shown(manifest), compact=True)
+        return
+    print(manifest.id)
+    note(f"{manifest.tasks} tasks of {manifest.shards} shards, {manifest.size} bytes")
+
+
+def _shown(manifest: Manifest) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "id": manifest.id,
+        "complete": True,
+        "clusterId": manifest.cluster_id,
+        "node": manifest.node_id,
+        "startedAt": rfc3339(manifest.created_ms),
+        "shards": manifest.shards,
+        "tasks": manifest.tasks,
+        "bytes": manifest.size,
+    }
+    if manifest.tenant is not None:
+        shown["tenant"] = manifest.tenant
+    return shown
+
+
+def _number(answer: Mapping[str, object], name: str) -> int:
+    value = answer.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

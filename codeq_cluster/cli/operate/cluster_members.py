@@ -1,0 +1,304 @@
+"""Commands `cluster join`, `remove`, `replace`, `rebalance`: which nodes form the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping
+
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import document, note, rows_of, table
+from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.client import Operator, Refused
+
+_WAIT_S_DEFAULT = 600
+_WAIT_S_MAX = 86_400
+_LOOK_EVERY_S = 0.5
+_REBALANCE_S_DEFAULT = 30
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    join = verbs.add_parser(
+        "join",
+        help="let a node come in",
+        description="Let a node come in: as a learner, and as a voter as soon as it holds the log. "
+        "Start it with its own id, address and an empty data directory, before or after this, and "
+        "in its raft.peers itself and at least one node that is there: one that names itself alone "
+        "begins a new cluster of its own, which joins no other; to let it in after all, stop it "
+        "and empty its data directory.",
+        epilog=OPERATORS,
+    )
+    _name(join, "node", "its id")
+    _addresses(join)
+    _waits(join)
+    asks(join, Operator, _join)
+
+    remove = verbs.add_parser(
+        "remove",
+        help="remove a node for good",
+        description="Remove a node for good; what it leads is handed over first. Refused when "
+        "those who stay would have no majority.",
+        epilog=OPERATORS,
+    )
+    _name(remove, "node", "its id")
+    _tries(remove)
+    asks(remove, Operator, _remove)
+
+    replace = verbs.add_parser(
+        "replace",
+        help="let a node come in, then remove another one",
+        description="Let a node come in, wait until it votes, then remove another one.",
+        epilog=OPERATORS,
+    )
+    _name(replace, "old", "id of the node that goes")
+    _name(replace, "new", "id of the node that comes")
+    _addresses(replace)
+    _waits(replace)
+    asks(replace, Operator, _replace)
+
+    rebalance = verbs.add_parser(
+        "rebalance",
+        help="spread the leaderships evenly now",
+        description="Hand every shard's leadership to the node that should lead it. That happens "
+        "by itself too, a few seconds after that node is up to date.",
+        epilog=OPERATORS,
+    )
+    rebalance.add_argument(
+        "--wait",
+        type=int,
+        default=_REBALANCE_S_DEFAULT,
+        metavar="SECONDS",
+        help=f"for a node that is away or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
+    )
+    asks(rebalance, Operator, _rebalance)
+
+
+def _name(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+    parser.add_argument(name, metavar=name.upper(), help=words)
+
+
+def _addresses(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--addr", required=True, metavar="HOST:PORT", help="where the other nodes reach it"
+    )
+    parser.add_argument("--http", required=True, metavar="URL", help="where callers reach it")
+
+
+def _tries(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what it would do to each shard, and no more"
+    )
+
+
+def _waits(parser: argparse.ArgumentParser) -> None:
+    _tries(parser)
+    parser.add_argument(
+        "--wait",
+        type=int,
+        default=_WAIT_S_DEFAULT,
+        metavar="SECONDS",
+        help=f"for the node to become a voter; 0 not to wait; default: {_WAIT_S_DEFAULT}",
+    )
+
+
+async def _join(operator: Operator, options: argparse.Namespace) -> Exit:
+    if not await _begin(operator, options, options.node):
+        return Exit.OK
+    return await _wait(operator, options.node, options.wait)
+
+
+async def _remove(operator: Operator, options: argparse.Namespace) -> None:
+    ahead = await operator.remove(options.node, dry_run=True)
+    _show_ahead(ahead, options)
+    if options.dry_run:
+        return
+    done = await operator.remove(options.node)
+    _show_done(done, options)
+    if done.get("changed"):
+        note(f"{options.node} is removed: stop it, if it runs")
+    else:
+        note(f"{options.node} is no member: there is nothing to do")
+
+
+async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
+    if options.old == options.new:
+        raise Usage(
+            "a node is replaced by another one; one that lost its disk comes back by itself"
+        )
+    # Before anything is begun: what must not be removed, or is not there, is not replaced.
+    if not {options.old, options.new} & (await _nodes(operator)).keys():
+        raise Usage(f"{options.old} is no member of this cluster: nothing to replace")
+    await operator.remove(options.old, dry_run=True)
+    if not await _begin(operator, options, options.new, instead_of=options.old):
+        return Exit.OK
+    waited = await _wait(operator, options.new, options.wait or _WAIT_S_DEFAULT)
+    if waited is not Exit.OK:
+        note(f"{options.old} stays until then: run this again")
+        return waited
+    _show_done(await operator.remove(options.old), options)
+    note(f"{options.old} is removed: stop it, if it runs")
+    return Exit.OK
+
+
+async def _rebalance(operator: Operator, options: argparse.Namespace) -> Exit:
+    _check_wait(options.wait)
+    answers: dict[int, Mapping[str, object]] = {}
+    until = time.monotonic() + options.wait
+    while refusals := await _hand_back(operator, answers):
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    if options.json:
+        document({"transferred": list(answers.values()), "left": sorted(refusals)}, compact=True)
+    else:
+        for answer in answers.values():
+            note(f"shard {answer.get('shard')} is led by {answer.get('leader')}")
+        for shard, said in sorted(refusals.items()):
+            note(f"shard {shard} is not led by {said}")
+        if not answers and not refusals:
+            note("every shard is led by the node that should lead it")
+    return Exit.ERROR if refusals else Exit.OK
+
+
+async def _hand_back(
+    operator: Operator, answers: dict[int, Mapping[str, object]]
+) -> dict[int, str]:
+    """Ask every shard's leader once to let the right node lead; return who would not, and why."""
+    refusals = {}
+    for shard in rows_of((await operator.cluster()).get("shards")):
+        number, preferred = int(str(shard.get("shard"))), str(shard.get("preferred"))
+        if shard.get("leader") == preferred:
+            continue
+        try:
+            answers[number] = await operator.transfer(number, to=preferred)
+        except Refused as refused:
+            if not refused.retryable:
+                raise
+            # The node is away, or it is behind and may have caught up a moment later.
+            refusals[number] = f"{preferred}, which should lead it: {refused}"
+    return refusals
+
+
+async def _begin(
+    operator: Operator, options: argparse.Namespace, node_id: str, *, instead_of: str = ""
+) -> bool:
+    """Show what a node's coming in does to each shard, and let it; False when it was only shown.
+
+    With what the going of the one it comes for does after that.
+    """
+    _check_wait(options.wait)
+    ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
+    if instead_of:
+        ahead = {**ahead, "then": [_without(row, instead_of) for row in rows_of(ahead["shards"])]}
+    _show_ahead(ahead, options)
+    if options.dry_run:
+        return False
+    _show_done(await operator.join(node_id, addr=options.addr, http_addr=options.http), options)
+    return True
+
+
+def _check_wait(seconds: int) -> None:
+    if not 0 <= seconds <= _WAIT_S_MAX:
+        raise Usage(f"--wait {seconds}: allowed is 0 to {_WAIT_S_MAX}")
+
+
+async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
+    if seconds == 0:
+        note(f"{node_id} may come in: start it")
+        return Exit.OK
+    note(f"{node_id} may come in: start it; waiting until it votes")
+    try:
+        async with asyncio.timeout(seconds):
+            while not await _votes(operator, node_id):  # noqa: ASYNC110, it is another process
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        note(f"after {seconds} s {await _lacks(operator, node_id)}")
+        return Exit.ERROR
+    note(f"{node_id} votes in every shard")
+    return Exit.OK
+
+
+async def _votes(operator: Operator, node_id: str) -> bool:
+    return (await _nodes(operator)).get(node_id, {}).get("voter") is True
+
+
+async def _lacks(operator: Operator, node_id: str) -> str:
+    """Say why a node does not vote yet."""
+    node = (await _nodes(operator)).get(node_id, {})
+    if node.get("connected") is True:
+        return f"{node_id} does not vote yet; it will once it holds the log"
+    return (
+        f"no node {node_id} is connected at {node.get('addr')}: it will vote once it is started; "
+        "its log and /readyz say what keeps it; if it is ready, it was started with itself alone "
+        "in raft.peers, and has begun a cluster of its own: empty its data directory"
+    )
+
+
+async def _nodes(operator: Operator) -> dict[str, Mapping[str, object]]:
+    return {str(node.get("id")): node for node in rows_of((await operator.cluster()).get("nodes"))}
+
+
+def _show_done(effect: Mapping[str, object], options: argparse.Namespace) -> None:
+    if options.json:
+        document(effect, compact=True)
+
+
+def _show_ahead(effect: Mapping[str, object], options: argparse.Namespace) -> None:
+    if options.json:
+        if options.dry_run:
+            document(effect, compact=True)
+        return
+    table(
+        ("SHARD", "LEADER", "VOTERS", "VOTERS AFTER", "LEARNERS AFTER", "QUORUM", "ANSWERING"),
+        (
+            [
+                row.get("shard"),
+                row.get("leader"),
+                _names(row.get("voters")),
+                _names(row.get("votersAfter")),
+                _names(row.get("learnersAfter")),
+                f"{row.get('quorum')} -> {row.get('quorumAfter')}",
+                row.get("answering"),
+            ]
+            for row in rows_of(effect.get("shards"))
+        ),
+    )
+
+    if rows := rows_of(effect.get("then")):
+        print("\nthen, once all of them vote:\n")
+        table(
+            ("SHARD", "VOTERS", "VOTERS AFTER", "QUORUM"),
+            (
+                [
+                    row["shard"],
+                    _names(row["voters"]),
+                    _names(row["votersAfter"]),
+                    f"{row['quorum']} -> {row['quorumAfter']}",
+                ]
+                for row in rows
+            ),
+        )
+
+
+def _without(row: Mapping[str, object], node_id: str) -> dict[str, object]:
+    """Return what a node's going does to a shard once all who are to come in vote."""
+    voters = sorted({*_listed(row.get("votersAfter")), *_listed(row.get("learnersAfter"))})
+    after = [each for each in voters if each != node_id]
+    return {
+        "shard": row.get("shard"),
+        "voters": voters,
+        "votersAfter": after,
+        "quorum": len(voters) // 2 + 1,
+        "quorumAfter": len(after) // 2 + 1,
+    }
+
+
+def _names(value: object) -> str:
+    return " ".join(_listed(value))
+
+
+def _listed(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []

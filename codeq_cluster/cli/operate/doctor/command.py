@@ -1,0 +1,101 @@
+"""Command `doctor`: look for what is wrong, and say what to do.
+
+Nodes that run are asked over HTTP; with --config, or where the environment configures a node, what
+a node of this machine starts with is checked too: configuration, data directory, free disk,
+certificates, artifacts and webhooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from codeq_cluster.cli.operate.doctor.finding import Finding, Level, fail
+from codeq_cluster.cli.operate.doctor.local import local_findings
+from codeq_cluster.cli.operate.doctor.nodes import node_findings
+from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import document
+from codeq_cluster.cli.support.sources import add_sources, loaded
+from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.config import Loaded, load
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.settings import environment
+
+# Where the environment says where the data is, it configures a node.
+_DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "doctor", help="check nodes and configuration", description=__doc__
+    )
+    add_target(parser)
+    add_sources(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    findings = [*asyncio.run(_of_nodes(options)), *_of_this_machine(options)]
+    if options.json:
+        rows = [
+            {
+                "level": each.level.lower(),
+                "check": each.check,
+                "about": each.about,
+                "text": each.text,
+                "todo": each.todo,
+            }
+            for each in findings
+        ]
+        document({"findings": rows}, compact=True)
+    else:
+        for each in findings:
+            print(each.line)
+    failed = [each.code for each in findings if each.level is Level.FAIL]
+    return max(failed, default=Exit.OK)
+
+
+async def _of_nodes(options: argparse.Namespace) -> list[Finding]:
+    token, ca = token_of(options), ca_of(options)
+    found = await asyncio.gather(*(node_findings(url, token, ca) for url in urls_of(options)))
+    return [each for findings in found for each in findings]
+
+
+def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
+    """Check the configuration that is named or set, else those of a development cluster."""
+    named = options.config or environment().get("CODEQ_CONFIG_PATH")
+    if options.set or getattr(options, "set_persistenceConfig.path"):
+        named = named or "flags"
+    elif any(environment().get(name) for name in _DATA_VARIABLES):
+        named = named or "environment"  # As in a container, which has no file.
+    if named:
+        yield from _of_configuration(str(named), lambda: loaded(options))
+        return
+    nodes = () if options.url else published(DIRECTORY)
+    for node in nodes:
+        file = Path(str(node["dataDir"])).parent / "node.yaml"
+        yield from _of_configuration(str(file), partial(load, file=file))
+    if not nodes:
+        yield Finding(
+            level=Level.SKIPPED,
+            check="config",
+            about="this machine",
+            text="neither configuration nor disk was looked at",
+            todo="name a node's with --config",
+        )
+
+
+def _of_configuration(name: str, read: Callable[[], Loaded]) -> Iterator[Finding]:
+    try:
+        configuration = read()
+    except CodeqError as error:
+        yield fail("config", name, str(error), "correct it; config --keys lists what is allowed")
+        return
+    yield from local_findings(name, configuration)

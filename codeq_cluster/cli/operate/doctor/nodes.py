@@ -1,0 +1,138 @@
+"""Nodes: checks of a running node, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from codeq_cluster import __version__
+from codeq_cluster.cli.operate.doctor import offers
+from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail, ok, warn
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
+from codeq_cluster.client.transport import trust
+from codeq_cluster.settings import ArtifactProvider, Signing
+
+_TIMEOUT_S = 5.0
+# A lease is kept this much longer than its clock says, and a token's times are this lenient.
+_SKEW_S_WARN = 2.0
+_SKEW_S_FAIL = 60.0
+
+
+async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
+    """Check one node; when it is not reached, that alone."""
+    async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
+        reached = await _reachable(url, probe)
+        if reached.todo:
+            return [reached]
+        found = [
+            reached,
+            await _ready(url, probe),
+            *await _of_description(url, probe),
+            await _token(url, probe),
+            await _clock(url, probe),
+        ]
+    if urlsplit(url).scheme == "https":
+        found.append(await _presented(url, ca))
+    return found
+
+
+async def _reachable(url: str, probe: Probe) -> Finding:
+    asked = time.monotonic()
+    try:
+        await probe.healthy()
+    except Untrusted as error:
+        return fail("reachable", url, str(error), "name the authority's certificate with --ca")
+    except Unreachable:
+        todo = "start the node, or see its address, port and firewall"
+        return fail("reachable", url, "it takes no connection", todo)
+    except Refused as error:
+        todo = "see that the URL is a node's, and the end of the node's log"
+        return fail("reachable", url, str(error), todo, Exit.API)
+    return ok("reachable", url, f"it answers in {(time.monotonic() - asked) * 1000:.0f} ms")
+
+
+async def _ready(url: str, probe: Probe) -> Finding:
+    try:
+        await probe.ready()
+    except (Refused, Unreachable) as error:
+        todo = "wait if it has just started; else see that a majority of nodes run and connect"
+        return fail("ready", url, str(error), todo)
+    return ok("ready", url, "every shard has a leader and this replica is caught up")
+
+
+async def _of_description(url: str, probe: Probe) -> list[Finding]:
+    """Judge what a node says of itself in the description of its API."""
+    try:
+        described = await probe.described()
+    except (Refused, Unreachable) as error:
+        return [fail("version", url, str(error), "upgrade the node", Exit.API)]
+    return [_version(url, described.get("info")), *_offers(url, described.get("x-node"))]
+
+
+def _offers(url: str, said: object) -> list[Finding]:
+    if not isinstance(said, dict):
+        return []  # An earlier release, which the line of its version tells.
+    try:
+        provider = ArtifactProvider(str(said.get("artifacts")))
+        signing = Signing(str(said.get("webhooks")))
+    except ValueError:
+        return []  # A later one.
+    return [offers.artifacts(url, provider), offers.webhooks(url, signing)]
+
+
+def _version(url: str, about: object) -> Finding:
+    version = str(about.get("version", "unknown")) if isinstance(about, dict) else "unknown"
+    if version != __version__:
+        todo = "bring all to one version, one node at a time"
+        return warn("version", url, f"{version}, and this program is {__version__}", todo)
+    return ok("version", url, version)
+
+
+async def _token(url: str, probe: Probe) -> Finding:
+    try:
+        await probe.raft_status()
+    except Refused as error:
+        code = Exit.AUTH if error.status in (401, 403) else Exit.API
+        todo = "pass a token the node takes, with --token or CODEQ_TOKEN; its log says why"
+        return fail("token", url, str(error), todo, code)
+    except Unreachable as error:
+        return fail("token", url, str(error), "see the end of the node's log")
+    return ok("token", url, "it is taken")
+
+
+async def _clock(url: str, probe: Probe) -> Finding:
+    try:
+        ahead_s = await probe.clock_ahead_s()
+    except (Refused, Unreachable) as error:
+        return fail("clock", url, str(error), "see what stands between here and the node")
+    return clock(url, ahead_s)
+
+
+def clock(url: str, ahead_s: float) -> Finding:
+    """Judge a node's clock that is so far ahead of ours."""
+    text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
+    todo = "set both clocks by NTP: leases, delays and tokens go by them"
+    if abs(ahead_s) > _SKEW_S_FAIL:
+        return fail("clock", url, text, todo)
+    if abs(ahead_s) > _SKEW_S_WARN:
+        return warn("clock", url, text, todo)
+    return ok("clock", url, "as this machine's, within 2 s")
+
+
+async def _presented(url: str, ca: Path | None) -> Finding:
+    """Judge the certificate that the node presents."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(
+                parts.hostname, parts.port or 443, ssl=trust(ca)
+            )
+    except (OSError, TimeoutError) as error:
+        return fail("certificate", url, str(error) or "no answer", "see the node's log")
+    presented = writer.get_extra_info("peercert")
+    writer.close()
+    return certificate(url, ssl.cert_time_to_seconds(str(presented["notAfter"])) - time.time())

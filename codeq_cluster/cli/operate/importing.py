@@ -1,0 +1,239 @@
+"""Command `import`: take one tenant of a backup over into a cluster that serves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from codeq_cluster.api.imports import TASKS_MAX
+from codeq_cluster.backup.carrying import Luggage
+from codeq_cluster.backup.catalogue import complete, manifest_of, verify
+from codeq_cluster.backup.manifest import Manifest
+from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.tenants import tenant_name
+from codeq_cluster.broker.importer import in_parts
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import document, note, table
+from codeq_cluster.cli.support.place import add_place_options, place_of
+from codeq_cluster.cli.support.progress import Bar, bar
+from codeq_cluster.client import Operator
+from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.errors import BackupFailed, CodeqError
+
+# A request is decided about at once on each shard's leader, before anybody else's; 128 are a few
+# milliseconds.
+_TASKS = TASKS_MAX // 2
+_BYTES = 2**20
+_WITHIN_S = 120.0  # An election, or a node that is started again.
+_IDS_MAX = 1000  # Named in the answer, of each reason.
+
+_WORDS = {
+    "imported": "tasks imported",
+    "present": "tasks that were there already",
+    "ended": "tasks whose retention is over",
+    "forgottenKeys": "idempotency keys left out of the imported tasks",
+    "keysTaken": "tasks left out: another task has their idempotency key (--forget-keys)",
+    "keysApart": "tasks left out: their idempotency key cannot be kept (--forget-keys)",
+    "idsTaken": "tasks left out: another tenant has a task of their id",
+    "tooLarge": "tasks left out: too large for raft.entryBytesMax",
+    "itemsImported": "topics, pauses and subscriptions imported",
+    "itemsPresent": "topics, pauses and subscriptions that were there already",
+    "itemsRefused": "topics, pauses and subscriptions left out: the tenant has as many as it may",
+    "callbacksLeftOut": "callbacks left out: their task was deleted before",
+}
+_REFUSED = ("keysTaken", "keysApart", "idsTaken", "tooLarge", "itemsRefused")
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "import",
+        help="take one tenant of a backup over into a cluster that serves",
+        description="Take one tenant of a backup, or of an export, over into a cluster that "
+        "serves. What is there already is left as it is, so the same command goes on where it was "
+        "interrupted. The token is that of an admin of the tenant it becomes.",
+    )
+    parser.add_argument("place", metavar="PLACE", help="a directory, or s3://BUCKET/PREFIX")
+    add_place_options(parser)
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
+    parser.add_argument("--id", default="", help="of the backup; default: the newest with it")
+    parser.add_argument(
+        "--as", dest="other", metavar="NAME", help="what the tenant is called here; default: alike"
+    )
+    parser.add_argument(
+        "--forget-keys",
+        action="store_true",
+        help="take tasks over without idempotency keys that cannot be kept, or are taken",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would become of it; changes nothing"
+    )
+    asks(parser, Operator, _import, deadline_s=_WITHIN_S)
+
+
+async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
+    place = place_of(options.place, options)
+    manifest = _chosen(place, options.id, options.tenant)
+    done = _Done(manifest.id, options)
+    sending = _Sending(operator, manifest, done)
+    await sending.nothing()
+    with bar("verifying", manifest.size) as shown:
+        await asyncio.to_thread(verify, place, manifest, passed=shown.passed)
+    luggage = Luggage(place=place, manifest=manifest, tenant=tenant_name(options.tenant))
+    if not options.forget_keys:
+        await _refuse_keys_apart(operator, luggage, done)
+    with bar("importing", manifest.tasks, what="tasks") as shown:
+        await sending.all_of(luggage, shown)
+    done.count("callbacksLeftOut", luggage.left_out.callbacks)
+    return done.told()
+
+
+def _chosen(place: Place, backup: str, tenant: str) -> Manifest:
+    """Return the backup named, or the newest complete one that can hold the tenant."""
+    if backup:
+        return manifest_of(place, backup)
+    for manifest in complete(place):
+        if manifest.tenant in (None, tenant):
+            return manifest
+    raise BackupFailed(f"there is no complete backup with a tenant {tenant} in {place.where}")
+
+
+@dataclass(slots=True)
+class _Done:
+    """What has become of it so far."""
+
+    backup: str
+    options: argparse.Namespace
+    numbers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WORDS, 0))
+    ids: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _REFUSED})
+
+    @property
+    def tenant(self) -> str:
+        """Return what the tenant is called here."""
+        return str(self.options.other or self.options.tenant)
+
+    def count(self, name: str, number: int) -> None:
+        self.numbers[name] += number
+
+    def add(self, answer: Mapping[str, object]) -> None:
+        """Add what one request was answered."""
+        for name in self.numbers:
+            value = answer.get(name, 0)
+            if isinstance(value, list):
+                self.count(name, len(value))
+                self.ids[name] += value[: _IDS_MAX - len(self.ids[name])]
+            elif isinstance(value, int):
+                self.count(name, value)
+
+    def told(self) -> Exit:
+        """Say it; whatever was left out makes it an error."""
+        if self.options.json:
+            shown: dict[str, object] = {
+                "backup": self.backup,
+                "tenant": self.options.tenant,
+                "as": self.tenant,
+                "dryRun": self.options.dry_run,
+                **self.numbers,
+                "leftOut": {name: ids for name, ids in self.ids.items() if ids},
+            }
+            document(shown, compact=True)
+        else:
+            rows = [(n, _WORDS[name]) for name, n in self.numbers.items() if n]
+            table(("NUMBER", "OF"), rows or [(0, _WORDS["imported"])])
+            for name, ids in self.ids.items():
+                if ids:
+                    note(f"{name}: {', '.join(map(str, ids[:10]))}{', …' if ids[10:] else ''}")
+        if self.options.dry_run:
+            note("nothing is changed; leave --dry-run out to import")
+        return Exit.ERROR if any(self.ids.values()) else Exit.OK
+
+
+async def _refuse_keys_apart(operator: Operator, luggage: Luggage, done: _Done) -> None:
+    """Refuse before anything is imported what cannot be kept of the idempotency keys."""
+    shards = await _shards(operator)
+    manifest = luggage.manifest
+    if manifest.shards % shards == 0 and done.tenant == done.options.tenant:
+        return
+
+    def counted() -> int:
+        tenant = tenant_name(done.tenant)
+        return sum(
+            luggage.keys_apart(part, tenant=tenant, shards=shards) for part in manifest.parts
+        )
+
+    apart = await asyncio.to_thread(counted)
+    if apart:
+        raise BackupFailed(
+            f"{apart} idempotency keys cannot be kept by a cluster of {shards} shards in tenant "
+            f"{done.tenant}: leave these keys out with --forget-keys"
+        )
+
+
+async def _shards(operator: Operator) -> int:
+    shards = (await operator.raft_status()).get("numGroups")
+    assert isinstance(shards, int), "the cluster does not say how many shards it has"
+    return shards
+
+
+class _Sending:
+    """Sends a backup's tenant part by part, each until it is answered."""
+
+    def __init__(self, operator: Operator, manifest: Manifest, done: _Done) -> None:
+        self._operator = operator
+        self._manifest = manifest
+        self._done = done
+
+    async def nothing(self) -> None:
+        """Have the token, the tenant and the backup's formats judged before anything is read.
+
+        Raises:
+            Refused: The cluster does not take this backup from this caller.
+        """
+        await self._answered(Arrivals(), dry_run=True)
+
+    async def all_of(self, luggage: Luggage, shown: Bar) -> None:
+        """Send policies and subscriptions, then the tasks.
+
+        Raises:
+            BackupFailed: The tenant has no room for more.
+        """
+        empty = True
+        for part in luggage.manifest.parts:
+            items = await asyncio.to_thread(list, luggage.governing(part))
+            for start in range(0, len(items), TASKS_MAX):
+                empty = False
+                await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
+        for part in luggage.manifest.parts:
+            arrivals = luggage.tasks(part, passed=shown.passed)
+            batches = in_parts(arrivals, count_max=_TASKS, bytes_max=_BYTES)
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                empty = False
+                await self._send(Arrivals(tasks=batch))
+        if empty:
+            raise BackupFailed(
+                f"{luggage.manifest.id} holds nothing of a tenant {self._done.options.tenant}"
+            )
+
+    async def _send(self, arrivals: Arrivals) -> None:
+        answer = await self._answered(arrivals, dry_run=self._done.options.dry_run)
+        self._done.add(answer)
+        if answer.get("left"):
+            self._done.told()
+            raise CodeqError(
+                f"the tenant's budget {answer.get('limit')} is used up: raise it or make room, and "
+                "run the same again for the rest"
+            )
+
+    async def _answered(self, arrivals: Arrivals, *, dry_run: bool) -> Mapping[str, object]:
+        part = encode_arrivals(arrivals)
+        return await self._operator.import_part(
+            part,
+            backup=self._manifest.id,
+            tenant=self._done.tenant,
+            level=self._manifest.formats,
+            forget_keys=self._done.options.forget_keys,
+            dry_run=dry_run,
+        )

@@ -1,0 +1,252 @@
+"""Command `status`: the nodes of a cluster and its shards, as the nodes tell it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """One replica of one shard, as its node sees it."""
+
+    shard: int
+    is_leader: bool
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What one node answers.
+
+    Attributes:
+        id: Empty when the node did not tell.
+        problem: Why it is not ready or did not tell; empty when all is well.
+        code: How the command ends because of this node.
+    """
+
+    url: str
+    id: str
+    healthy: bool
+    ready: bool
+    problem: str
+    code: Exit
+    shards: tuple[ShardReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A shard on one node; `lag` counts entries committed and not applied there."""
+
+    node: str
+    applied_index: int
+    lag: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """A shard as its replicas together tell it; no leader is None."""
+
+    shard: int
+    leader: str | None
+    term: int
+    commit_index: int
+    replicas: tuple[Replica, ...]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("status", help="show nodes and shards", description=__doc__)
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    reports = asyncio.run(_ask_all(urls_of(options), token_of(options), ca_of(options)))
+    if options.json:
+        print(json.dumps(_plain(reports), indent=2))
+    else:
+        _print(reports)
+    return max(report.code for report in reports)
+
+
+async def _ask_all(urls: Sequence[str], token: str, ca: Path | None) -> list[NodeReport]:
+    return list(await asyncio.gather(*(_ask(url, token, ca) for url in urls)))
+
+
+async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
+    healthy = ready = False
+    problem, code = "", Exit.OK
+    node_id = ""
+    shards: tuple[ShardReport, ...] = ()
+    async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
+        try:
+            await probe.healthy()
+            healthy = True
+            node_id, shards = _parsed(await probe.raft_status())
+            await probe.ready()
+            ready = True
+        except Untrusted as error:
+            problem, code = str(error), Exit.ERROR
+        except Unreachable:
+            problem, code = "no connection", Exit.ERROR
+        except Refused as error:
+            problem = str(error)
+            code = {401: Exit.AUTH, 403: Exit.AUTH, 503: Exit.ERROR}.get(error.status, Exit.API)
+    return NodeReport(
+        url=url,
+        id=node_id,
+        healthy=healthy,
+        ready=ready,
+        problem=problem,
+        code=code,
+        shards=shards,
+    )
+
+
+def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
+    """Read `GET /raft/status`.
+
+    Raises:
+        Refused: It has another form.
+    """
+    try:
+        assert isinstance(status, dict)
+        groups = status["groups"]
+        shards = tuple(
+            ShardReport(
+                shard=int(group["shardIdx"]),
+                is_leader=bool(group["isLeader"]),
+                leader=str(group.get("leaderId") or ""),
+                term=int(group.get("term", 0)),
+                commit_index=int(group.get("commitIndex", 0)),
+                applied_index=int(group.get("appliedIndex", 0)),
+                digest=str(group.get("digest", "")),
+            )
+            for group in groups
+        )
+        node_id = str(groups[0]["selfId"]) if groups else ""
+    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"a status in an unknown form: {error!r}", status=200) from error
+    return node_id, shards
+
+
+def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
+    """Make the JSON document, its names those of the HTTP API."""
+    return {
+        "nodes": [
+            {
+                "id": report.id or None,
+                "url": report.url,
+                "healthy": report.healthy,
+                "ready": report.ready,
+                "problem": report.problem or None,
+                "leads": [shard.shard for shard in report.shards if shard.is_leader],
+            }
+            for report in reports
+        ],
+        "shards": [
+            {
+                "shard": shard.shard,
+                "leader": shard.leader,
+                "term": shard.term,
+                "commitIndex": shard.commit_index,
+                "replicas": [
+                    {
+                        "node": one.node,
+                        "appliedIndex": one.applied_index,
+                        "lag": one.lag,
+                        "digest": one.digest,
+                    }
+                    for one in shard.replicas
+                ],
+            }
+            for shard in _shards(reports)
+        ],
+    }
+
+
+def _print(reports: Sequence[NodeReport]) -> None:
+    terminal = sys.stdout.isatty()
+    console = Console(highlight=False, markup=False, width=None if terminal else 250)
+    nodes = Table("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM", box=None, pad_edge=False)
+    for report in reports:
+        leads = ",".join(str(shard.shard) for shard in report.shards if shard.is_leader)
+        nodes.add_row(
+            report.id or "?",
+            report.url,
+            _word(report.healthy),
+            _word(report.ready),
+            leads or "-",
+            report.problem or "-",
+        )
+    console.print(nodes)
+    summaries = _shards(reports)
+    if summaries:
+        shards = Table(
+            "SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (LAG)", box=None, pad_edge=False
+        )
+        for shard in summaries:
+            shards.add_row(
+                str(shard.shard),
+                shard.leader or "none",
+                str(shard.term),
+                str(shard.commit_index),
+                "  ".join(f"{one.node}={one.applied_index} ({one.lag})" for one in shard.replicas),
+            )
+        console.print()
+        console.print(shards)
+
+
+def _word(value: bool) -> str:
+    return "yes" if value else "NO"
+
+
+def _shards(reports: Sequence[NodeReport]) -> list[ShardSummary]:
+    """Bring the replicas of each shard together; the leader of the highest term is believed."""
+    replicas: dict[int, list[tuple[str, ShardReport]]] = {}
+    for report in reports:
+        for shard in report.shards:
+            replicas.setdefault(shard.shard, []).append((report.id, shard))
+    summaries = []
+    for number, found in sorted(replicas.items()):
+        newest = max((shard for _, shard in found), key=lambda shard: (shard.term, shard.is_leader))
+        commit = max(shard.commit_index for _, shard in found)
+        summaries.append(
+            ShardSummary(
+                shard=number,
+                leader=newest.leader or None,
+                term=newest.term,
+                commit_index=commit,
+                replicas=tuple(
+                    Replica(
+                        node=node,
+                        applied_index=shard.applied_index,
+                        lag=max(0, commit - shard.applied_index),
+                        digest=shard.digest,
+                    )
+                    for node, shard in found
+                ),
+            )
+        )
+    return summaries

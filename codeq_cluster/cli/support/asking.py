@@ -1,0 +1,59 @@
+"""Asking: what every command has that puts one question to a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.client import Client, Operator
+
+C = TypeVar("C", Client, Operator)
+
+# argparse has no public name for what its own add_subparsers returns.
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+
+
+def asks(
+    parser: argparse.ArgumentParser,
+    connection: type[C],
+    act: Callable[[C, argparse.Namespace], Awaitable[Exit | None]],
+    *,
+    deadline_s: float = 0,
+) -> None:
+    """Let a command run `act` with a connection to the cluster that its flags mean.
+
+    Args:
+        parser: Gets the flags of `add_target`, and `--json`.
+        connection: Opened for `act`.
+        act: Asks and prints; None counts as `Exit.OK`.
+        deadline_s: Of a request with its repetitions; 0 asks each node once, since a person who
+            waits for an error would rather see it.
+    """
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, one line")
+
+    async def answer(options: argparse.Namespace) -> Exit | None:
+        opened = connection(
+            urls_of(options),
+            token=token_of(options),
+            deadline_s=deadline_s,
+            discover=False,
+            ca_file=ca_of(options),
+        )
+        async with opened:
+            return await act(opened, options)
+
+    def run(options: argparse.Namespace) -> Exit:
+        return asyncio.run(answer(options)) or Exit.OK
+
+    parser.set_defaults(run=run)
+
+
+def verbs_of(commands: Verbs, name: str, words: str, *, description: str | None) -> Verbs:
+    """Add a command that has verbs, and return where they go; `words` stand in the list."""
+    parser = commands.add_parser(name, help=words, description=description)
+    return parser.add_subparsers(dest="verb", required=True, metavar="VERB")

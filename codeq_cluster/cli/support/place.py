@@ -1,0 +1,71 @@
+"""Place: where backups are, as a command's flags name it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from codeq_cluster.backup.bucket import BackupBucket
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.place import Place
+from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.errors import BackupFailed
+from codeq_cluster.settings import ArtifactSettings
+
+_SCHEME = "s3://"
+
+
+def add_place(
+    parser: argparse.ArgumentParser, flag: str, words: str, *, required: bool = True
+) -> None:
+    """Add the flag that names a place, `place` among the options, and those of a bucket."""
+    parser.add_argument(
+        flag,
+        dest="place",
+        required=required,
+        metavar="PLACE",
+        help=f"{words}: a directory, or s3://BUCKET/PREFIX",
+    )
+    add_place_options(parser)
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a bucket needs beside its name."""
+    parser.add_argument(
+        "--s3-endpoint",
+        default="",
+        metavar="URL",
+        help="of a bucket that is not AWS's; credentials come from the AWS_… variables",
+    )
+    parser.add_argument("--s3-region", default="us-east-1", metavar="NAME")
+
+
+def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Place:
+    """Return the place of that name.
+
+    Args:
+        name: Of a directory, or `s3://bucket/prefix`.
+        options: With the flags of a bucket.
+        new: It is written to; a directory need not be there.
+
+    Raises:
+        Usage: The name is no place.
+        BackupFailed: There is no such directory.
+    """
+    if not name.startswith(_SCHEME):
+        if not new and not Path(name).is_dir():
+            raise BackupFailed(f"{name}: there is no such directory")
+        return BackupDirectory(Path(name))
+    bucket, _, prefix = name.removeprefix(_SCHEME).partition("/")
+    if not bucket:
+        raise Usage(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
+    return BackupBucket(
+        ArtifactSettings(
+            s3_bucket=bucket,
+            s3_prefix=prefix.strip("/"),
+            s3_endpoint=options.s3_endpoint,
+            s3_region=options.s3_region,
+            # Whoever types a URL without TLS means it.
+            s3_allow_http=options.s3_endpoint.startswith("http:"),
+        )
+    )

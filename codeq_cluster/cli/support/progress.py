@@ -1,0 +1,52 @@
+"""Progress: how far a piece of work is, on a terminal's standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from codeq_cluster.cli.support.output import notes
+
+
+class Bar:
+    """How much of a piece of work is done."""
+
+    def __init__(self, progress: Progress, words: str, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task(words, total=total)
+
+    def passed(self, size: int) -> None:
+        """Note so much more."""
+        self._progress.advance(self._task, size)
+
+
+@contextmanager
+def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:
+    """Show a bar until the end of the block; nothing where standard error is no terminal.
+
+    Args:
+        words: What is done.
+        total: In all.
+        what: Is counted; bytes if nothing is said.
+    """
+    console = notes()
+    counted = (MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *(counted if what else (DownloadColumn(), TransferSpeedColumn())),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield Bar(progress, words, total)

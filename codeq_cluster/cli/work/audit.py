@@ -1,0 +1,35 @@
+"""Command `audit`: what admins and operators of a tenant changed, the newest first.
+
+The token must be that of an admin of the tenant. What an operator does to the cluster is put on
+record in the operator's own tenant.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.output import add_paging, gathered, listed
+from codeq_cluster.client import Operator
+
+_COLUMNS = {
+    "AT": "at",
+    "ACTOR": "actor",
+    "ACTION": "action",
+    "TARGET": "target",
+    "DETAIL": "detail",
+}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "audit", help="list what admins and operators changed", description=__doc__
+    )
+    add_paging(parser)
+    asks(parser, Operator, _list)
+
+
+async def _list(operator: Operator, options: argparse.Namespace) -> None:
+    page = await gathered(options, lambda limit, cursor: operator.audit(limit=limit, cursor=cursor))
+    listed(options, page, name="records", columns=_COLUMNS)

@@ -1,0 +1,133 @@
+"""Command `topic`: the policies that govern queues."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.consent import add_consent, withheld
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
+from codeq_cluster.client import Operator
+
+_COLUMNS = {
+    "NAME": "name",
+    "VERSION": "version",
+    "PRIORITIES": "priorityTiers",
+    "ATTEMPTS": "maxAttempts",
+    "DEAD LETTERS TO": "deadLetterTopicRef",
+    "RETENTION (S)": "retentionSeconds",
+    "CONSUMERS": "maxConsumers",
+    "WEIGHT": "weight",
+}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command and its verbs."""
+    verbs = verbs_of(commands, "topic", "read and set the policies of queues", description=__doc__)
+    found = verbs.add_parser("ls", aliases=["list"], help="list the topics")
+    add_paging(found)
+    add_quiet(found)
+    asks(found, Operator, _list)
+
+    get = verbs.add_parser("get", help="print a topic")
+    get.add_argument("name")
+    asks(get, Operator, _get)
+
+    put = verbs.add_parser(
+        "put",
+        help="make a topic or replace its policy",
+        description="Make a topic or replace its policy; what is not named is the broker's to "
+        "decide, also where it was named before.",
+    )
+    put.add_argument("name", help="the command it governs")
+    put.add_argument("--policy", metavar="FILE", help="JSON file, or - for stdin, for the flags")
+    put.add_argument("--priorities", metavar="N,N", help="that new tasks may have, 0 to 10")
+    put.add_argument("--max-attempts", type=int, help="1 to 100")
+    put.add_argument("--dead-letters-to", metavar="NAME", help="queue its dead letters are kept in")
+    put.add_argument("--retention-seconds", type=int, help="from a task's end to its deletion")
+    put.add_argument(
+        "--max-consumers", type=int, help="tasks in progress at once; 0 for any number"
+    )
+    put.add_argument("--weight", type=int, help="share among queues that are claimed from at once")
+    asks(put, Operator, _put)
+
+    delete = verbs.add_parser("delete", help="delete a topic; no task is deleted")
+    delete.add_argument("name")
+    add_consent(delete)
+    asks(delete, Operator, _delete)
+
+
+async def _list(operator: Operator, options: argparse.Namespace) -> None:
+    page = await gathered(
+        options, lambda limit, cursor: operator.topics(limit=limit, cursor=cursor)
+    )
+    listed(options, page, name="topics", columns=_COLUMNS)
+
+
+async def _get(operator: Operator, options: argparse.Namespace) -> None:
+    document(await operator.topic(options.name), compact=options.json)
+
+
+async def _put(operator: Operator, options: argparse.Namespace) -> None:
+    topic = await operator.put_topic(options.name, _policy(options))
+    document(topic, compact=options.json)
+
+
+async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
+    topic = await operator.topic(options.name)
+    queue = await operator.queue(options.name)
+    waiting = sum(int(str(queue.get(name, 0))) for name in ("ready", "delayed", "inProgress"))
+    doing = options.yes and not options.dry_run
+    if doing:
+        await operator.delete_topic(options.name)
+    if options.json:
+        document({"name": topic.get("name"), "tasks": waiting, "deleted": doing}, compact=True)
+    elif doing:
+        print(topic.get("name"))
+    what = f"1 topic, which governs {waiting} tasks that have not ended,"
+    if not doing:
+        return withheld(options, what=what, done="deleted")
+    note(f"{what} deleted")
+    return Exit.OK
+
+
+def _policy(options: argparse.Namespace) -> dict[str, object]:
+    """Return the policy.
+
+    Raises:
+        Usage: There are both a file and flags, or one of them cannot be read.
+    """
+    flags: dict[str, object] = {
+        "priorityTiers": _priorities(options.priorities),
+        "maxAttempts": options.max_attempts,
+        "deadLetterTopicRef": options.dead_letters_to,
+        "retentionSeconds": options.retention_seconds,
+        "maxConsumers": options.max_consumers,
+        "weight": options.weight,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    if options.policy is None:
+        return given
+    if given:
+        raise Usage("--policy stands for the other flags: allowed is either")
+    try:
+        text = sys.stdin.read() if options.policy == "-" else Path(options.policy).read_text()
+        policy = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise Usage(f"--policy {options.policy}: {error}; allowed is a JSON object") from error
+    if not isinstance(policy, dict):
+        raise Usage(f"--policy {options.policy}: allowed is a JSON object")
+    return policy
+
+
+def _priorities(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise Usage(f"--priorities {text}: allowed are numbers, as 0,5,9") from error

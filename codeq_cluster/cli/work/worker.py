@@ -1,0 +1,162 @@
+"""Command `worker`: claim tasks and hand each to a program.
+
+The program gets the payload as JSON on standard input, and CODEQ_TASK_ID, CODEQ_TASK_COMMAND,
+CODEQ_TASK_ATTEMPT and their like in its environment. Exit 0: the task is completed with what the
+program wrote to standard output. Exit 100: it has failed for good. Any other end: it is tried
+again. While the program runs, its lease is extended. SIGTERM or Ctrl-C: nothing more is claimed and
+running programs may finish; a second one stops them and gives their tasks back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+
+from codeq_cluster.cli.support.asking import Verbs, verbs_of
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import note
+from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.work.program import Program, executable
+from codeq_cluster.client import Ended, Worker
+from codeq_cluster.client.worker import EVERY_COMMAND
+from codeq_cluster.settings import environment
+
+_CONCURRENCY_MAX = 256  # Processes at once; beyond it, start another worker.
+_LEASE_SECONDS = (3, 12 * 3600)
+_WAIT_SECONDS_MAX = 30
+
+
+def add(commands: Verbs) -> None:
+    """Add the command and its verb."""
+    verbs = verbs_of(commands, "worker", "run a worker", description=__doc__)
+    start = verbs.add_parser("start", help="claim tasks for a program", description=__doc__)
+    start.add_argument(
+        "--events",
+        required=True,
+        action="append",
+        metavar="NAME,NAME",
+        help="commands to claim; may be repeated; * for all the token allows",
+    )
+    start.add_argument("--handler", required=True, metavar="PATH", help="program, run once a task")
+    start.add_argument(
+        "--concurrency", type=int, default=1, metavar="N", help="programs at once; default: 1"
+    )
+    start.add_argument("--once", action="store_true", help="wait for one task, handle it, and end")
+    start.add_argument(
+        "--lease-seconds",
+        type=int,
+        default=60,
+        metavar="N",
+        help="after so long without a sign of life a task is given to another; default: 60",
+    )
+    start.add_argument(
+        "--wait-seconds", type=int, default=20, metavar="N", help="of one claim, 0 to 30"
+    )
+    start.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=30.0,
+        metavar="N",
+        help="programs may go on for so long after a stop; default: 30",
+    )
+    start.add_argument(
+        "--give-up-seconds",
+        type=float,
+        default=300.0,
+        metavar="N",
+        help="end after so long without an answer from any node; default: 300",
+    )
+    start.add_argument(
+        "--health-port",
+        type=int,
+        metavar="N",
+        help="serve /healthz there, which fails while no claim is answered; default: nowhere",
+    )
+    start.add_argument(
+        "--health-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to serve it; 0.0.0.0 in a container; default: 127.0.0.1",
+    )
+    add_target(start)
+    start.add_argument("--json", action="store_true", help="print a JSON line for each task")
+    start.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> Exit:
+    events = _events(options)
+    _check(options)
+    path = executable(options.handler)
+    handler = Program(path, environment=environment())
+    _set_up_notes()
+    worker = Worker(
+        urls_of(options),
+        token=token_of(options),
+        concurrency=options.concurrency,
+        lease_s=options.lease_seconds,
+        wait_s=options.wait_seconds,
+        grace_s=options.drain_seconds,
+        give_up_s=options.give_up_seconds,
+        ca_file=ca_of(options),
+        health_port=options.health_port,
+        health_host=options.health_host,
+        ended=_show_json if options.json else _show,
+    )
+    worker.task(*events)(handler)
+    working_on = "all events" if EVERY_COMMAND in events else ", ".join(events)
+    note(f"working on {working_on} with {path}; Ctrl-C ends it")
+    # A terminal that is closed stops it like Ctrl-C.
+    worker.run(
+        tasks_max=1 if options.once else None,
+        signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    )
+    return Exit.OK
+
+
+def _events(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the commands named; a blank name is not taken for all there are."""
+    names = [name.strip() for each in options.events for name in str(each).split(",")]
+    if not all(names):
+        raise Usage("--events: a name is empty; allowed are names, or * for all")
+    return (EVERY_COMMAND,) if EVERY_COMMAND in names else tuple(dict.fromkeys(names))
+
+
+def _check(options: argparse.Namespace) -> None:
+    for flag, value, least, most in (
+        ("--concurrency", options.concurrency, 1, _CONCURRENCY_MAX),
+        ("--lease-seconds", options.lease_seconds, *_LEASE_SECONDS),
+        ("--wait-seconds", options.wait_seconds, 0, _WAIT_SECONDS_MAX),
+        ("--drain-seconds", options.drain_seconds, 0, _LEASE_SECONDS[1]),
+        ("--give-up-seconds", options.give_up_seconds, 0, 7 * 86400),
+        ("--health-port", options.health_port or 0, 0, 65_535),
+    ):
+        if not least <= value <= most:
+            raise Usage(f"{flag} {value}: allowed is {least} to {most}")
+
+
+def _show(ended: Ended) -> None:
+    print(ended.task.id, ended.ending.value, flush=True)
+    if ended.note:
+        note(f"{ended.task.id} {ended.ending.value}: {ended.note}")
+
+
+def _show_json(ended: Ended) -> None:
+    line = {
+        "id": ended.task.id,
+        "command": ended.task.command,
+        "attempt": ended.task.attempts,
+        "ending": ended.ending.value,
+        "seconds": round(ended.seconds, 3),
+    }
+    if ended.note:
+        line["note"] = ended.note
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def _set_up_notes() -> None:
+    """Show what the client logs as notes: requests that are tried again, and a stop."""
+    log = logging.getLogger("codeq_cluster.client")
+    log.handlers = [logging.StreamHandler()]
+    log.propagate = False
