@@ -12,12 +12,15 @@ from typing import TextIO
 
 from codeq_cluster import __version__
 from codeq_cluster.cli.support.outcome import report
+from codeq_cluster.cli.support.parser import Parser
 
 # In the order of `--help`. Each is a module with `add`; one is imported when it is the one that is
 # run: a node that starts shall not pay for twenty commands.
 _COMMANDS = {
     "dev": "local.dev.command",
     "node": "local.node",
+    "init": "local.init",
+    "profile": "local.profile",
     "status": "operate.status",
     "task": "work.task",
     "worker": "work.worker",
@@ -80,7 +83,7 @@ def _nowhere() -> TextIO:
 
 def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for arguments that begin so: of one command, else of all."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="codeq-cluster",
         description="A Raft-replicated task broker.",
         epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 auth, 4 the API refused, 130 "

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.client import Client, Operator
 
 C = TypeVar("C", Client, Operator)
@@ -33,7 +33,7 @@ def asks(
         deadline_s: Of a request with its repetitions; 0 asks each node once, since a person who
             waits for an error would rather see it.
     """
-    add_target(parser)
+    add_target(parser, Caller.PRODUCER if connection is Client else Caller.ADMIN)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
 
     async def answer(options: argparse.Namespace) -> Exit | None:

@@ -9,16 +9,33 @@ from enum import IntEnum
 from codeq_cluster.client import Refused, Unreachable, Untrusted
 from codeq_cluster.errors import CodeqError
 
-_HELP = {
+# What to type next, by the code of a refusal.
+_NEXT = {
     "not-found": "see that the id or name is right and the token is of its tenant",
-    "result-not-found": "it has not ended; wait for it with --wait, or ask task explain",
-    "already-terminal": "it has ended; see task result",
-    "not-transferred": "the node is away, behind or busy; see cluster status and try again",
-    "no-leader": "a majority of nodes must run; see status and try again",
+    "result-not-found": "it has not ended; see codeq-cluster task explain ID, or wait with --wait",
+    "already-terminal": "it has ended; see codeq-cluster task result ID",
+    "not-transferred": "the node is away, behind or busy; see codeq-cluster cluster status",
+    "no-leader": "a majority of nodes must run; see codeq-cluster cluster status, or doctor",
+    "not-ready": "the node is not ready; see codeq-cluster doctor",
     "outcome-unknown": "see whether it was done before you try again",
     "idempotency-conflict": "use another key for another task",
     "invalid-command": "use 1 to 128 of A-Za-z0-9._:-",
     "invalid-cursor": "begin without --cursor",
+    "unknown-name": "see codeq-cluster queue ls",
+    "event-type-not-allowed": "the token's eventTypes do not have it; see codeq-cluster token",
+    "no-backup-place": "set backup.directory or backup.s3 on the nodes; see codeq-cluster config",
+    "no-such-route": "the node is of an earlier release, or behind another path; see --url",
+    "auth-unavailable": "the node cannot fetch its issuer's keys; see codeq-cluster doctor",
+    "upgrade-under-way": "see codeq-cluster cluster upgrade --dry-run",
+    "level-not-used": "see codeq-cluster cluster upgrade --dry-run",
+    "webhooks-not-configured": "create it without --webhook, or set webhookHmacSecret on the nodes",
+}
+# Who may, by what the broker says to whom may not.
+_ROLES = {
+    "Admin only": "admin",
+    "Operator only": "operator",
+    "The page needs": "viewer",
+    "missing scope": "worker",
 }
 
 
@@ -45,7 +62,8 @@ def report(error: BaseException) -> Exit | None:
         case Untrusted():
             code, line = Exit.ERROR, f"{error}; name the authority's certificate with --ca"
         case Unreachable():
-            code, line = Exit.ERROR, f"{error}; start a node, or name one that runs with --url"
+            code, line = Exit.ERROR, f"{error}; start one with codeq-cluster dev, or name one that "
+            line += "runs with --url; codeq-cluster doctor says what is wrong"
         case Usage():
             code, line = Exit.USAGE, str(error)
         case CodeqError():
@@ -63,13 +81,21 @@ def report(error: BaseException) -> Exit | None:
 def _refused(error: Refused) -> tuple[Exit, str]:
     told = f"HTTP {error.status}" if error.status else ""
     if error.status in (401, 403):
-        return Exit.AUTH, f"{error} ({told}); pass a token that may, with --token or CODEQ_TOKEN"
+        return Exit.AUTH, f"{error} ({told}); {_who_may(str(error))}"
     known = ", ".join(each for each in (told, error.code) if each and error.status)
     line = f"{error} ({known})" if known else str(error)
-    todo = _HELP.get(error.code, "")
+    todo = _NEXT.get(error.code, "")
     if not todo and error.retryable:
         todo = f"try again in {max(1, error.retry_after_s)} s"
     return Exit.API, f"{line}; {todo}" if todo else line
+
+
+def _who_may(refusal: str) -> str:
+    """Return where a token comes from that would not be refused so."""
+    role = next((role for words, role in _ROLES.items() if words in refusal), "")
+    if role:
+        return f"pass a token that may with --token, or make one: codeq-cluster token --as {role}"
+    return "pass one that is good with --token or CODEQ_TOKEN, or keep it with codeq-cluster init"
 
 
 def _cause(error: BaseException) -> BaseException:

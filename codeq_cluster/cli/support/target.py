@@ -1,40 +1,78 @@
-"""Target: which cluster a command means, and who asks."""
+"""Target: which cluster a command means, and who asks: by flag, else variable, else profile."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN, published
+from codeq_cluster.cli.support.profiles import Profile, chosen
 from codeq_cluster.config.kinds import URL
+from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 
 # At the end of the help of commands that act on the cluster and not on a tenant.
 OPERATORS = "The token must be that of an operator of the cluster (scope codeq:operator)."
 
+_VARIABLE = "CODEQ_TOKEN"
 
-def add_target(parser: argparse.ArgumentParser) -> None:
+
+class Caller(Enum):
+    """Who a command speaks as, with the variables that hold such a token, the first that is set."""
+
+    PRODUCER = ("CODEQ_PRODUCER_TOKEN", _VARIABLE)
+    WORKER = ("CODEQ_WORKER_TOKEN", _VARIABLE)
+    # Of codeQ's variables the producer's is the admin's too.
+    ADMIN = (_VARIABLE, "CODEQ_PRODUCER_TOKEN")
+
+    def of_profile(self, profile: Profile) -> str:
+        """Return the caller's token in a profile; empty for none."""
+        match self:
+            case Caller.PRODUCER:
+                return profile.producer_token or profile.token
+            case Caller.WORKER:
+                return profile.worker_token or profile.token
+            case Caller.ADMIN:
+                return profile.token or profile.producer_token
+
+
+def add_target(parser: argparse.ArgumentParser, caller: Caller = Caller.ADMIN) -> None:
     """Add the flags that say which cluster is meant and who asks."""
+    parser.set_defaults(caller=caller)
     parser.add_argument(
         "--url",
+        "--base-url",
         action="append",
-        type=_base_url,
+        type=base_url,
         metavar="URL",
-        help="base URL of a node; may be repeated; "
-        f"default: the running development cluster in {DIRECTORY}, else http://127.0.0.1:8080",
+        help="base URL of a node; may be repeated; default: CODEQ_BASE_URL, else the profile's, "
+        f"else the running development cluster in {DIRECTORY}, else http://127.0.0.1:8080",
     )
     parser.add_argument(
-        "--token", help=f"bearer token; default: CODEQ_TOKEN, else the development token {TOKEN}"
+        "--token",
+        help=f"bearer token; default: {', else '.join(caller.value)}, else the profile's, "
+        f"else the development token {TOKEN}",
     )
     parser.add_argument(
         "--ca",
         type=Path,
         metavar="FILE",
-        help="PEM file of the authorities believed for https; default: CODEQ_CA, else the system's",
+        help="PEM file of the authorities believed for https; default: CODEQ_CA, else the "
+        "profile's, else the system's",
+    )
+    parser.add_argument(
+        "--profile", metavar="NAME", help="see init; default: CODEQ_PROFILE, else the current one"
     )
 
 
-def _base_url(text: str) -> str:
+def base_url(text: str) -> str:
+    """Return the base URL of a node, for a flag.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
     try:
         return str(URL.parse(text))
     except ValueError as malformed:
@@ -43,19 +81,52 @@ def _base_url(text: str) -> str:
 
 
 def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the nodes meant by the flags of `add_target`."""
+    """Return the nodes meant by the flags of `add_target`.
+
+    Raises:
+        ConfigInvalid: What a variable or a profile names is no base URL.
+    """
     if options.url:
         return tuple(options.url)
+    if named := environment().get("CODEQ_BASE_URL"):
+        return _listed(named, "CODEQ_BASE_URL")
+    if named := _profile(options).base_url:
+        return _listed(named, "baseUrl of the profile")
     running = tuple(str(node["url"]) for node in published(DIRECTORY))
     return running or ("http://127.0.0.1:8080",)
 
 
 def token_of(options: argparse.Namespace) -> str:
     """Return the token meant by the flags of `add_target`."""
-    return options.token or environment().get("CODEQ_TOKEN") or TOKEN
+    caller: Caller = options.caller
+    if options.token:
+        return str(options.token)
+    variables = environment()
+    for name in caller.value:
+        if variables.get(name):
+            return variables[name]
+    return caller.of_profile(_profile(options)) or TOKEN
 
 
 def ca_of(options: argparse.Namespace) -> Path | None:
     """Return the authorities meant by the flags of `add_target`; None for the system's."""
-    given = options.ca or environment().get("CODEQ_CA")
-    return Path(given) if given else None
+    given = options.ca or environment().get("CODEQ_CA") or _profile(options).ca_file
+    return Path(given).expanduser() if given else None
+
+
+def names_cluster(options: argparse.Namespace) -> bool:
+    """Return whether a flag, a variable or a profile says which cluster is meant."""
+    named = options.url or environment().get("CODEQ_BASE_URL") or _profile(options).base_url
+    return bool(named)
+
+
+def _profile(options: argparse.Namespace) -> Profile:
+    variables: Mapping[str, str] = environment()
+    return chosen(options.profile, variables)
+
+
+def _listed(text: str, where: str) -> tuple[str, ...]:
+    try:
+        return tuple(base_url(each.strip()) for each in text.split(","))
+    except argparse.ArgumentTypeError as malformed:
+        raise ConfigInvalid(f"{where}: {malformed}; several have commas between them") from None

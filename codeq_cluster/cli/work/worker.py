@@ -17,7 +17,7 @@ import signal
 from codeq_cluster.cli.support.asking import Verbs, verbs_of
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import note
-from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Ended, Worker
 from codeq_cluster.client.worker import EVERY_COMMAND
@@ -80,7 +80,7 @@ def add(commands: Verbs) -> None:
         metavar="ADDRESS",
         help="where to serve it; 0.0.0.0 in a container; default: 127.0.0.1",
     )
-    add_target(start)
+    add_target(start, Caller.WORKER)
     start.add_argument("--json", action="store_true", help="print a JSON line for each task")
     start.set_defaults(run=_run)
 

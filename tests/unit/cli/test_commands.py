@@ -16,17 +16,8 @@ _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (
     *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "audit"),
     *("cluster", "backup", "restore", "import", "inspect", "repair", "config", "token", "doctor"),
+    *("init", "profile"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run where no development cluster is, with none of this machine's settings."""
-    monkeypatch.chdir(tmp_path)
-    for key in KEYS:
-        monkeypatch.delenv(key.env, raising=False)
-    for name in ("CODEQ_CONFIG_PATH", "CODEQ_TOKEN", "CODEQ_PORT_BASE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def _nobody() -> str:
@@ -42,8 +33,23 @@ def test_a_wrong_use_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main(arguments)
 
+    error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert "usage: codeq-cluster" in capsys.readouterr().err
+    assert "usage: codeq-cluster" in error
+    assert "--help" in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [(["stauts"], "status"), (["task", "creat"], "create")]
+)
+def test_a_misspelt_command_is_told_its_name(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The nearest one is named."""
+    with pytest.raises(SystemExit):
+        main(arguments)
+
+    assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

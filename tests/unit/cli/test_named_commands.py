@@ -51,5 +51,6 @@ def test_every_command_takes_what_the_readme_says() -> None:
 
     assert "All but `dev` and `node` take `--json`" in _TABLE
     assert _WITHOUT_JSON == {name for name, flags in leaves.items() if "--json" not in flags}
-    assert asking == {name for name, flags in leaves.items() if {"--token", "--ca"} <= flags}
+    target = {"--token", "--ca", "--profile"}
+    assert asking == {name for name, flags in leaves.items() if target <= flags}
     assert {"status", "worker start", "cluster upgrade"} <= asking

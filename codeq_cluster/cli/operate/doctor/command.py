@@ -21,7 +21,7 @@ from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document
 from codeq_cluster.cli.support.sources import add_sources, loaded
-from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import add_target, ca_of, names_cluster, token_of, urls_of
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
@@ -78,7 +78,7 @@ def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
     if named:
         yield from _of_configuration(str(named), lambda: loaded(options))
         return
-    nodes = () if options.url else published(DIRECTORY)
+    nodes = () if names_cluster(options) else published(DIRECTORY)
     for node in nodes:
         file = Path(str(node["dataDir"])).parent / "node.yaml"
         yield from _of_configuration(str(file), partial(load, file=file))

@@ -1,0 +1,27 @@
+"""Parser: argparse, whose errors say what was probably meant and where the help is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of a command line; the parsers of its commands are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and one line, and end with 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is no choice; argparse has no public way to say it in other words."""
+        if isinstance(action.choices, dict) and value not in action.choices:
+            close = get_close_matches(str(value), action.choices, n=1)
+            meant = (
+                f"did you mean {close[0]}?" if close else f"there are {', '.join(action.choices)}"
+            )
+            raise argparse.ArgumentError(action, f"no {value}: {meant}")
+        super()._check_value(action, value)

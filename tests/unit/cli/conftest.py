@@ -1,0 +1,24 @@
+"""Where the commands' tests run: with no development cluster, no profile and nobody's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.config.keys import KEYS
+
+_VARIABLES = (
+    *("CODEQ_CONFIG_PATH", "CODEQ_PORT_BASE", "CODEQ_BASE_URL", "CODEQ_PROFILE", "CODEQ_CA"),
+    *("CODEQ_TOKEN", "CODEQ_PRODUCER_TOKEN", "CODEQ_WORKER_TOKEN"),
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Move to an empty directory, with none of this machine's settings; return it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CODEQ_CONFIG_DIR", str(tmp_path / "codeq"))
+    for name in (*_VARIABLES, *(key.env for key in KEYS)):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path

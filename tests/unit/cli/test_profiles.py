@@ -1,0 +1,208 @@
+"""Profiles: which cluster a command asks and with whose token, by flag, variable or profile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.cli.support import profiles
+from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
+from codeq_cluster.errors import ConfigInvalid
+
+# As codeQ's own command writes it; what it says of its issuer means nothing here.
+_CODEQ = """
+currentProfile: work
+profiles:
+  work:
+    baseUrl: http://work:8080
+    iamBaseUrl: https://issuer/v1/accounts
+    token: profile-token
+    producerToken: profile-producer
+    workerToken: profile-worker
+    auth: {login: {urlTemplate: 'https://issuer/login'}}
+    admin: true
+  home:
+    baseUrl: http://home:8080,http://home:8081
+    workerToken: home-worker
+"""
+# Of an init without a cluster behind it.
+_NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def file(elsewhere: Path) -> Path:
+    """Write codeQ's file where the commands look for it."""
+    path = elsewhere / "codeq" / "config.yaml"
+    path.parent.mkdir()
+    path.write_text(_CODEQ)
+    return path
+
+
+def _options(*flags: str, caller: Caller = Caller.ADMIN) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_target(parser, caller)
+    return parser.parse_args(flags)
+
+
+def test_without_anything_a_development_cluster_is_meant() -> None:
+    """Its first port, and the token that every such cluster takes."""
+    assert urls_of(_options()) == ("http://127.0.0.1:8080",)
+    assert {token_of(_options(caller=caller)) for caller in Caller} == {"dev-token"}
+    assert ca_of(_options()) is None
+
+
+@pytest.mark.usefixtures("file")
+def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each setting by itself, in the order of codeQ's command."""
+    from_profile = (urls_of(_options()), token_of(_options()))
+    monkeypatch.setenv("CODEQ_BASE_URL", "http://a:1, http://b:2")
+    monkeypatch.setenv("CODEQ_TOKEN", "variable")
+    from_variable = (urls_of(_options()), token_of(_options()))
+    flags = ("--url", "http://c:3", "--token", "flag")
+    from_flag = (urls_of(_options(*flags)), token_of(_options(*flags)))
+
+    assert from_profile == (("http://work:8080",), "profile-token")
+    assert from_variable == (("http://a:1", "http://b:2"), "variable")
+    assert from_flag == (("http://c:3",), "flag")
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize(
+    ("caller", "tokens"),
+    [
+        (Caller.PRODUCER, ("profile-producer", "any", "producer")),
+        (Caller.WORKER, ("profile-worker", "any", "worker")),
+        (Caller.ADMIN, ("profile-token", "any", "any")),
+    ],
+)
+def test_each_caller_has_a_token_of_its_own(
+    caller: Caller, tokens: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own in the profile, then the variable for all, then its own variable."""
+    options = _options(caller=caller)
+    found = [token_of(options)]
+    monkeypatch.setenv("CODEQ_TOKEN", "any")
+    found.append(token_of(options))
+    monkeypatch.setenv("CODEQ_PRODUCER_TOKEN", "producer")
+    monkeypatch.setenv("CODEQ_WORKER_TOKEN", "worker")
+    found.append(token_of(options))
+
+    assert tuple(found) == tokens
+
+
+@pytest.mark.usefixtures("file")
+def test_an_admin_without_a_token_of_its_own_speaks_as_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in codeQ, whose admins are producers."""
+    monkeypatch.setenv("CODEQ_PRODUCER_TOKEN", "producer")
+
+    assert token_of(_options()) == "producer"
+
+
+@pytest.mark.usefixtures("file")
+def test_another_profile_is_named_by_flag_or_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag comes first here too."""
+    monkeypatch.setenv("CODEQ_PROFILE", "home")
+    by_variable = urls_of(_options())
+    by_flag = urls_of(_options("--profile", "work"))
+
+    assert by_variable == ("http://home:8080", "http://home:8081")
+    assert by_flag == ("http://work:8080",)
+
+
+@pytest.mark.usefixtures("file")
+def test_a_profile_that_is_not_there_says_how_to_make_it() -> None:
+    """And which ones there are."""
+    with pytest.raises(ConfigInvalid, match=r"home, work; make it with: .* init --profile play"):
+        urls_of(_options("--profile", "play"))
+
+
+@pytest.mark.parametrize(
+    "text", ["profiles: 1", "- a", "profiles: {a: 1}", "{", "profiles: {a: {baseUrl: 1}}"]
+)
+def test_a_file_that_is_none_is_named(file: Path, text: str) -> None:
+    """In place of an unknown cluster being asked."""
+    file.write_text(text)
+
+    with pytest.raises(ConfigInvalid, match=r"config\.yaml: "):
+        profiles.read().get("a")
+
+
+def test_a_variable_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the text, which may hold a password."""
+    monkeypatch.setenv("CODEQ_BASE_URL", "http://u:turnip@h")
+
+    with pytest.raises(ConfigInvalid, match="CODEQ_BASE_URL: allowed is") as refused:
+        urls_of(_options())
+
+    assert "turnip" not in str(refused.value)
+
+
+def test_init_makes_a_profile_for_every_other_command(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the current one, in a file that nobody else may read."""
+    code = main(["init", "--url", _NOBODY, "--token", "mine"])
+    told = capsys.readouterr()
+    file = elsewhere / "codeq" / "config.yaml"
+
+    assert (code, told.out) == (0, "default\n")
+    assert "codeq-cluster doctor" in told.err
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (urls_of(_options()), token_of(_options())) == ((_NOBODY,), "mine")
+
+
+def test_init_changes_what_is_named_and_keeps_the_rest(file: Path) -> None:
+    """The other profiles, and keys that only codeQ's command knows."""
+    before = yaml.safe_load(file.read_text())
+    code = main(["init", "--profile", "home", "--worker-token", "new"])
+    after = yaml.safe_load(file.read_text())
+
+    assert code == 0
+    assert (after["currentProfile"], after["profiles"]["home"]["workerToken"]) == ("home", "new")
+    assert after["profiles"]["work"] == before["profiles"]["work"]
+
+
+def test_init_keeps_no_authorities_that_cannot_be_read(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command after it would fail."""
+    code = main(["init", "--url", _NOBODY, "--ca", "ca.pem"])
+
+    assert code == 1
+    assert "ca.pem" in capsys.readouterr().err
+    assert not (elsewhere / "codeq").exists()
+
+
+def test_init_without_an_address_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile that names no cluster would be of no use."""
+    code = main(["init", "--token", "mine"])
+
+    assert code == 2
+    assert "codeq-cluster init --url http://HOST:8080" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("file")
+def test_profiles_are_listed_chosen_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    """No token is shown."""
+    assert main(["profile", "ls", "--json"]) == 0
+
+    listed = capsys.readouterr().out
+    rows = {row["profile"]: row for row in json.loads(listed)["profiles"]}
+    assert [name for name, row in rows.items() if row["current"]] == ["work"]
+    assert rows["home"]["tokens"] == ["worker"]
+    assert "profile-token" not in listed
+    assert main(["profile", "use", "home"]) == 0
+    assert urls_of(_options())[0] == "http://home:8080"
+    assert main(["profile", "delete", "home"]) == 0
+    assert main(["profile", "use", "home"]) == 1
+    assert profiles.read().names == ["work"]
