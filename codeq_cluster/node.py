@@ -485,6 +485,7 @@ class Node:
                     observer=observer,
                     tracing=self._tracing,
                     catalogue=catalogue,
+                    awaited=lambda: waiters.awaited,
                 )
             # The catalogue first: whoever is woken goes by what it says.
             engine.on_rows(catalogue.rows)

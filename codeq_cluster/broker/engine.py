@@ -159,6 +159,7 @@ class Engine:
         observer: Observer,
         tracing: Tracing | None = None,
         catalogue: Catalogue,
+        awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         self._node_id = node_id
         self.shard = shard
@@ -173,6 +174,7 @@ class Engine:
         self._observer = observer
         self._tracing = tracing
         self._catalogue = catalogue
+        self._awaited = awaited
         self._log: Log | None = None
         self._reign: Reign | None = None
         self._replica = self._new_view()
@@ -364,6 +366,11 @@ class Engine:
     def digest(self) -> bytes:
         """Running hash over every applied entry."""
         return self._store.digest
+
+    @property
+    def awaited(self) -> bool:
+        """Tell whether somebody on this node waits for what is applied."""
+        return self._awaited()
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Apply the next committed entry, and answer its callers if it is ours."""

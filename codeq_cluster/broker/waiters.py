@@ -103,9 +103,14 @@ class Waiters:
         self._admit(self._results)
         return Ticket(self._results, (task_id,))
 
+    @property
+    def awaited(self) -> bool:
+        """Return whether anybody waits here."""
+        return bool(self._claims.count or self._results.count)
+
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Wake whom an applied entry's rows concern."""
-        if not self._claims.count and not self._results.count:
+        if not self.awaited:
             return
         for key, value in rows.items():
             if value is None:

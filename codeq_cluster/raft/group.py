@@ -697,7 +697,7 @@ class RaftGroup:
         self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
     ) -> None:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
-        self._leading.told(self._engine.commit_index())
+        self._leading.told(peer, self._engine.commit_index())
         message = Append(
             term=self._engine.term(),
             prev=prev,

@@ -42,6 +42,8 @@ from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 
 _log = logging.getLogger(__name__)
 
+AWAITED_FROM = 2  # The level at which every member reads `Answer.awaited`.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
@@ -218,6 +220,7 @@ class Guard:
                 round=asked.round,
                 applied=self.machine.applied_index,
                 digest=self.machine.digest,
+                awaited=self.electorate.membership.level >= AWAITED_FROM and self.machine.awaited,
             ),
         )
 
@@ -256,6 +259,7 @@ class Guard:
             self.counters["answer_beyond_log"] += 1
             return
         self._compare_with_follower(peer, message)
+        self.memory.awaited[peer] = message.awaited
         if message.success:
             engine.acknowledge(peer, upto=message.next - 1, keep_next=self.rules.keep_next_index)
         elif message.of_seq <= self.memory.rewound[peer] and self.rules.no_stale_resets:
@@ -411,6 +415,7 @@ class Memory:
         stand: Start an election with this turn's tick.
         transfer: The leader asked for that election.
         votes: (term, voter) counted in this term.
+        awaited: Per follower, whether somebody there waits for entries to be applied.
         behind: The leader no longer has what this node needs.
         diverged: Entry at which this node's state is not the majority's; 0 when that is not known.
     """
@@ -424,5 +429,6 @@ class Memory:
         self.stand = False
         self.transfer = False
         self.votes: set[tuple[int, str]] = set()
+        self.awaited: dict[str, bool] = {}
         self.behind = False
         self.diverged = 0

@@ -26,8 +26,9 @@ _log = logging.getLogger(__name__)
 # While a snapshot is on its way, what follows it is kept, but not at any price.
 _HELD_LOGS_MAX = 16
 _HOLD_S = 60.0
-# A commit that no further entry announces; most are announced by the next entry, at no cost.
-_ANNOUNCE_S = 0.005
+# For the next entry to tell the followers what is committed, which costs nothing. A follower on
+# whose node somebody waits for it is told at once.
+_ANNOUNCE_S = 0.02
 # A leader that finds no majority for its state lets another try, who may reach other voters.
 _DOUBTED_ELECTIONS = 3
 
@@ -84,7 +85,8 @@ class Leading:
         self._now = now
         self._again = again
         self._handover = Handover()
-        self._term = self._told_commit = 0
+        self._term = 0
+        self._told: dict[str, int] = {}
         self._held_until = float("-inf")
         self._doubts_until: float | None = None
         self._announce_at: float | None = None
@@ -132,18 +134,39 @@ class Leading:
 
         They wake their own waiters when they apply: these need not wait for a heartbeat.
         """
-        engine, now = self._engine, self._now()
-        if engine.commit_index() <= self._told_commit:
+        untold = self._untold
+        if not untold:
             self._announce_at = None
-        elif self._announce_at is None:
+            return
+        now = self._now()
+        if self._announce_at is None:
             self._announce_at = now + _ANNOUNCE_S
-        elif now >= self._announce_at:
-            engine.announce()
+        if now >= self._announce_at:
             self._announce_at = None
+        else:
+            untold = [peer for peer in untold if self._memory.awaited.get(peer)]
+        if untold:
+            self._engine.announce(untold)
 
-    def told(self, commit: int) -> None:
-        """Note that the followers are being told how far entries are committed."""
-        self._told_commit = commit
+    @property
+    def _untold(self) -> list[str]:
+        """Return the followers that have all entries on their way, and what is committed not.
+
+        One that lacks more, or cannot be reached, is told with what it is sent next.
+        """
+        engine, told, last = self._engine, self._told, self._journal.last
+        commit = engine.commit_index()
+        return [
+            peer
+            for peer in self._electorate.peers
+            if told.get(peer, 0) < commit
+            and peer in self._connected
+            and engine.next_index(peer) > last
+        ]
+
+    def told(self, peer: str, commit: int) -> None:
+        """Note that a follower is being told how far entries are committed."""
+        self._told[peer] = commit
 
     def begin_round(self) -> None:
         """Start the quorum round that readers wait for, if any do."""
@@ -169,6 +192,7 @@ class Leading:
             and self._engine.leads()
             and message.term == self._engine.term()
             and message.next - 1 <= self._engine.commit_index()
+            and not (message.awaited and self._announce_at is not None)
             and self._quiet
         )
 

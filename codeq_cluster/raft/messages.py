@@ -80,7 +80,7 @@ class Append(_Message, frozen=True, kw_only=True, tag=1):
     quiet: bool = msgspec.field(name="y")
 
 
-class Answer(_Message, frozen=True, kw_only=True, tag=2):
+class Answer(_Message, frozen=True, kw_only=True, omit_defaults=True, tag=2):
     """The follower's answer to an `Append`.
 
     Attributes:
@@ -88,6 +88,8 @@ class Answer(_Message, frozen=True, kw_only=True, tag=2):
         success: The follower holds everything before `next` durably, as the leader does.
         reset: The leader shall send again from `next`.
         of_incarnation: Whose message is answered; with `of_seq`, which.
+        awaited: Somebody on the follower's node waits for entries to be applied there. Said from
+            level 2 on: the release before refuses a message with a field it does not know.
     """
 
     next: _Number = msgspec.field(name="n")
@@ -98,6 +100,7 @@ class Answer(_Message, frozen=True, kw_only=True, tag=2):
     round: _Number = msgspec.field(name="r")
     applied: _Number = msgspec.field(name="a")
     digest: _Digest = msgspec.field(name="d")
+    awaited: bool = msgspec.field(name="w", default=False)
 
 
 class VoteRequest(_Message, frozen=True, kw_only=True, tag=3):

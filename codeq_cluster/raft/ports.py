@@ -105,6 +105,10 @@ class StateMachine(Protocol):
     def digest(self) -> bytes:
         """Running hash over every applied entry, 16 bytes."""
 
+    @property
+    def awaited(self) -> bool:
+        """Tell whether somebody on this node waits for entries to be applied here."""
+
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Apply the committed entry at `applied_index` + 1; None for the library's own."""
 

@@ -298,9 +298,10 @@ class SafeSyncObj(SyncObj):
         """Make the heartbeat due with the next tick."""
         self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
 
-    def announce(self) -> None:
-        """Tell the connected followers that were sent everything the commit index."""
-        for peer, node in self._peers.items():
+    def announce(self, peers: Sequence[str]) -> None:
+        """Tell those of the followers the commit index that are connected and were sent all."""
+        for peer in peers:
+            node = self._peers[peer]
             start = self._SyncObj__raftNextIndex[node]
             if start > self._journal.last and node in self._SyncObj__connectedNodes:
                 self._send(peer, start, (), quiet=True)

@@ -110,6 +110,10 @@ class _WatchedEngine:
     def digest(self) -> bytes:
         return self._engine.digest
 
+    @property
+    def awaited(self) -> bool:
+        return self._engine.awaited
+
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         self._watch.applied(self._node_id, index, term, payload)
         self._engine.apply(index, term, payload)
@@ -275,6 +279,7 @@ class SimBroker:
                 fraction=Random(random.random()).random,  # noqa: S311 - backoff, not secrets
                 observer=_Nobody(),
                 catalogue=catalogue,
+                awaited=lambda: waiters.awaited,
             )
             engine.on_rows(catalogue.rows)
             engine.on_rows(waiters.rows)

@@ -72,6 +72,11 @@ class SimMachine:
         """Running hash over all entries."""
         return self._store.digest
 
+    @property
+    def awaited(self) -> bool:
+        """Tell whether somebody waits for the list to grow: after every other entry."""
+        return self.applied_index % 2 == 0
+
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Append the payload."""
         digest = _next(self.digest, _INDEX.pack(term) + (payload or b""))

@@ -54,6 +54,12 @@ def created(brokers: SimBrokers) -> Task:
     return made.task
 
 
+def created_and_told(brokers: SimBrokers) -> None:
+    """Create a task that every node applies: another one says that it is committed."""
+    created(brokers)
+    created(brokers)
+
+
 def claimed(brokers: SimBrokers) -> Task:
     """Claim a task."""
     got: Claimed = asked(
@@ -195,7 +201,7 @@ def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
     brokers.nodes["B"].states[0]._digest = bytes(range(16))
 
     with broken(Invariant.W8):
-        created(brokers)
+        created_and_told(brokers)
 
 
 def test_w8_a_row_of_its_own(brokers: SimBrokers) -> None:
@@ -268,4 +274,4 @@ def test_a_replica_that_stops_itself_is_told_of(brokers: SimBrokers) -> None:
     brokers.nodes["B"].states[0]._applied += 1
 
     with pytest.raises(InvariantBroken, match="B stopped itself"):
-        created(brokers)
+        created_and_told(brokers)
