@@ -80,6 +80,7 @@ class Consumer:
             count=count,
             lease_ms=lease_ms,
         )
+        self._waiters.claiming()
         if wait_s <= 0:
             return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
         if self._known(tenant, queues):

@@ -14,6 +14,7 @@ from typing import Self
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.errors import Overloaded
 
+_CLAIMING_S = 0.1  # After one claim, others are likely to follow.
 ANY = ""  # The queue name under which a claim for every command waits.
 
 
@@ -84,6 +85,7 @@ class Waiters:
         self._claimable = claimable
         self._claims = _Room()
         self._results = _Room()
+        self._claiming_until = 0.0
 
     def for_work(self, tenant: str, queues: tuple[str, ...]) -> Ticket:
         """Return a ticket for work in the tenant's queues; none named: in every one.
@@ -105,8 +107,14 @@ class Waiters:
 
     @property
     def awaited(self) -> bool:
-        """Return whether anybody waits here."""
-        return bool(self._claims.count or self._results.count)
+        """Return whether anybody here wants to know soon what is applied: waits, or claims."""
+        if self._claims.count or self._results.count:
+            return True
+        return asyncio.get_running_loop().time() < self._claiming_until
+
+    def claiming(self) -> None:
+        """Note that somebody claims here, and goes by what this replica knows."""
+        self._claiming_until = asyncio.get_running_loop().time() + _CLAIMING_S
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Wake whom an applied entry's rows concern."""
