@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from itertools import compress, groupby
 
+from msgspec.structs import replace
+
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Head, Shards
@@ -292,26 +294,30 @@ class Consumer:
             count=count,
             lease_ms=wanted.lease_ms,
         )
-        claiming = self._background.spawn(self._shards.operate(shard, [claim], deadline=deadline))
         try:
-            [outcome] = await asyncio.shield(claiming)
+            [outcome] = await self._shards.operate(shard, [claim], deadline=deadline)
         except asyncio.CancelledError:
-            self._background.spawn(self._give_back_when_claimed(wanted, claiming))
+            self._background.spawn(self._give_back_what(shard, claim))
             raise
         if isinstance(outcome, Rejected):
             raise over_budget(outcome, "claim")
         assert isinstance(outcome, Claimed)
         return outcome
 
-    async def _give_back_when_claimed(
-        self, wanted: Claim, claiming: asyncio.Task[list[Outcome]]
-    ) -> None:
+    async def _give_back_what(self, shard: int, claim: Claim) -> None:
+        """Give back what a claim has leased whose answer nobody waits for any more.
+
+        The same claim, sent again, finds that out. It may lease a task only now: that goes back
+        like the others.
+        """
+        again = replace(claim, retry=True)
+        deadline = deadline_in(RELEASE_TIMEOUT_S)
         try:
-            [outcome] = await claiming
+            [outcome] = await self._shards.operate(shard, [again], deadline=deadline)
         except CodeqError:
             return  # Nothing is known to be leased; a lease that exists after all ends by itself.
         if isinstance(outcome, Claimed):
-            self._give_back(wanted, outcome.tasks)
+            self._give_back(claim, outcome.tasks)
 
     def _give_back(self, wanted: Claim, tasks: Sequence[Task]) -> None:
         """Undo deliveries that nobody took: the tasks are as if they had not been claimed."""

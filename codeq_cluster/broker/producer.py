@@ -20,6 +20,8 @@ _O = TypeVar("_O", bound=Operation)
 
 # A queue of so few tasks on one shard is worked off in a moment; longer ones are spread evenly.
 AHEAD_MAX = 256
+# So many tasks in a row go to one of the shards that a node leads: they share its entries.
+TOGETHER = 64
 
 
 def new_id() -> str:
@@ -38,17 +40,28 @@ class Producer:
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
+        self._placed = 0
 
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
         """Create tasks; one answer an item, order kept, `Created.payload` always filled."""
-        placed = [self._place(tenant, item) for item in items]
+        near: dict[str, Container[int]] = {}
+        placed = [self._place(tenant, item, near) for item in items]
+        self._placed += len(items)
         outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
         return [_answer(outcome, item) for outcome, item in zip(outcomes, items, strict=True)]
 
-    def _place(self, tenant: str, item: NewTask) -> tuple[int, Create]:
-        """Draw the id and find the shard: a key's own shard, so that one log decides about it."""
+    def _place(
+        self, tenant: str, item: NewTask, near: dict[str, Container[int]]
+    ) -> tuple[int, Create]:
+        """Draw the id and find the shard: a key's own shard, so that one log decides about it.
+
+        Args:
+            tenant: Whose task it is.
+            item: The task.
+            near: Where tasks of one request go, by command; filled in.
+        """
         task_id = new_id()
         fingerprint = ""
         count = self._shards.count
@@ -56,7 +69,8 @@ class Producer:
             wanted: Container[int] = (shard_of(f"{tenant}/{item.idempotency_key}", count),)
             fingerprint = fingerprint_of(item.command, item.payload)
         else:
-            wanted = self._near(tenant, item.command)
+            queue = item.command.lower()
+            wanted = near[queue] = near[queue] if queue in near else self._near(tenant, queue)
         if wanted:
             task_id = with_shard(task_id, shards=count, wanted=wanted)
         shard = shard_of(task_id, count)
@@ -77,20 +91,22 @@ class Producer:
             trace_state=item.trace_state,
         )
 
-    def _near(self, tenant: str, command: str) -> list[int]:
-        """Return the shards on which a task saves a way to another node; none: any shard will do.
+    def _near(self, tenant: str, queue: str) -> Container[int]:
+        """Return the shard on which a task saves a way to another node; none: any will do.
 
-        They are those that this node leads, as long as their queue is not longer by more than
+        It is one of those that this node leads, as long as its queue is not longer by more than
         `AHEAD_MAX` tasks than the shortest: producers that all ask one node fill no shard alone.
+        Of several, each has its turn for `TOGETHER` tasks.
         """
-        queue = command.lower()
         replicas = [self._shards.local(shard) for shard in range(self._shards.count)]
         led = [shard for shard, replica in enumerate(replicas) if replica.leads]
-        if not led or len(led) == len(replicas):
-            return []
-        ready = [replica.ready(tenant, queue) for replica in replicas]
-        most = min(ready) + AHEAD_MAX
-        return [shard for shard in led if ready[shard] <= most]
+        if len(led) > 1 or 0 < len(led) < len(replicas):
+            ready = [replica.ready(tenant, queue) for replica in replicas]
+            most = min(ready) + AHEAD_MAX
+            led = [shard for shard in led if ready[shard] <= most]
+        if not led:
+            return ()
+        return (led[self._placed // TOGETHER % len(led)],)
 
 
 def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:

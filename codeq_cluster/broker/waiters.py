@@ -118,7 +118,7 @@ class Waiters:
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Wake whom an applied entry's rows concern."""
-        if not self.awaited:
+        if not self._claims.count and not self._results.count:
             return
         for key, value in rows.items():
             if value is None:

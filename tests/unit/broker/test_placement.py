@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from codeq_cluster.broker.producer import AHEAD_MAX, Producer
+from codeq_cluster.broker.producer import AHEAD_MAX, TOGETHER, Producer
 from codeq_cluster.broker.requests import NewTask
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
 
 
 @dataclass
@@ -28,6 +31,8 @@ class Node:
 
     replicas: list[Replica] = field(default_factory=list)
 
+    asked: Counter[int] = field(default_factory=Counter)
+
     @property
     def count(self) -> int:
         """Return the number of shards."""
@@ -37,41 +42,59 @@ class Node:
         """Return this node's replica."""
         return self.replicas[shard]
 
+    async def operate(
+        self, shard: int, operations: Sequence[Operation], *, deadline: float
+    ) -> list[Outcome]:
+        """Count what is asked; nothing comes of it."""
+        self.asked[shard] += len(operations)
+        return [Rejected(Rejection.NOT_FOUND) for _ in operations]
 
-def placed(node: Node, *, key: str = "") -> Counter[int]:
-    """Return on which shards a hundred new tasks would be."""
+
+async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "") -> Counter[int]:
+    """Return on which shards new tasks would be."""
     producer = Producer(node)  # type: ignore[arg-type]
     item = NewTask(command="Work", payload="{}", idempotency_key=key)
-    return Counter(producer._place("t", item)[0] for _ in range(100))
+    node.asked.clear()
+    for _ in range(tasks // batch):
+        await producer.create("t", [item] * batch, timeout_s=1)
+    return Counter(node.asked)
 
 
-def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
+async def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
     """It is decided where it arrived."""
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
-    assert {1: 100} == placed(node)
+    assert await placed(node) == {1: 100}
 
 
-def test_a_node_that_leads_several_shards_fills_them_all() -> None:
-    """None of them is left out."""
+async def test_a_node_that_leads_several_shards_fills_them_in_turn() -> None:
+    """Tasks that come together share entries; none of the shards is left out."""
     node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
 
-    assert {0, 1} == set(placed(node))
+    assert await placed(node, tasks=TOGETHER) == {0: TOGETHER}
+    assert await placed(node, tasks=4 * TOGETHER) == {0: 2 * TOGETHER, 1: 2 * TOGETHER}
 
 
-def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
+async def test_tasks_of_one_request_stay_together() -> None:
+    """A batch is one entry."""
+    node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
+
+    assert await placed(node, tasks=100, batch=100) == {0: 100}
+
+
+async def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
     """Producers that all ask one node fill no shard alone."""
     node = Node([Replica(leads=False), Replica(leads=True, waiting=AHEAD_MAX + 1)])
 
-    assert {0, 1} == set(placed(node))
+    assert set(await placed(node)) == {0, 1}
     node.replicas[0].waiting = 1
-    assert {1: 100} == placed(node)
+    assert await placed(node) == {1: 100}
 
 
-def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
+async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
     """One log decides about it, so a replay finds it."""
     mine = Node([Replica(leads=True), *(Replica(leads=False) for _ in range(3))])
     other = Node([*(Replica(leads=False) for _ in range(3)), Replica(leads=True)])
 
-    assert placed(mine, key="k") == placed(other, key="k")
-    assert len(placed(mine, key="k")) == 1
+    assert await placed(mine, key="k") == await placed(other, key="k")
+    assert len(mine.asked) == 1
