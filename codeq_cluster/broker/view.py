@@ -69,6 +69,11 @@ class ShardView:
         self._leases = self._timer(keyspace.LEASE_PREFIX)
         self._timers = self._timer(keyspace.TTL_PREFIX)
         self._expiries = self._timer(keyspace.EXPIRY_PREFIX)
+        self._timed = {
+            keyspace.Family.LEASE: self._leases,
+            keyspace.Family.TTL: self._timers,
+            keyspace.Family.EXPIRY: self._expiries,
+        }
         self._load()
 
     # -- what the core asks ----------------------------------------------------------------------
@@ -255,19 +260,15 @@ class ShardView:
 
     def follow(self, rows: Rows) -> None:
         """Bring the windows and the counters up to date with rows that are live or dead now."""
+        timed = self._timed
         for key, value in rows.items():
-            window: Window | None = None
-            match keyspace.family(key):
-                case keyspace.Family.PENDING:
-                    window = self._ready.get(keyspace.queue_of(key))
-                case keyspace.Family.TTL:
-                    window = self._timers
-                case keyspace.Family.LEASE:
-                    window = self._leases
-                case keyspace.Family.EXPIRY:
-                    window = self._expiries
-                case keyspace.Family.STATS:
-                    self._count(keyspace.stats_parts(key), value)
+            place = keyspace.scheduled(key)
+            if place is None:
+                continue
+            if place is keyspace.Family.STATS:
+                self._count(keyspace.stats_parts(key), value)
+                continue
+            window = self._ready.get(place) if isinstance(place, tuple) else timed[place]
             if window is None:
                 continue
             if value is None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
+from functools import lru_cache
 from typing import assert_never
 
 from codeq_cluster.core.items import KIND_OF, Delivery, Item, Kind, Pause, Sweep, Topic
@@ -59,6 +60,7 @@ META_PREFIX = b"codeq/meta/"
 _DEFAULT_TENANT = "_"
 _NUMBER_BYTES = 8
 _NUMBER_MAX = 2**64 - 1
+_QUEUES_CACHED = 4096  # x about 200 bytes; every decision names its queue several times.
 
 
 class Place(StrEnum):
@@ -98,7 +100,9 @@ class Family(Enum):
     OTHER = auto()
 
 
-# By the two bytes after `codeq/`, which differ from family to family: this runs for every row.
+# The two bytes after `codeq/` differ from family to family.
+_CODE = slice(6, 8)
+_QUEUE_CODE = b"q/"
 _FAMILIES = {
     b"ta": (TASK_PREFIX, Family.TASK),
     b"pa": (PAYLOAD_PREFIX, Family.PAYLOAD),
@@ -117,6 +121,8 @@ _FAMILIES = {
 }
 # Results, counters, items and errands: a task's other rows are followed by nobody.
 _FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
+# Families whose rows say when, or in which order, something comes up: see `scheduled`.
+_SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st")}
 _KINDS = frozenset(kind.value.encode() for kind in Kind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -196,6 +202,7 @@ def idempotency(tenant: str, key: str) -> bytes:
     return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, _tenant(tenant), key.encode())
 
 
+@lru_cache(_QUEUES_CACHED)
 def stats(queue: str, tenant: str) -> bytes:
     """Return the key of the queue's counters."""
     return b"%b%b/%b" % (STATS_PREFIX, _segment(queue), _tenant(tenant))
@@ -257,7 +264,7 @@ def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
 
 def family(key: bytes) -> Family:
     """Return what the key stands for; OTHER when this version does not know it."""
-    known = _FAMILIES.get(key[6:8])
+    known = _FAMILIES.get(key[_CODE])
     if known is not None:
         prefix, found = known
         return found if key.startswith(prefix) else Family.OTHER
@@ -269,7 +276,22 @@ def family(key: bytes) -> Family:
 
 def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
     """Return those of an entry's rows that anybody waits for, counts or acts on."""
-    return {key: value for key, value in rows.items() if key[6:8] in _FOLLOWED}
+    return {key: value for key, value in rows.items() if key[_CODE] in _FOLLOWED}
+
+
+def scheduled(key: bytes) -> Family | tuple[str, str] | None:
+    """Return what a row schedules: quicker than `family`, for every row of every entry.
+
+    LEASE, TTL, EXPIRY or STATS; of a READY task's place (queue, tenant); None for all others.
+    """
+    code = key[_CODE]
+    if code == _QUEUE_CODE:
+        parts = key.split(b"/", 5)
+        if len(parts) == 6 and parts[4] == b"pending":
+            return parts[2].decode(), _tenant_name(parts[3])
+        return None
+    known = _SCHEDULED.get(code)
+    return known[1] if known is not None and key.startswith(known[0]) else None
 
 
 def queue_of(key: bytes) -> tuple[str, str]:
@@ -398,6 +420,7 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
 _ENDED = {State.DONE: Place.DONE, State.FAILED: Place.FAILED, State.DEAD: Place.DLQ}
 
 
+@lru_cache(_QUEUES_CACHED)
 def _queue(queue: str, tenant: str) -> bytes:
     return b"%b%b/%b/" % (QUEUE_PREFIX, _segment(queue), _tenant(tenant))
 

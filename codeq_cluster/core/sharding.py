@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import lru_cache
 
 SHARDS_MAX = 256  # Of one cluster.
 
@@ -19,6 +20,7 @@ def fnv1a_64(text: str) -> int:
     return value
 
 
+@lru_cache(maxsize=4096)
 def shard_of(text: str, shards: int) -> int:
     """Return the shard, from 0, of a task id or of `tenant/key` for an idempotency key."""
     return fnv1a_64(text) % shards
