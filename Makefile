@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench bench-peers docs dashboards docker clean
+.PHONY: help up dev-tools check format test explore simulate jepsen mutants bench bench-peers docs pages dashboards docker clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,10 @@ bench-peers: $(VENV)/installed-bench  ## measure beside NATS, RabbitMQ and the o
 	$(BIN)/python -m bench.peers $(ARGS)
 
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
-	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py $(ARGS)
+	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py tests/unit/test_written_pages.py $(ARGS)
+
+pages: $(VENV)/installed-dev  ## write the pages of docs/ that follow from the code
+	$(BIN)/python -m docs.tools
 
 dashboards: $(VENV)/installed-dev  ## write Grafana's dashboards from deploy/grafana/boards
 	$(BIN)/python -m deploy.grafana.boards

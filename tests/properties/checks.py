@@ -6,7 +6,8 @@ from codeq_cluster.core.changes import Decision, ItemChange, TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
-from codeq_cluster.core.operations import Claim, Submit
+from codeq_cluster.core.lifecycle import arrow_of
+from codeq_cluster.core.operations import Claim, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import State, Task
@@ -47,6 +48,14 @@ def check_changes(decision: Decision) -> None:
         names.append((kind, thing.tenant, thing.id))
 
     assert len(names) == len(set(names))
+
+
+def check_arrows(operation: Operation, decision: Decision) -> None:
+    """Check that a task changes along the table of its lifecycle; an import brings it as it was."""
+    if not isinstance(operation, Import):
+        changes = [each for each in decision.changes if isinstance(each, TaskChange)]
+
+        assert all(arrow_of(operation, change) is not None for change in changes)
 
 
 def check_deliveries(decision: Decision) -> None:

@@ -256,6 +256,7 @@ class Machine(RuleBasedStateMachine):
         """Ask both and compare; ask the core once more at once."""
         decision = decide(self.view, operation, RULES)
         checks.check_changes(decision)
+        checks.check_arrows(operation, decision)
         checks.check_deliveries(decision)
         checks.check_artifacts(decision, checks.kept_by(operation))
         self._check_tokens(decision)

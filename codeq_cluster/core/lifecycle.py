@@ -1,0 +1,95 @@
+"""Lifecycle: every arrow between two states of a task, as one table.
+
+`decide` makes the changes; this table says which there are, and the tests hold the two against each
+other: an arrow without a row, and a row that no operation draws, both fail. The diagram of
+docs/concepts.md is drawn from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.operations import (
+    Abandon,
+    Advance,
+    Cancel,
+    Claim,
+    Create,
+    Delete,
+    Heartbeat,
+    Nack,
+    Operation,
+    Requeue,
+    Stage,
+    Submit,
+)
+from codeq_cluster.core.task import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """One change of a task that an operation can make.
+
+    Attributes:
+        operation: Which one makes it; `Advance` is time.
+        before: None for a task that does not exist yet.
+        after: None for a task that is deleted.
+        cause: When the operation makes this change, in words of the HTTP API.
+    """
+
+    operation: type[Operation]
+    before: State | None
+    after: State | None
+    cause: str
+
+    def __post_init__(self) -> None:
+        assert self.before is not None or self.after is not None
+        assert self.cause
+
+
+# An import is no arrow: it takes a task over in the state that another cluster left it in.
+ARROWS = (
+    Arrow(operation=Create, before=None, after=State.READY, cause="create"),
+    Arrow(operation=Create, before=None, after=State.DELAYED, cause="create, delayed"),
+    Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due"),
+    Arrow(operation=Claim, before=State.READY, after=State.LEASED, cause="claim"),
+    Arrow(operation=Heartbeat, before=State.LEASED, after=State.LEASED, cause="heartbeat"),
+    Arrow(operation=Stage, before=State.LEASED, after=State.LEASED, cause="upload"),
+    Arrow(operation=Abandon, before=State.LEASED, after=State.READY, cause="abandon"),
+    Arrow(operation=Advance, before=State.LEASED, after=State.READY, cause="lease expired"),
+    Arrow(operation=Nack, before=State.LEASED, after=State.READY, cause="nack without a delay"),
+    Arrow(operation=Nack, before=State.LEASED, after=State.DELAYED, cause="nack"),
+    Arrow(operation=Submit, before=State.LEASED, after=State.DONE, cause="result COMPLETED"),
+    Arrow(operation=Submit, before=State.LEASED, after=State.FAILED, cause="result FAILED"),
+    Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
+    Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
+    Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),
+    Arrow(operation=Abandon, before=State.LEASED, after=State.DEAD, cause="last attempt abandoned"),
+    Arrow(operation=Nack, before=State.LEASED, after=State.DEAD, cause="last attempt nacked"),
+    Arrow(operation=Advance, before=State.LEASED, after=State.DEAD, cause="last lease expired"),
+    Arrow(operation=Advance, before=State.READY, after=State.DEAD, cause="ttl over"),
+    Arrow(operation=Advance, before=State.DELAYED, after=State.DEAD, cause="ttl over"),
+    Arrow(operation=Requeue, before=State.DEAD, after=State.READY, cause="requeue"),
+    Arrow(operation=Advance, before=State.DONE, after=None, cause="retention over"),
+    Arrow(operation=Advance, before=State.FAILED, after=None, cause="retention over"),
+    Arrow(operation=Advance, before=State.DEAD, after=None, cause="retention over"),
+    Arrow(operation=Delete, before=State.DONE, after=None, cause="deleted by an admin"),
+    Arrow(operation=Delete, before=State.FAILED, after=None, cause="deleted by an admin"),
+    Arrow(operation=Delete, before=State.DEAD, after=None, cause="deleted by an admin"),
+)
+
+_BY_ENDS = {(arrow.operation, arrow.before, arrow.after): arrow for arrow in ARROWS}
+assert len(_BY_ENDS) == len(ARROWS)
+
+
+def arrow_of(operation: Operation, change: TaskChange) -> Arrow | None:
+    """Return the arrow that an operation's change of a task is, or None where the table has none.
+
+    Args:
+        operation: No import.
+        change: One of those `decide` answered it with.
+    """
+    before = change.before.state if change.before is not None else None
+    after = change.after.state if change.after is not None else None
+    return _BY_ENDS.get((type(operation), before, after))

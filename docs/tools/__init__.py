@@ -1,0 +1,1 @@
+"""Tools: what writes the files of docs/ that follow from the code."""

@@ -1,0 +1,95 @@
+"""Examples: what each request of the HTTP reference sends, and what must be there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COMMAND = "resize-image"
+ARTIFACT = "thumbnail.png"
+# What a path's parameters are in the examples; a name in capitals is a variable of the shell.
+PATH: Mapping[str, str] = {
+    "command": COMMAND,
+    "name": COMMAND,
+    "artifact": ARTIFACT,
+    "upload": "$UPLOAD",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One request.
+
+    Attributes:
+        body: JSON text, `@` and a file, or empty for none.
+        query: Without the question mark.
+        id: The variable of the shell that the path's id is.
+        task: The state in which `$TASK` must be for the answer to be a success; empty for any, or
+            where there is no task.
+    """
+
+    body: str = ""
+    query: str = ""
+    id: str = "$TASK"
+    task: str = ""
+
+
+_BODY = f'{{"command":"{COMMAND}","payload":{{"image":"cat.png"}}}}'
+_CLAIM = f'"commands":["{COMMAND}"],"leaseSeconds":60,"waitSeconds":5'
+_DONE = '"status":"COMPLETED","result":{"width":640}'
+_NODE = '"nodeId":"n4"'
+_SELECTION = '{"error":"MAX_ATTEMPTS","limit":100,"dryRun":true}'
+_SUBSCRIPTION = Example(id="$SUBSCRIPTION")
+
+# By operation; one that is not here needs nothing but its path.
+EXAMPLES: Mapping[str, Example] = {
+    "tasks_create": Example(body=_BODY[:-1] + ',"idempotencyKey":"cat-640"}'),
+    "tasks_create_batch": Example(body=f'{{"tasks":[{_BODY},{_BODY}]}}'),
+    "tasks_cancel": Example(task="ready"),
+    "workers_claim": Example(body=f"{{{_CLAIM}}}", task="ready"),
+    "workers_claim_batch": Example(body=f'{{"count":10,{_CLAIM}}}', task="ready"),
+    "workers_heartbeat": Example(body='{"extendSeconds":60}', task="leased"),
+    "workers_abandon": Example(task="leased"),
+    "workers_nack": Example(
+        body='{"delaySeconds":30,"reason":"the bank is closed"}', task="leased"
+    ),
+    "workers_submit": Example(body=f"{{{_DONE}}}", task="leased"),
+    "workers_submit_batch": Example(
+        body=f'{{"results":[{{"taskId":"\'$TASK\'",{_DONE}}}]}}', task="leased"
+    ),
+    "uploads_upload": Example(body=f"@{ARTIFACT}", task="leased"),
+    "reads_task": Example(task="ready"),
+    "reads_explain": Example(task="ready"),
+    "reads_result": Example(query="waitSeconds=10", task="done"),
+    "downloads_download": Example(task="with an artifact"),
+    "downloads_describe": Example(task="with an artifact"),
+    "subscriptions_subscribe": Example(
+        body=f'{{"callbackUrl":"http://127.0.0.1:9000/wake","eventTypes":["{COMMAND}"]}}'
+    ),
+    "subscriptions_renew": _SUBSCRIPTION,
+    "subscriptions_unsubscribe": _SUBSCRIPTION,
+    "dead_letters_dead_letters": Example(query="groupBy=error"),
+    "dead_letters_dead_letter": Example(task="dead"),
+    "dead_letters_requeue": Example(body=_SELECTION),
+    "dead_letters_delete": Example(body=_SELECTION),
+    "dead_letters_requeue_one": Example(task="dead"),
+    "dead_letters_delete_one": Example(task="dead"),
+    "task_lists_tasks": Example(query=f"command={COMMAND}&status=PENDING&limit=20"),
+    "task_lists_cleanup": Example(body='{"limit":100,"before":"2026-01-31T12:00:00Z"}'),
+    "topics_topic": Example(task="with a topic"),
+    "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
+    "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
+    "deliveries_deliveries": Example(query="status=dead"),
+    "deliveries_replay": Example(body='{"all":true}'),
+    "deliveries_replay_one": Example(id="$DELIVERY"),
+    "cluster_transfer": Example(body='{"shard":0,"to":"n1"}'),
+    "membership_join": Example(
+        body=f'{{{_NODE},"addr":"10.0.0.4:7000","httpAddr":"http://10.0.0.4:8080","dryRun":true}}'
+    ),
+    "membership_remove": Example(body=f'{{{_NODE},"dryRun":true}}'),
+    "upgrading_upgrade": Example(body='{"dryRun":true}'),
+    "backups_backup": Example(id="$BACKUP"),
+    "imports_take": Example(
+        query="backup=20260131T123000000Z-5f0c4a2e&tenant=_", body="@part.cbor"
+    ),
+}

@@ -1,0 +1,167 @@
+"""Lifecycle: the state diagram of a task, drawn from the core's table of arrows.
+
+The table says which arrows there are. This module says where they go on the page, and refuses to
+draw one that it has no way for, so the picture cannot leave out what the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from codeq_cluster.core.lifecycle import ARROWS
+from codeq_cluster.core.task import State
+
+_START, _END = "start", "end"
+# States that arrows of one cause leave together; the smallest that has all of them stands for them.
+_GROUPS: Mapping[str, frozenset[State]] = {
+    "waiting": frozenset({State.READY, State.DELAYED}),
+    "not ended": frozenset({State.READY, State.DELAYED, State.LEASED}),
+    "ended": frozenset({State.DONE, State.FAILED, State.DEAD}),
+}
+_ORDER = (_START, *(state.name for state in State), *_GROUPS, _END)
+
+_HALF_WIDTH, _HALF_HEIGHT = 70, 28
+_LINE_HEIGHT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a state stands: its centre, its colour, and what the HTTP API calls it."""
+
+    x: int
+    y: int
+    colour: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an arrow goes, as a path, and where its words stand."""
+
+    path: str
+    x: int
+    y: int
+    anchor: str = "middle"
+
+
+_PLACES: Mapping[State, _Place] = {
+    State.DELAYED: _Place(300, 150, "#0b7285", "PENDING"),
+    State.READY: _Place(300, 330, "#1f5fbf", "PENDING"),
+    State.LEASED: _Place(620, 330, "#7048b8", "IN_PROGRESS"),
+    State.FAILED: _Place(1010, 150, "#b5541c", "FAILED"),
+    State.DONE: _Place(1010, 330, "#1d7a3e", "COMPLETED"),
+    State.DEAD: _Place(1010, 510, "#b3261e", "FAILED"),
+}
+# Left, top, width, height.
+_BOXES: Mapping[str, tuple[int, int, int, int]] = {
+    "not ended": (180, 50, 560, 370),
+    "waiting": (200, 84, 200, 316),
+    "ended": (910, 50, 200, 530),
+}
+_WAYS: Mapping[tuple[str, str], _Way] = {
+    (_START, "DELAYED"): _Way("M66 150 H224", 62, 140, "start"),
+    (_START, "READY"): _Way("M66 330 H224", 62, 320, "start"),
+    ("DELAYED", "READY"): _Way("M300 178 V296", 310, 244, "start"),
+    ("READY", "LEASED"): _Way("M370 320 H544", 470, 310),
+    ("LEASED", "READY"): _Way("M550 342 H376", 476, 362),
+    ("LEASED", "DELAYED"): _Way("M580 302 C570 190 500 150 376 150", 492, 150, "start"),
+    ("LEASED", "LEASED"): _Way("M610 302 C590 240 680 240 652 297", 634, 246),
+    ("LEASED", "FAILED"): _Way("M690 318 C800 300 800 170 934 162", 806, 232, "start"),
+    ("LEASED", "DONE"): _Way("M690 330 H934", 828, 320),
+    ("LEASED", "DEAD"): _Way("M690 344 C800 360 800 494 934 500", 786, 448, "end"),
+    ("not ended", "FAILED"): _Way("M740 138 H934", 828, 128),
+    ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),
+    ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
+    ("ended", _END): _Way("M1110 330 H1274", 1190, 304),
+}
+_DOTS = ((58, 150), (58, 330))  # Where tasks come from.
+_DOT_END = (1286, 330)
+
+
+def drawing() -> str:
+    """Return the diagram as an SVG document."""
+    parts = [
+        *_boxes(),
+        *(line for ends, causes in _arrows().items() for line in _arrow(_WAYS[ends], causes)),
+        *(f'<circle cx="{x}" cy="{y}" r="7" fill="#444"/>' for x, y in _DOTS),
+        '<circle cx="{}" cy="{}" r="9" fill="none" stroke="#444" stroke-width="1.5"/>'.format(
+            *_DOT_END
+        ),
+        '<circle cx="{}" cy="{}" r="5" fill="#444"/>'.format(*_DOT_END),
+        *(line for state, place in _PLACES.items() for line in _state(state, place)),
+    ]
+    return "\n".join((_HEAD, *parts, "</svg>", ""))
+
+
+_HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1320 610" role="img" \
+aria-label="The states of a task and what leads from one to another">
+<style>
+text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #333 }
+.name { font-size: 17px; font-weight: 600; fill: #fff }
+.status { font-size: 11px; letter-spacing: 0.5px; fill: #fff }
+.box { fill: none; stroke: #bbb; stroke-dasharray: 5 4 }
+.label { fill: #777; font-style: italic }
+.arrow { fill: none; stroke: #555; stroke-width: 1.5; marker-end: url(#head) }
+.word { paint-order: stroke; stroke: #fff; stroke-width: 4px; stroke-linejoin: round }
+</style>
+<defs><marker id="head" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="8" markerHeight="8" \
+orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="#555"/></marker></defs>
+<rect width="1320" height="610" rx="12" fill="#fff"/>"""
+
+
+def _arrows() -> dict[tuple[str, str], list[str]]:
+    """Return the causes of each arrow by its ends, with those of one group put together."""
+    befores: dict[tuple[type, str, str], set[State | None]] = {}
+    for arrow in ARROWS:
+        after = _END if arrow.after is None else arrow.after.name
+        befores.setdefault((arrow.operation, arrow.cause, after), set()).add(arrow.before)
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for (_, cause, after), states in befores.items():
+        drawn.setdefault((_source(states), after), []).append(cause)
+    return dict(sorted(drawn.items(), key=lambda each: tuple(map(_ORDER.index, each[0]))))
+
+
+def _source(states: set[State | None]) -> str:
+    if states == {None}:
+        return _START
+    if len(states) == 1:
+        [state] = states
+        assert state is not None
+        return state.name
+    [group] = [name for name, members in _GROUPS.items() if members == states]
+    return group
+
+
+def _arrow(way: _Way, causes: Sequence[str]) -> Iterator[str]:
+    yield f'<path class="arrow" d="{way.path}"/>'
+    for number, cause in enumerate(causes):
+        y = way.y + number * _LINE_HEIGHT
+        yield (
+            f'<text class="word" x="{way.x}" y="{y}" text-anchor="{way.anchor}">'
+            f"{escape(cause)}</text>"
+        )
+
+
+def _state(state: State, place: _Place) -> Iterator[str]:
+    left, top = place.x - _HALF_WIDTH, place.y - _HALF_HEIGHT
+    yield (
+        f'<rect x="{left}" y="{top}" width="{2 * _HALF_WIDTH}" height="{2 * _HALF_HEIGHT}" '
+        f'rx="10" fill="{place.colour}"/>'
+    )
+    yield (
+        f'<text class="name" x="{place.x}" y="{place.y}" text-anchor="middle">'
+        f"{state.name.lower()}</text>"
+    )
+    yield (
+        f'<text class="status" x="{place.x}" y="{place.y + 17}" text-anchor="middle">'
+        f"{escape(place.status)}</text>"
+    )
+
+
+def _boxes() -> Iterator[str]:
+    for name, (x, y, width, height) in _BOXES.items():
+        yield f'<rect class="box" x="{x}" y="{y}" width="{width}" height="{height}" rx="14"/>'
+        yield f'<text class="label" x="{x + 14}" y="{y + 20}">{name}</text>'

@@ -1,0 +1,74 @@
+"""Pages: their commands and programs as a reader runs them, against a broker of a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from codeq_cluster.testing.broker import LocalBroker
+from tests.acceptance.runbooks import Block, blocks
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+ENDS_WITHIN_S = 60.0
+
+# What differs from one run to the next: ids, instants, lease tokens, ports, seconds to wait.
+_VARYING = (
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "ID"),
+    (re.compile(r"\b[0-9a-f]{32}\b"), "REQUEST"),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z"), "INSTANT"),
+    (re.compile(r'("shard": ?)\d+'), r"\1N"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "NODE"),
+)
+
+
+def page(name: str) -> list[Block]:
+    """Return the fenced blocks of a page of docs/, in their order."""
+    return blocks((DOCS / name).read_text())
+
+
+def run(broker: LocalBroker, command: list[str], *, directory: Path, exit_code: int = 0) -> str:
+    """Run what a page has a reader run, and return what it printed, errors included."""
+    ended = subprocess.run(
+        command,
+        cwd=directory,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(directory),
+            "CODEQ_TOKEN": broker.token,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=ENDS_WITHIN_S,
+        check=False,
+    )
+    said = ended.stdout.decode()
+    assert ended.returncode == exit_code, f"{command}\n{said}"
+    return said
+
+
+def shell(broker: LocalBroker, script: str, *, directory: Path, exit_code: int = 0) -> str:
+    """Run a page's commands, and return what they printed."""
+    return run(
+        broker,
+        ["bash", "-euo", "pipefail", "-c", addressed(broker, script)],
+        directory=directory,
+        exit_code=exit_code,
+    )
+
+
+def addressed(broker: LocalBroker, text: str) -> str:
+    """Return a page's text with the broker's address and token for those of `make up`."""
+    text = text.replace("http://127.0.0.1:8080", broker.url).replace(".venv/bin/", "")
+    return text.replace("dev-token", broker.token)
+
+
+def steady(text: str) -> str:
+    """Return text with a word for each thing that differs between two runs."""
+    for varying, word in _VARYING:
+        text = varying.sub(word, text)
+    return text

@@ -1,0 +1,101 @@
+"""Stage: what must be there for a request of the HTTP reference to succeed."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from codeq_cluster.testing.broker import LocalBroker
+from docs.tools.examples import ARTIFACT, COMMAND
+
+BASE = "/v1/codeq"
+# Nobody listens there, so a callback to it is a dead delivery after its only attempt.
+NOBODY = "http://127.0.0.1:9/nobody"
+
+
+@dataclass(slots=True)
+class Stage:
+    """Makes tasks and their like; `set` is what the shell's variables stand for."""
+
+    broker: LocalBroker
+    set: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, task: str) -> None:
+        """Make a task of the kind an example asks for: `$TASK` is its id."""
+        match task:
+            case "":
+                pass
+            case "ready":
+                self.set["TASK"] = self._created()
+            case "leased":
+                self.set["TASK"] = self._leased()
+            case "done":
+                self.set["TASK"] = self._done()
+            case "dead":
+                self.set["TASK"] = self._dead()
+            case "with an artifact":
+                self.set["TASK"], self.set["UPLOAD"] = self._with_artifact()
+            case "with a topic":
+                self.send("PUT", f"/admin/topics/{COMMAND}", {"maxAttempts": 3})
+            case _:
+                raise AssertionError(task)
+
+    def send(self, method: str, path: str, body: object = None) -> Any:
+        """Send one request and return its answer."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.broker.url + BASE + path,
+            method=method,
+            data=None if body is None else content,
+            headers={"Authorization": f"Bearer {self.broker.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def _created(self, **fields: object) -> str:
+        task = {"command": COMMAND, "payload": {"image": "cat.png"}, "priority": 9, **fields}
+        return str(self.send("POST", "/tasks", task)["id"])
+
+    def _leased(self, **fields: object) -> str:
+        """Return a task that was claimed: of the best priority, the only one there is."""
+        created = self._created(**fields)
+        taken = {"id": ""}
+        while taken["id"] != created:
+            taken = self.send("POST", "/tasks/claim", {"commands": [COMMAND]})
+        return created
+
+    def _done(self, **result: object) -> str:
+        task = self._leased()
+        said = {"status": "COMPLETED", "result": {"width": 640}, **result}
+        self.send("POST", f"/tasks/{task}/result", said)
+        return task
+
+    def _dead(self, **fields: object) -> str:
+        task = self._leased(maxAttempts=1, **fields)
+        self.send("POST", f"/tasks/{task}/abandon")
+        return task
+
+    def _with_artifact(self) -> tuple[str, str]:
+        """Return a task and the id of its upload."""
+        task = self._leased()
+        stored = self.send("PUT", f"/tasks/{task}/artifacts/{ARTIFACT}", b"a picture")
+        said = {"status": "COMPLETED", "result": {}, "artifacts": [stored]}
+        self.send("POST", f"/tasks/{task}/result", said)
+        return task, stored["url"].split("/")[-2]
+
+    def make_the_rest(self) -> None:
+        """Make a subscription, a backup and a dead delivery."""
+        subscription = {"callbackUrl": NOBODY, "eventTypes": [COMMAND]}
+        made = self.send("POST", "/workers/subscriptions", subscription)
+        self.set["SUBSCRIPTION"] = made["subscriptionId"]
+        self.set["BACKUP"] = self.send("POST", "/admin/backup")["id"]
+        while self.send("GET", f"/admin/backup/{self.set['BACKUP']}")["status"] != "DONE":
+            self.broker.settle()
+        task = self._dead(webhook=NOBODY)
+        self.broker.advance(seconds=1)
+        while not self.send("GET", "/admin/deliveries?status=dead")["deliveries"]:
+            self.broker.settle()
+        self.set["DELIVERY"] = f"{task}.1"

@@ -1,0 +1,112 @@
+"""Lifecycle: the table of arrows has every one that an operation can draw, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of
+from codeq_cluster.core.operations import (
+    Abandon,
+    Advance,
+    Cancel,
+    Claim,
+    Create,
+    Delete,
+    Heartbeat,
+    Nack,
+    Operation,
+    Requeue,
+    Stage,
+    Submit,
+)
+from codeq_cluster.core.rules import Rules
+from codeq_cluster.testing.dict_view import DictView
+
+RULES = Rules()
+MINUTE_MS = 60_000
+FOR_GOOD_MS = max(RULES.retention_ms, RULES.dlq_retention_ms)
+
+HELD = {"id": "t", "tenant": "acme", "worker": "ann"}
+CLAIM = Claim(
+    request="c", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=MINUTE_MS
+)
+HEARTBEAT = Heartbeat(**HELD, extend_ms=2 * MINUTE_MS)
+UPLOAD = Stage(**HELD, upload="u")
+ABANDON = Abandon(**HELD, request="a")
+NACK = Nack(**HELD, request="n", delay_ms=MINUTE_MS)
+DONE = Submit(**HELD, request="s", status="COMPLETED", body="{}")
+FAILED = Submit(**HELD, request="s", status="FAILED", error="broken")
+CANCEL = Cancel(request="x", id="t", tenant="acme")
+REQUEUE = Requeue(request="r", tenant="acme", ids=("t",), by="ops")
+DELETE = Delete(request="d", tenant="acme", ids=("t",), by="ops")
+
+
+def created(*, attempts: int = 3, delay_ms: int = 0, ttl_ms: int = 0) -> Create:
+    return Create(
+        id="t",
+        tenant="acme",
+        command="render",
+        payload="{}",
+        max_attempts=attempts,
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
+    )
+
+
+# What is done to one task, one after the other; a number is time that passes, in milliseconds.
+STORIES: tuple[tuple[Operation | int, ...], ...] = (
+    (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
+    (created(delay_ms=MINUTE_MS), MINUTE_MS, CLAIM, FAILED, FOR_GOOD_MS),
+    (created(), CLAIM, ABANDON, CLAIM, NACK, CANCEL, DELETE),
+    (created(), CLAIM, MINUTE_MS, CANCEL),
+    (created(), CLAIM, CANCEL),
+    (created(attempts=1), CLAIM, ABANDON, REQUEUE, CLAIM, NACK, DELETE),
+    (created(attempts=1), CLAIM, MINUTE_MS, FOR_GOOD_MS),
+    (created(ttl_ms=MINUTE_MS), MINUTE_MS),
+    (created(ttl_ms=MINUTE_MS, delay_ms=2 * MINUTE_MS), MINUTE_MS),
+    (created(), CLAIM, DONE, DELETE),
+)
+
+
+def drawn(story: Iterable[Operation | int], rules: Rules) -> set[Arrow | None]:
+    """Return the arrows a story draws."""
+    view = DictView(now_ms=1_000_000)
+    found: set[Arrow | None] = set()
+    for step in story:
+        operation = step
+        if isinstance(operation, int):
+            view.now_ms += operation
+            operation = Advance(count=10)
+        decision = decide(view, operation, rules)
+        view.advance(decision.changes)
+        found |= {
+            arrow_of(operation, change)
+            for change in decision.changes
+            if isinstance(change, TaskChange)
+        }
+    return found
+
+
+def test_every_arrow_of_the_table_can_be_drawn() -> None:
+    """Also the one of a nack whose backoff is nothing, which the broker's own rules never give."""
+    at_once = Rules(backoff_base_ms=0, backoff_max_ms=0)
+    found = set().union(
+        *(drawn(story, RULES) for story in STORIES),
+        drawn((created(), CLAIM, Nack(**HELD, request="n")), at_once),
+    )
+
+    assert found == set(ARROWS)
+
+
+def test_a_change_that_no_operation_makes_is_no_arrow() -> None:
+    """A claim ends no task."""
+    view = DictView(now_ms=1_000_000)
+    for operation in (created(), CLAIM):
+        view.advance(decide(view, operation, RULES).changes)
+    ended = decide(view, DONE, RULES).changes[0]
+
+    assert isinstance(ended, TaskChange)
+    assert arrow_of(DONE, ended) in ARROWS
+    assert arrow_of(CLAIM, ended) is None

@@ -1,0 +1,53 @@
+"""Written pages: what `make pages` writes is what stands in docs/, and says all there is."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from codeq_cluster.api.app import ROUTES
+from codeq_cluster.api.rendering import _STATUS
+from codeq_cluster.core.lifecycle import ARROWS
+from codeq_cluster.core.task import State
+from docs.tools.lifecycle import _PLACES, _WAYS, _arrows, drawing
+from docs.tools.written import DIRECTORY, pages
+
+_WRITTEN = pages()
+_REFERENCE = _WRITTEN["http.md"]
+
+
+def test_every_written_page_is_the_one_of_its_source() -> None:
+    """`make pages` has been run since the routes, the examples and the lifecycle changed."""
+    for name, text in _WRITTEN.items():
+        assert (DIRECTORY / name).read_text() == text, f"docs/{name}: run `make pages`"
+
+
+def test_the_reference_has_every_route_once() -> None:
+    """In the words of the route table."""
+    headed = re.findall(r"^### ([A-Z]+ /\S+)$", _REFERENCE, re.MULTILINE)
+
+    assert sorted(headed) == sorted(f"{route.method} {route.path}" for route in ROUTES)
+
+
+def test_every_link_within_the_reference_leads_somewhere() -> None:
+    """To an object that has a heading, and no two have the same."""
+    objects = re.findall(r"^### (\w+)$", _REFERENCE, re.MULTILINE)
+    linked = set(re.findall(r"\]\(#(\w+)\)", _REFERENCE))
+
+    assert linked == {name.lower() for name in objects}
+    assert len(linked) == len(objects)
+
+
+def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
+    """Each cause stands on it, and each way that is laid out is used."""
+    words = [element.text for element in ET.fromstring(drawing()).iter() if element.text]
+
+    assert {arrow.cause for arrow in ARROWS} <= set(words)
+    assert _arrows().keys() == _WAYS.keys()
+    assert sum(map(len, _arrows().values())) < len(ARROWS)
+
+
+def test_the_diagram_names_the_states_as_the_api_does() -> None:
+    """By their status."""
+    assert _STATUS == {state: place.status for state, place in _PLACES.items()}
+    assert _PLACES.keys() == set(State)
