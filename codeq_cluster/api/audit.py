@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
 
 from codeq_cluster.api import paging
@@ -17,6 +19,11 @@ async def audit(call: Call) -> web.Response:
     The newest comes first. An operator's actions on the cluster are on record in the operator's
     own tenant.
     """
+    return await records(call, lambda _: True)
+
+
+async def records(call: Call, shown: Callable[[Audit], bool]) -> web.Response:
+    """Return the part of them that is asked for, as far as it is to be shown."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,
@@ -25,5 +32,5 @@ async def audit(call: Call) -> web.Response:
         count=asked.count,
         timeout_s=call.timeout_s,
     )
-    views = [audit_view(each) for each in found if isinstance(each, Audit)]
+    views = [audit_view(each) for each in found if isinstance(each, Audit) and shown(each)]
     return reply(encode(AuditPage.of(views, asked.cursor(edge))))

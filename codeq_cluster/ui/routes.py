@@ -12,8 +12,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from codeq_cluster.api import backups as backup_routes
+from codeq_cluster.api import cluster as cluster_routes
+from codeq_cluster.api import deliveries as delivery_routes
 from codeq_cluster.api import downloads
 from codeq_cluster.api import queues as queue_routes
+from codeq_cluster.api import topics as topic_routes
 from codeq_cluster.api.app import SERVICES
 from codeq_cluster.api.call import Call
 from codeq_cluster.api.errors import ApiError
@@ -24,15 +28,28 @@ from codeq_cluster.ui.entry import Entry
 from codeq_cluster.ui.live import Live, View
 from codeq_cluster.ui.sessions import PATH, Sessions
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views import dead_letters, overview, queue, queues, tasks
+from codeq_cluster.ui.views import (
+    audit,
+    cluster,
+    dead_letters,
+    overview,
+    queue,
+    queues,
+    tasks,
+    webhooks,
+    workers,
+)
 
 API = f"{PATH}/api"
 ARTIFACT = "/tasks/{id}/artifacts/{upload}/{artifact:.+}"
 
 _BODY = "invalid body"
+_RESULT_BODY = "invalid request body"
 _ANYBODY = tuple(Role)
 _VIEWERS = (Role.VIEWER, Role.ADMIN)
 _ADMINS = (Role.ADMIN,)
+_OPERATORS = (Role.OPERATOR,)
+_CHANGERS = (Role.ADMIN, Role.OPERATOR)
 _NOT_FOUND = ApiError(404, "not found", "no-such-route")
 
 VIEWS = {
@@ -41,6 +58,8 @@ VIEWS = {
     "queues": View(roles=_VIEWERS, look=queues.look),
     "queue": View(roles=_VIEWERS, look=queue.look, draw=queue.draw),
     "task": View(roles=_VIEWERS, look=tasks.look),
+    "workers": View(roles=_VIEWERS, look=workers.look),
+    "cluster": View(roles=_OPERATORS, look=cluster.look),
 }
 
 
@@ -109,6 +128,17 @@ def _table(sources: Sources, entry: Entry, live: Live) -> Sequence[PageRoute]:
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
         PageRoute("GET", ARTIFACT, downloads.download, _ADMINS),
         PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS),
+        PageRoute("GET", "/deliveries", webhooks.deliveries, _VIEWERS),
+        PageRoute("POST", "/deliveries/replay", delivery_routes.replay, _ADMINS, _BODY),
+        PageRoute("GET", "/subscriptions", webhooks.subscriptions, _VIEWERS),
+        PageRoute("GET", "/topics", topic_routes.topics, _VIEWERS),
+        PageRoute("PUT", "/topics/{name}", topic_routes.put, _ADMINS, _RESULT_BODY),
+        PageRoute("DELETE", "/topics/{name}", topic_routes.delete, _ADMINS),
+        PageRoute("GET", "/audit", audit.audit, _CHANGERS),
+        PageRoute("POST", "/cluster/transfer", cluster_routes.transfer, _OPERATORS, _BODY),
+        PageRoute("POST", "/backups", backup_routes.create, _OPERATORS),
+        PageRoute("GET", "/backups", backup_routes.backups, _OPERATORS),
+        PageRoute("GET", "/backups/{id}", backup_routes.backup, _OPERATORS),
     )
 
 

@@ -32,7 +32,7 @@ def with_roles(settings: NodeSettings) -> NodeSettings:
             token="worker",
             subject="w",
             tenant="acme",
-            scopes=("codeq:claim", "codeq:nack", "codeq:result"),
+            scopes=("codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"),
             event_types=("*",),
         ),
     ]

@@ -41,6 +41,18 @@ STATUSES = {
     "GET /tasks/{id}/content": "403 404 403 404",
     "GET /tasks/{id}/artifacts/{upload}/{artifact}": "403 404 403 404",
     "POST /tasks/{id}/cancel": "403 404 403 404",
+    "GET /deliveries": _TENANT,
+    "POST /deliveries/replay": _ADMIN,
+    "GET /subscriptions": _TENANT,
+    "GET /topics": _TENANT,
+    "PUT /topics/{name}": "403 201 403 200",
+    "DELETE /topics/{name}": "403 204 403 204",
+    "GET /audit": "403 200 200 200",
+    "POST /cluster/transfer": _OPERATOR,
+    # This node has no place for backups.
+    "POST /backups": "403 403 409 409",
+    "GET /backups": "403 403 409 409",
+    "GET /backups/{id}": "403 403 409 409",
 }
 VIEW_STATUSES = {
     "frame": _ANYBODY,
@@ -48,6 +60,8 @@ VIEW_STATUSES = {
     "queues": _TENANT,
     "queue": _TENANT,
     "task": _TENANT,
+    "workers": _TENANT,
+    "cluster": _OPERATOR,
 }
 # Those that ask for no session: the files, the log-in, and what is not there.
 OPEN = {
@@ -58,13 +72,21 @@ OPEN = {
     "POST /ui/api/session",
     "GET /ui/api/{rest}",
 }
-QUERIES = {"GET /now": "?view=frame", "GET /live": "?view=frame"}
+QUERIES = {
+    "GET /now": "?view=frame",
+    "GET /live": "?view=frame",
+    "GET /deliveries": "?status=dead",
+    "DELETE /topics/{name}": "?deletionPolicy=Delete",
+}
 BODIES: dict[str, object] = {
     "POST /queues/{command}/purge": {"limit": 1},
     "POST /queues/{command}/dlq/preview": {"all": True},
     "POST /queues/{command}/dlq/requeue": {"all": True},
     "POST /queues/{command}/dlq/delete": {"all": True},
     "POST /queues/{command}/dlq/undo": {"action": "a", "ids": ["t"]},
+    "POST /deliveries/replay": {"all": True},
+    "PUT /topics/{name}": {"weight": 2},
+    "POST /cluster/transfer": {"shard": 0, "to": "n1"},
 }
 
 

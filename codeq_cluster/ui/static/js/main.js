@@ -5,11 +5,11 @@ import { ask, get, use } from "./http.js";
 import { Feed } from "./live.js";
 import { login } from "./login.js";
 import { here, onMove } from "./router.js";
-import { closeMenus, drawNav, drawStanding, drawState, drawTools, theme } from "./shell.js";
+import { closeMenus, drawNav, drawStanding, drawState, drawTools, drawTrouble, theme } from "./shell.js";
 import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
-const VIEWS = ["overview", "queues", "tasks", "delayed", "dead-letters"];
+const VIEWS = ["overview", "queues", "tasks", "delayed", "dead-letters", "workers", "topics", "webhooks", "cluster", "audit"];
 const FIRST_MS = 500; // How long a view waits for its first answer before it is shown empty.
 const main = document.getElementById("main");
 let shown = null;
@@ -102,6 +102,7 @@ function follow(mine, name, params, on) {
     if (part === "standing") drawStanding(data);
     else if (part === "totals") drawNav(data);
     else if (part === "trouble" && data && data.status === 401) ended();
+    else if (part === "trouble") drawTrouble(data);
     on(part, data);
   }, drawState);
   return mine.feed;

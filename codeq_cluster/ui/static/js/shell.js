@@ -3,16 +3,23 @@
 import { h, patch, put } from "./dom.js";
 import { short } from "./format.js";
 import { go, here, href } from "./router.js";
-import { operates, seesTenant, session } from "./state.js";
+import { administers, operates, seesTenant, session } from "./state.js";
 
 const THEMES = { "": "System", light: "Light", dark: "Dark" };
 
+const anybody = () => true;
+const changes = () => administers() || operates();
+
+// Views by name, each with who is offered it; the server decides by itself.
 const GROUPS = [
-  ["Work", [["overview", "Overview"], ["queues", "Queues"], ["tasks", "Tasks"], ["delayed", "Delayed"], ["dead-letters", "Dead letters"]]],
+  ["Work", [["overview", "Overview", anybody], ["queues", "Queues", seesTenant], ["tasks", "Tasks", seesTenant], ["delayed", "Delayed", seesTenant], ["dead-letters", "Dead letters", seesTenant], ["workers", "Workers", seesTenant]]],
+  ["Settings", [["topics", "Topics", seesTenant], ["webhooks", "Webhooks", seesTenant]]],
+  ["Operation", [["cluster", "Cluster", operates], ["audit", "Audit", changes]]],
 ];
 
 let liveness = "polling";
 let standing = null;
+let trouble = "";
 let answeredAt = Date.now();
 
 export function theme(name) {
@@ -84,7 +91,7 @@ export function drawNav(totals) {
   const counts = totals ? { "dead-letters": totals.dlq, delayed: totals.delayed } : {};
   const link = ([name, text]) => h("a", { href: href(name), "data-key": name, "aria-current": name === view ? "page" : null },
     text, name in counts && counts[name] > 0 && h("span.count", { class: name === "dead-letters" ? "bad" : "" }, short(counts[name])));
-  const groups = GROUPS.map(([title, views]) => [title, views.filter(([name]) => (name === "overview" ? true : name === "cluster" ? operates() : seesTenant()))]);
+  const groups = GROUPS.map(([title, views]) => [title, views.filter(([, , offered]) => offered())]);
   patch(document.getElementById("nav"), groups.filter(([, views]) => views.length).map(([title, views]) => [h("h2", { "data-key": title }, title), views.map(link)]));
 }
 
@@ -98,6 +105,12 @@ export function drawState(state) {
   liveness = state;
   if (state !== "lost") answeredAt = Date.now();
   drawLiveness();
+}
+
+// What could not be told just now; that something is not there is for its view to say.
+export function drawTrouble(said) {
+  trouble = said && said.status !== 404 ? said.error : "";
+  drawNotice();
 }
 
 function drawLiveness() {
@@ -127,5 +140,7 @@ function drawNotice() {
     const all = now.leaderless.length === now.shards;
     const which = all ? "any shard" : "shard " + now.leaderless.join(", ");
     patch(box, h("div.banner.bad", {}, h("span", {}, `${now.node} knows no leader of ${which}: it may be cut off from the majority. What it shows may be old, and nothing can be changed through it.`), links));
+  } else if (trouble) {
+    patch(box, h("div.banner.warn", {}, h("span", {}, `Part of this may be old: ${trouble}.`), links));
   } else put(box);
 }

@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import LocalCluster, until
-from tests.acceptance.browser import NARROW, WIDE, Chromium, Window, chromium, page_settings, url_of
+from tests.acceptance.page.browser import (
+    HOSTILE,
+    HOSTILE_WORKER,
+    NARROW,
+    WIDE,
+    WORKER,
+    Chromium,
+    Window,
+    url_of,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# A subject may be any text; so may an error and a payload. None of it is markup.
-HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
-OF_TENANT = ["Overview", "Queues", "Tasks", "Delayed", "Dead letters"]
-WORKER = "worker-0"
-HOSTILE_WORKER = "worker-1"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def direct_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes that know tokens of every role."""
-    settings = page_settings("worker-0", HOSTILE)
-    async with LocalCluster(tmp_path_factory.mktemp("page"), settings=settings) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Chromium]:
-    """Run one browser for the module."""
-    async with chromium() as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(browser: Chromium, cluster: LocalCluster) -> AsyncIterator[Window]:
-    """Open a window of a tenant's admin."""
-    async with browser.window(url_of(cluster), token="admin") as window:
-        yield window
+OF_TENANT = [
+    *("Overview", "Queues", "Tasks", "Delayed", "Dead letters", "Workers"),
+    *("Topics", "Webhooks"),
+]
 
 
 async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overview(
@@ -68,9 +52,9 @@ async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overv
     ("token", "views"),
     [
         ("viewer", OF_TENANT),
-        ("admin", OF_TENANT),
-        ("operator", ["Overview"]),
-        ("both", OF_TENANT),
+        ("admin", [*OF_TENANT, "Audit"]),
+        ("operator", ["Overview", "Cluster", "Audit"]),
+        ("both", [*OF_TENANT, "Cluster", "Audit"]),
     ],
 )
 async def test_each_role_is_offered_its_own_views(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
@@ -19,7 +20,11 @@ PAGE_TOKENS = {
     "operator": ["codeq:operator"],
     "both": ["codeq:admin", "codeq:operator"],
 }
-WORKER_SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+WORKER_SCOPES = ["codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"]
+WORKER = "worker-0"
+HOSTILE_WORKER = "worker-1"
+# A subject may be any text; so may an error and a payload. None of it is markup.
+HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 WAIT_MS = 15_000  # For what the page is to show: machines that run tests are busy.
 WIDE = (1280, 860)
 NARROW = (390, 844)
@@ -28,23 +33,27 @@ NARROW = (390, 844)
 _EXPECTED = ("Failed to load resource", "net::ERR_")
 
 
-def page_settings(*workers: str) -> dict[str, object]:
-    """Return what makes a cluster know the tokens of every role, a producer and workers."""
+def page_settings(backups: Path) -> dict[str, object]:
+    """Return what makes a cluster know the tokens of every role, a producer and two workers."""
     tokens: list[dict[str, object]] = [
         {"token": name, "subject": f"the {name}", "scopes": scopes}
         for name, scopes in PAGE_TOKENS.items()
     ]
     tokens.append({"token": "producer", "subject": "producer"})
+    tokens.append({"token": "hostile", "subject": HOSTILE, "scopes": ["codeq:admin"]})
     working = [
-        {"token": f"worker-{n}", "subject": name, "scopes": WORKER_SCOPES, "eventTypes": ["*"]}
-        for n, name in enumerate(workers)
+        {"token": token, "subject": name, "scopes": WORKER_SCOPES, "eventTypes": ["*"]}
+        for token, name in ((WORKER, WORKER), (HOSTILE_WORKER, HOSTILE))
     ]
     return {
         "auth": {
             "tenantFallback": "default",
             "producer": [{"kind": "static", "tokens": tokens}],
-            "worker": [{"kind": "static", "tokens": working or tokens}],
-        }
+            "worker": [{"kind": "static", "tokens": working}],
+        },
+        "backup": {"directory": str(backups)},
+        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        "resultWebhookMaxAttempts": 1,
     }
 
 

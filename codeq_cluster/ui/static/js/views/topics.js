@@ -1,0 +1,57 @@
+// Topics: the policies of queues.
+
+import { h } from "../dom.js";
+import { ago, count, span } from "../format.js";
+import { get, query as asQuery } from "../http.js";
+import { head } from "../parts.js";
+import { go, href } from "../router.js";
+import { pages } from "../search.js";
+import { administers } from "../state.js";
+import { table } from "../table.js";
+import { editing, openTopic } from "./topic.js";
+
+export function open(context) {
+  return context.rest.length ? openTopic(context, context.rest[0]) : openAll();
+}
+
+function openAll() {
+  const dash = (text) => text || h("span.zero", {}, "–");
+  const rows = table({
+    caption: "Topics",
+    empty: "No queue has a policy of its own: the broker's governs them all.",
+    key: (row) => row.name,
+    columns: [
+      { name: "Queue", wide: true, cell: (row) => h("a", { href: href("topics", row.name.toLowerCase()) }, row.name) },
+      { name: "Attempts", num: true, cell: (row) => dash(row.maxAttempts && count(row.maxAttempts)) },
+      { name: "At once", num: true, title: "Tasks in progress at the same time", cell: (row) => dash(row.maxConsumers && count(row.maxConsumers)) },
+      { name: "Weight", num: true, less: true, cell: (row) => count(row.weight) },
+      { name: "Priorities", less: true, cell: (row) => dash(row.priorityTiers && row.priorityTiers.join(", ")) },
+      { name: "Dead letters go to", less: true, cell: (row) => dash(row.deadLetterTopicRef) },
+      { name: "Results kept", less: true, cell: (row) => dash(row.retentionSeconds && span(row.retentionSeconds)) },
+      { name: "Changed", cell: (row) => h("span.nowrap", {}, ago(row.updatedAt)) },
+    ],
+  });
+  const list = pages({
+    draw: rows.draw,
+    fetch: async (cursor, signal) => {
+      const found = await get("/topics" + asQuery({ cursor, limit: 100 }), { signal });
+      return { rows: found.topics, cursor: found.cursor };
+    },
+  });
+
+  async function make() {
+    const made = await editing(null);
+    if (made) go(href("topics", made.name.toLowerCase()));
+  }
+
+  rows.draw([]);
+  list.restart();
+  return {
+    title: "Topics",
+    close: list.stop,
+    node: h("div", {}, head("Topics", { actions: [
+      h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
+      administers() && h("button.primary", { type: "button", onclick: make }, "New policy"),
+    ] }), h("section.card", { "aria-label": "Topics" }, rows.node), list.node),
+  };
+}

@@ -1,0 +1,189 @@
+"""Cluster: the nodes and the shards, by what every node that can be reached tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.api.call import Call
+from codeq_cluster.api.ports import ShardStatus
+from codeq_cluster.cluster.reports import NodeReport, ShardReport
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.ui.sources import Sources
+
+
+class NodeRow(Struct, rename="camel", kw_only=True):
+    """One node; what only it can tell is unset while it cannot be reached.
+
+    Attributes:
+        addr: Of the link.
+        voter: In every shard.
+        leads: Shards.
+        missing: What keeps it from being ready.
+    """
+
+    id: str
+    addr: str
+    http_addr: str
+    own: bool
+    connected: bool
+    voter: bool
+    level: int
+    leads: list[int]
+    version: str | UnsetType = UNSET
+    started_at: str | UnsetType = UNSET
+    disk_free_bytes: int | UnsetType = UNSET
+    disk_bytes: int | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
+    missing: tuple[str, ...] = ()
+
+
+class ReplicaRow(Struct, rename="camel", kw_only=True):
+    """One shard on one node.
+
+    Attributes:
+        lag: Entries it lacks, by the leader's word; unset while no leader tells.
+        out: Why it takes no part; empty when it does.
+    """
+
+    node: str
+    voter: bool
+    connected: bool
+    lag: int | UnsetType = UNSET
+    applied_index: int | UnsetType = UNSET
+    log_bytes: int | UnsetType = UNSET
+    out: str = ""
+
+
+class ShardRow(Struct, rename="camel", kw_only=True):
+    """One shard.
+
+    Attributes:
+        leader: Empty while none is known.
+        changing: Its membership is not settled.
+    """
+
+    shard: int
+    leader: str
+    preferred: str
+    term: int
+    commit_index: int
+    level: int
+    changing: bool
+    durability: str
+    replicas: list[ReplicaRow]
+
+
+class ClusterLook(Struct, rename="camel", kw_only=True):
+    """All of it.
+
+    Attributes:
+        level: Of the newest formats in use.
+        backups: This node has a place for them.
+    """
+
+    cluster_id: str
+    level: int
+    nodes: list[NodeRow]
+    shards: list[ShardRow]
+    backups: bool
+
+
+async def look(call: Call, sources: Sources) -> ClusterLook:
+    """Return the cluster as this node sees it."""
+    shards = call.services.broker.shard_status()
+    reports = await sources.reports()
+    return ClusterLook(
+        cluster_id=call.services.settings.cluster_id,
+        level=max(shard.level for shard in shards),
+        nodes=_nodes(shards, reports),
+        shards=[_shard(shard, reports) for shard in shards],
+        backups=call.services.backups is not None,
+    )
+
+
+def _nodes(shards: Sequence[ShardStatus], reports: Mapping[str, NodeReport]) -> list[NodeRow]:
+    own = shards[0]
+    rows = {
+        own.self_id: NodeRow(
+            id=own.self_id,
+            addr=own.self_addr,
+            http_addr=own.self_http_addr,
+            own=True,
+            connected=True,
+            voter=all(shard.voting for shard in shards),
+            level=min(shard.knows for shard in shards),
+            leads=_led(shards, own.self_id),
+        )
+    }
+    for peer in (peer for shard in shards for peer in shard.peers):
+        known = rows.get(peer.id)
+        rows[peer.id] = NodeRow(
+            id=peer.id,
+            addr=peer.addr,
+            http_addr=peer.http_addr,
+            own=False,
+            connected=peer.connected,
+            # In every shard: one that is still a learner in one of them is no full member.
+            voter=peer.voter and (known is None or known.voter),
+            level=peer.knows if known is None else min(peer.knows, known.level),
+            leads=_led(shards, peer.id),
+        )
+    return [_told(row, reports.get(row.id)) for _, row in sorted(rows.items())]
+
+
+def _led(shards: Sequence[ShardStatus], node: str) -> list[int]:
+    return [shard.shard_idx for shard in shards if shard.leader_id == node]
+
+
+def _told(row: NodeRow, report: NodeReport | None) -> NodeRow:
+    if report is not None:
+        row.version = report.version
+        row.started_at = rfc3339(report.started_ms)
+        row.disk_free_bytes = report.disk_free_bytes
+        row.disk_bytes = report.disk_bytes
+        row.memory_bytes = report.memory_bytes
+        row.missing = report.missing
+    return row
+
+
+def _shard(status: ShardStatus, reports: Mapping[str, NodeReport]) -> ShardRow:
+    on_nodes = {
+        node: found
+        for node, report in reports.items()
+        if (found := _of(report, status.shard_idx)) is not None
+    }
+    leader = next((each for each in on_nodes.values() if each.leads), None)
+    replicas = [
+        ReplicaRow(node=status.self_id, voter=status.voting, connected=True),
+        *(
+            ReplicaRow(node=peer.id, voter=peer.voter, connected=peer.connected)
+            for peer in status.peers
+        ),
+    ]
+    for row in replicas:
+        found = on_nodes.get(row.node)
+        if leader is not None:
+            row.lag = 0 if found is leader else leader.lags.get(row.node, UNSET)
+        if found is not None:
+            row.applied_index = found.applied_index
+            row.log_bytes = found.log_bytes
+            row.out = found.out
+    return ShardRow(
+        shard=status.shard_idx,
+        leader=status.leader_id,
+        preferred=status.preferred,
+        term=status.term,
+        commit_index=max(
+            (each.commit_index for each in on_nodes.values()), default=status.commit_index
+        ),
+        level=status.level,
+        changing=status.changing,
+        durability=status.durability,
+        replicas=sorted(replicas, key=lambda row: row.node),
+    )
+
+
+def _of(report: NodeReport, shard: int) -> ShardReport | None:
+    return next((each for each in report.shards if each.shard == shard), None)

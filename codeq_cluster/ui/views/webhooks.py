@@ -1,0 +1,59 @@
+"""Webhooks: result callbacks on their way or dead, and who hears of queues that fill."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from codeq_cluster.api import paging
+from codeq_cluster.api.call import Call, reply
+from codeq_cluster.api.errors import bad_request
+from codeq_cluster.api.item_views import (
+    DeliveryPage,
+    SubscriptionPage,
+    delivery_view,
+    subscription_view,
+)
+from codeq_cluster.api.rendering import encode
+from codeq_cluster.core.items import Delivery, Kind, Subscription
+from codeq_cluster.ui.views.rows import shown_url
+
+
+async def deliveries(call: Call) -> web.Response:
+    """Return the tenant's dead deliveries, the latest death first, or those on their way."""
+    status = call.query_text("status")
+    if status not in {"dead", "pending"}:
+        raise bad_request("invalid 'status' (use dead or pending)", "invalid-query")
+    asked = paging.asked(call, order=status)
+    found, edge = await call.services.broker.operators.items(
+        call.identity.tenant,
+        Kind.DELIVERY,
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+        dead_only=status == "dead",
+    )
+    views = [
+        replace(delivery_view(each), url=shown_url(each.url, call.identity))
+        for each in found
+        if isinstance(each, Delivery) and bool(each.died_ms) == (status == "dead")
+    ]
+    return reply(encode(DeliveryPage.of(views, asked.cursor(edge))))
+
+
+async def subscriptions(call: Call) -> web.Response:
+    """Return the tenant's subscriptions to queues that fill."""
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.items(
+        call.identity.tenant,
+        Kind.SUBSCRIPTION,
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    views = [
+        replace(subscription_view(each), callback_url=shown_url(each.callback_url, call.identity))
+        for each in found
+        if isinstance(each, Subscription)
+    ]
+    return reply(encode(SubscriptionPage.of(views, asked.cursor(edge))))

@@ -1,0 +1,234 @@
+"""Workers, policies, callbacks, the cluster, backups and records, by the page's own routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster import __version__
+from codeq_cluster.settings import BackupSettings, LimitSettings, Unsigned, WebhookSettings
+from tests.integration.http.client import PATIENCE_S, Client, serving, single
+from tests.integration.http.page import ROLES, Session, logged_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "?key=secret"
+
+
+@dataclass(slots=True)
+class World:
+    """A node, sessions of its roles by name, and one of another tenant's admin."""
+
+    client: Client
+    roles: dict[str, Session]
+
+    async def told(self, role: str, path: str) -> dict[str, Any]:
+        """Return what a route tells a role."""
+        answer = await self.roles[role].get(path)
+        assert answer.status == 200, answer.body
+        told: dict[str, Any] = json.loads(answer.body)
+        return told
+
+    async def wrote(
+        self, role: str, method: str, path: str, body: object = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return how a role's write was answered."""
+        answer = await self.roles[role].write(method, path, body)
+        return answer.status, json.loads(answer.body or b"{}")
+
+    async def view(self, role: str, query: str) -> dict[str, Any]:
+        """Return what a role's view shows."""
+        shown: dict[str, Any] = (await self.roles[role].view(query))["view"]
+        return shown
+
+    async def worker(self, name: str) -> dict[str, Any]:
+        """Return a worker's row, as soon as the page knows its lease."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                rows = (await self.view("viewer", "workers"))["workers"]
+                found = [row for row in rows if row["worker"] == name and row["leases"]]
+                if found:
+                    return dict(found[0])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node that tries each callback once, and keeps backups."""
+    place = tmp_path_factory.mktemp("operation")
+    webhooks = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW, max_attempts=1)
+    settings = replace(
+        with_roles(single(place / "node", LimitSettings(), webhooks)),
+        backup=BackupSettings(directory=place / "backups"),
+    )
+    async with serving(settings) as client:
+        client.token = "worker"
+        names = (*ROLES, "stranger")
+        yield World(client, {name: await logged_in(client, name) for name in names})
+
+
+async def created(world: World, command: str, **fields: object) -> str:
+    """Create a task as the tenant's producer."""
+    body = {"command": command, "payload": {"n": 1}, **fields}
+    answer = await world.client.post("tasks", body, token="producer")
+    assert answer.status == 202, answer.body
+    return str(answer.json["id"])
+
+
+async def undelivered(world: World, command: str) -> str:
+    """Let a callback die that nobody can take; return its id."""
+    webhook = f"http://127.0.0.1:9/hook/{command}{SECRET}"
+    task_id = await created(world, command, webhook=webhook)
+    await world.client.claim(command)
+    body = {"status": "COMPLETED", "result": {}}
+    assert (await world.client.post(f"tasks/{task_id}/result", body)).status == 200
+    async with asyncio.timeout(PATIENCE_S):
+        while not await dead(world, command):
+            pass  # Asking takes its time, and the deadline bounds it.
+    [found] = await dead(world, command)
+    return str(found["id"])
+
+
+async def dead(world: World, command: str, role: str = "admin") -> list[dict[str, Any]]:
+    """Return the dead deliveries of one command."""
+    page = await world.told(role, "/deliveries?status=dead")
+    return [each for each in page["deliveries"] if each["command"] == command]
+
+
+async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -> None:
+    """To its own tenant alone."""
+    await created(world, "held")
+    await world.client.claim("held")
+    row = await world.worker("w")
+    others = (await world.view("stranger", "workers"))["workers"]
+
+    assert (row["leases"], row["expired"], row["nodes"]) == (1, 0, ["n1"])
+    assert row["commands"] == ["held"]
+    assert row["lastPollAt"] >= row["oldestClaimAt"]
+    assert others == []
+
+
+async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
+    """By its id, for its own tenant; it dies again, since still nobody takes it."""
+    delivery = await undelivered(world, "hooked")
+    by_stranger = await world.wrote("stranger", "POST", "/deliveries/replay", {"ids": [delivery]})
+    status, answer = await world.wrote("admin", "POST", "/deliveries/replay", {"ids": [delivery]})
+    async with asyncio.timeout(PATIENCE_S):
+        while not await dead(world, "hooked"):
+            pass
+
+    assert by_stranger == (200, {"replayed": 0})
+    assert (status, answer) == (200, {"replayed": 1})
+
+
+async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> None:
+    """The rest of a URL may be a secret: of a callback as of a subscription."""
+    await undelivered(world, "hidden")
+    body = {"callbackUrl": f"http://127.0.0.1:9/wake{SECRET}", "ttlSeconds": 60}
+    subscribed = await world.client.post("workers/subscriptions", body)
+    assert subscribed.status == 200, subscribed.body
+    urls = {
+        role: [
+            *(each["url"] for each in await dead(world, "hidden", role)),
+            *(
+                each["callbackUrl"]
+                for each in (await world.told(role, "/subscriptions"))["subscriptions"]
+            ),
+        ]
+        for role in ("viewer", "admin")
+    }
+
+    assert all(url.endswith(SECRET) for url in urls["admin"])
+    assert [urlsplit(url).hostname for url in urls["viewer"]] == ["127.0.0.1"] * 2
+    assert not [url for url in urls["viewer"] if "key" in url or "hook" in url]
+
+
+async def test_deliveries_are_asked_for_by_a_status_that_there_is(world: World) -> None:
+    """Anything else is refused, with the words that there are."""
+    refused = await world.roles["viewer"].get("/deliveries?status=lost")
+
+    assert (refused.status, refused.json["error"]) == (
+        400,
+        "invalid 'status' (use dead or pending)",
+    )
+
+
+async def test_a_policy_is_saved_shown_and_deleted(world: World) -> None:
+    """Where it governs, and in the list; its limits are the broker's own."""
+    made = await world.wrote("admin", "PUT", "/topics/governed", {"maxAttempts": 2, "weight": 3})
+    shown = await world.view("viewer", "queue&queue=governed")
+    listed = (await world.told("viewer", "/topics"))["topics"]
+    refused = await world.wrote("admin", "PUT", "/topics/governed", {"weight": 0})
+    deleted = await world.wrote("admin", "DELETE", "/topics/governed?deletionPolicy=Delete")
+    after = (await world.told("viewer", "/topics"))["topics"]
+
+    assert (made[0], shown["topic"]["maxAttempts"]) == (201, 2)
+    assert [each["name"] for each in listed] == ["governed"]
+    assert (refused[0], refused[1]["field"]) == (422, "weight")
+    assert (deleted[0], after) == (204, [])
+
+
+async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
+    world: World,
+) -> None:
+    """Who leads what, how far each is, how full its disk is."""
+    shown = await world.view("operator", "cluster")
+    [node] = shown["nodes"]
+    shards = shown["shards"]
+
+    assert (node["id"], node["own"], node["connected"], node["voter"]) == ("n1", True, True, True)
+    assert (node["version"], node["leads"]) == (__version__, [0, 1])
+    assert 0 < node["diskFreeBytes"] <= node["diskBytes"]
+    assert node["memoryBytes"] > 0
+    assert [(each["shard"], each["leader"], each["preferred"]) for each in shards] == [
+        (0, "n1", "n1"),
+        (1, "n1", "n1"),
+    ]
+    assert [replica["lag"] for each in shards for replica in each["replicas"]] == [0, 0]
+    assert shown["backups"] is True
+
+
+async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
+    """And of a shard that there is."""
+    nowhere = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 0, "to": "n9"})
+    nothing = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 2})
+
+    assert (nowhere[0], nowhere[1]["code"]) == (400, "no-such-node")
+    assert (nothing[0], nothing[1]["code"]) == (400, "out-of-range")
+
+
+async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
+    """By an operator, who then finds it on record."""
+    status, begun = await world.wrote("operator", "POST", "/backups")
+    async with asyncio.timeout(PATIENCE_S):
+        while (await world.told("operator", f"/backups/{begun['id']}"))["status"] != "DONE":
+            pass
+    listed = (await world.told("operator", "/backups"))["backups"]
+    [record] = (await world.told("operator", "/audit"))["records"]
+
+    assert status == 202
+    assert [(each["id"], each["complete"]) for each in listed] == [(begun["id"], True)]
+    assert (record["action"], record["target"]) == ("backup.create", begun["id"])
+    assert record["actor"] == "a operator"
+
+
+async def test_an_operator_reads_no_record_of_a_tenants_queues(world: World) -> None:
+    """An admin of the tenant reads them all, the newest first; another tenant's none."""
+    await world.wrote("admin", "POST", "/queues/on.record/pause")
+    await world.wrote("admin", "POST", "/queues/on.record/resume")
+    of_admin = (await world.told("admin", "/audit?limit=2"))["records"]
+    of_operator = (await world.told("operator", "/audit"))["records"]
+    of_stranger = (await world.told("stranger", "/audit"))["records"]
+
+    assert [(each["action"], each["target"]) for each in of_admin] == [
+        ("queue.resume", "on.record"),
+        ("queue.pause", "on.record"),
+    ]
+    assert "on.record" not in json.dumps(of_operator)
+    assert of_stranger == []
