@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from codeq_cluster import __version__
-from codeq_cluster.cli.support.outcome import report
+from codeq_cluster.cli.support.outcome import Exit, report
 from codeq_cluster.cli.support.parser import Parser
 
 # In the order of `--help`. Each is a module with `add`; one is imported when it is the one that is
@@ -22,6 +22,7 @@ _COMMANDS = {
     "init": "local.init",
     "profile": "local.profile",
     "status": "operate.status",
+    "top": "operate.top",
     "task": "work.task",
     "worker": "work.worker",
     "queue": "work.queue",
@@ -55,13 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is short is written only now; a reader that is gone shows here and not at the end.
         sys.stdout.flush()
     except KeyboardInterrupt:
-        # The convention of shells for a process that SIGINT ended.
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe has had enough, as `head` does; nothing can be told it any more.
         with _nowhere() as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return 141
+        return Exit.NOT_READ
     except Exception as error:
         told = report(error)
         if told is None:

@@ -10,6 +10,7 @@ from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.handling import Ended, Ending, Fail, HandlerUnfit, Retry, Task
 from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Page, Selection
 from codeq_cluster.client.probe import Probe
 from codeq_cluster.client.producing import NewTask, NotCreated
@@ -39,6 +40,7 @@ __all__ = [
     "Fail",
     "HandlerUnfit",
     "Leases",
+    "Live",
     "MsgspecCodec",
     "NewTask",
     "NotCreated",

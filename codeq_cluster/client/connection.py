@@ -158,7 +158,7 @@ class Connection:
             Refused: The broker refused it, or its outcome is not known.
         """
         got = await self._exchange(request, within_s=within_s)
-        return _read(got.content, answer, request)
+        return read_as(got.content, answer, request)
 
     async def _exchange(self, request: Request, *, within_s: float | None = None) -> Answer:
         """Make a request, and again while it may succeed, until it is answered or too late."""
@@ -226,7 +226,7 @@ class Connection:
         while True:
             try:
                 answer = await self._round(_STATUS, until_s=time.monotonic() + _LEARN_TIMEOUT_S)
-                self._nodes.learn(_read(answer.content, _Status, _STATUS).urls())
+                self._nodes.learn(read_as(answer.content, _Status, _STATUS).urls())
             except (Unreachable, Refused) as error:
                 # What was learned before stays; requests tell of a cluster that is away.
                 log.debug("the other nodes are not known: %s", error)
@@ -251,7 +251,12 @@ def as_json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _read(content: bytes, answer: type[T], request: Request) -> T:
+def read_as(content: bytes, answer: type[T], request: Request) -> T:
+    """Return the body of an answer as a type; an empty one counts as `{}`.
+
+    Raises:
+        Refused: It is none of the broker's.
+    """
     try:
         return msgspec.json.decode(content or b"{}", type=answer)
     except msgspec.ValidationError as error:

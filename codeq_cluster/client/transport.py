@@ -33,6 +33,7 @@ class Request:
         body: JSON, or bytes as they are when `binary`; None for no body.
         wait_s: How long the request asks the broker to wait, seconds.
         repeatable: Whether carrying it out twice does no harm.
+        cookie: Name and value; empty for none.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Request:
     binary: bool = False
     wait_s: float = 0.0
     repeatable: bool = True
+    cookie: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Transport:
         headers = {
             "Content-Type": "application/octet-stream" if request.binary else "application/json"
         }
+        if request.cookie:
+            headers["Cookie"] = request.cookie
         tracing.inject(headers)
         timeout = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(_CONNECT_S_MAX, timeout_s)
@@ -126,7 +130,12 @@ class Transport:
         if self._session is None:
             # Callers bound how much is under way; heartbeats must not queue behind claims.
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=connector,
+                # Any node takes a session of the page, which a jar would give back to one alone.
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         return self._session
 
 

@@ -9,9 +9,9 @@ from typing import TypeAlias, TypeVar
 
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
-from codeq_cluster.client import Client, Operator
+from codeq_cluster.client import Client, Live, Operator
 
-C = TypeVar("C", Client, Operator)
+C = TypeVar("C", Client, Operator, Live)
 
 # argparse has no public name for what its own add_subparsers returns.
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
@@ -23,6 +23,7 @@ def asks(
     act: Callable[[C, argparse.Namespace], Awaitable[Exit | None]],
     *,
     deadline_s: float = 0,
+    discover: bool = False,
 ) -> None:
     """Let a command run `act` with a connection to the cluster that its flags mean.
 
@@ -32,6 +33,7 @@ def asks(
         act: Asks and prints; None counts as `Exit.OK`.
         deadline_s: Of a request with its repetitions; 0 asks each node once, since a person who
             waits for an error would rather see it.
+        discover: Learn the nodes that are not named, and go on with them when those are gone.
     """
     add_target(parser, Caller.PRODUCER if connection is Client else Caller.ADMIN)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
@@ -41,7 +43,7 @@ def asks(
             urls_of(options),
             token=token_of(options),
             deadline_s=deadline_s,
-            discover=False,
+            discover=discover,
             ca_file=ca_of(options),
         )
         async with opened:

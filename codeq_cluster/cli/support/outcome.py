@@ -47,6 +47,10 @@ class Exit(IntEnum):
     USAGE = 2
     AUTH = 3
     API = 4
+    # The conventions of shells for a process that a signal ended.
+    INTERRUPTED = 130
+    NOT_READ = 141
+    TERMINATED = 143
 
 
 class Usage(CodeqError):

@@ -1,0 +1,207 @@
+"""Look: what a cluster is like at one moment, as one of its nodes shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.client import Live, Refused
+
+SLOTS_MAX = 180  # Of the charts: a quarter of an hour in slots of five seconds.
+
+
+class Rates(Struct, rename="camel"):
+    """Tasks a second, over the last minute."""
+
+    created: float = 0.0
+    started: float = 0.0
+    completed: float = 0.0
+    failed: float = 0.0
+
+
+class Totals(Struct, rename="camel"):
+    """How many tasks are in each state."""
+
+    ready: int = 0
+    delayed: int = 0
+    in_progress: int = 0
+    dlq: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Queue(Struct, rename="camel"):
+    """One queue."""
+
+    command: str
+    ready: int = 0
+    delayed: int = 0
+    in_progress: int = 0
+    dlq: int = 0
+    oldest_ready_seconds: int = 0
+    paused: bool = False
+    rates: Rates = msgspec.field(default_factory=Rates)
+
+
+class Tenant(Struct, rename="camel"):
+    """One tenant's share, which operators see; an empty name is the default tenant."""
+
+    tenant: str
+    queues: int = 0
+    totals: Totals = msgspec.field(default_factory=Totals)
+
+
+class Problem(Struct):
+    """Something that is wrong; `bad` comes before `warn`."""
+
+    severity: str
+    text: str
+    link: str = ""
+
+
+class Node(Struct):
+    """A node, as the one asked sees it."""
+
+    id: str
+    url: str = ""
+    connected: bool = False
+
+
+class Standing(Struct, rename="camel"):
+    """The node asked, and how it stands with the others."""
+
+    node: str
+    nodes: list[Node] = []
+    leaderless: list[int] = []
+
+
+class Overview(Struct, rename="camel"):
+    """The first view of the page."""
+
+    problems: list[Problem] = []
+    rates: Rates | None = None
+    waiting: list[Queue] = []
+    busy: list[Queue] = []
+    queues: int = 0
+    tenants: list[Tenant] | None = None
+
+
+class Series(Struct):
+    """Slots that follow each other, with the number of tasks in each."""
+
+    step: int
+    first: int
+    created: list[int] = []
+    completed: list[int] = []
+
+
+class Trouble(Struct):
+    """Why a part of the view cannot be shown now."""
+
+    error: str
+
+
+class Peer(Struct, rename="camel"):
+    """Another replica of a shard; an index of 0 is not known."""
+
+    id: str
+    connected: bool = False
+    match_index: int = 0
+
+
+class Shard(Struct, rename="camel"):
+    """A shard, as the node asked sees it."""
+
+    shard_idx: int
+    self_id: str = ""
+    leader_id: str | None = None
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    peers: list[Peer] = []
+
+
+class _Parts(Struct):
+    standing: Standing
+    totals: Totals | None = None
+    view: Overview | None = None
+    series: Series | None = None
+    trouble: Trouble | None = None
+
+
+class _Groups(Struct):
+    groups: list[Shard] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look.
+
+    Attributes:
+        at_s: When it was taken, monotonic seconds.
+        cluster: The cluster's id.
+        totals: Of the caller's tenant; None for who has nothing to do with one.
+        trouble: Why something is missing; empty when nothing is.
+    """
+
+    at_s: float
+    cluster: str
+    standing: Standing
+    totals: Totals | None
+    overview: Overview
+    shards: tuple[Shard, ...]
+    trouble: str = ""
+
+
+@dataclass(slots=True)
+class Flows:
+    """What flowed, slot by slot, the last `SLOTS_MAX` of them."""
+
+    step_s: int = 5
+    last: int = 0
+    created: deque[int] = field(default_factory=lambda: deque(maxlen=SLOTS_MAX))
+    completed: deque[int] = field(default_factory=lambda: deque(maxlen=SLOTS_MAX))
+
+    def add(self, series: Series) -> None:
+        """Add slots that follow."""
+        self.step_s = series.step
+        self.created.extend(series.created)
+        self.completed.extend(series.completed)
+        self.last = series.first + len(series.created) - 1
+
+
+async def taken(live: Live, flows: Flows) -> Look:
+    """Look at the cluster, and note what has flowed since the look before.
+
+    Raises:
+        Refused: The token has nothing to see, or the answer has another form.
+        Unreachable: No node answers.
+    """
+    session = await live.session()
+    parts = _as(_Parts, await live.look("overview", since=flows.last))
+    groups = _as(_Groups, await live.raft_status())
+    if parts.series is not None:
+        flows.add(parts.series)
+    return Look(
+        at_s=time.monotonic(),
+        cluster=str(session.get("cluster", "")),
+        standing=parts.standing,
+        totals=parts.totals,
+        overview=parts.view or Overview(),
+        shards=tuple(sorted(groups.groups, key=lambda shard: shard.shard_idx)),
+        trouble=parts.trouble.error if parts.trouble else "",
+    )
+
+
+def _as(kind: type[Any], answer: Mapping[str, Any]) -> Any:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        text = f"the node shows its state in an unknown form: {error}; is it of another release?"
+        raise Refused(text, status=200) from error

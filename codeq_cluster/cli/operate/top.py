@@ -1,0 +1,96 @@
+"""Command `top`: flows, what is wrong, shards and queues on one screen, until q or Ctrl-C.
+
+It shows what the admin page does, of what the token may see: a viewer's or an admin's its tenant,
+an operator's the nodes and each tenant's share. The queues are the longest-waiting and the busiest.
+Rates are those of the last minute, the charts have slots of five seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import replace
+
+from msgspec import to_builtins
+from rich.live import Live as Screen
+
+from codeq_cluster.cli.operate.look import Flows, Look, taken
+from codeq_cluster.cli.operate.top_screen import screen
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import console, document
+from codeq_cluster.cli.support.watching import asked_to_end
+from codeq_cluster.client import Live, Refused, Unreachable
+
+_INTERVAL_S = 2.0
+_INTERVALS_S = (1.0, 60.0)
+_LINES_MAX = 60  # Where there is no terminal to say how many there are.
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser("top", help="watch the cluster on one screen", description=__doc__)
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"between looks, {_INTERVALS_S[0]:g} to {_INTERVALS_S[1]:g}; default: {_INTERVAL_S:g}",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="look once and end, as without a terminal"
+    )
+    asks(parser, Live, _top, discover=True)
+
+
+async def _top(live: Live, options: argparse.Namespace) -> Exit | None:
+    least, most = _INTERVALS_S
+    if not least <= options.interval <= most:
+        raise Usage(f"--interval {options.interval:g}: allowed is {least:g} to {most:g}")
+    flows = Flows()
+    look = await taken(live, flows)
+    if options.json:
+        document(_plain(look), compact=True)
+        return None
+    if options.once or not sys.stdout.isatty():
+        printed = console()
+        printed.height = max(printed.height, _LINES_MAX)
+        printed.print(screen(look, None, flows, console=printed, said=time.strftime("%H:%M:%S")))
+        return None
+    async with asked_to_end() as asked:
+        await _watch(live, look, flows, options.interval)
+    return asked.exit
+
+
+async def _watch(live: Live, look: Look, flows: Flows, interval_s: float) -> None:
+    """Show look after look, and the last one with the reason while there is no newer."""
+    before: Look | None = None
+    shown = console()
+    with Screen(console=shown, screen=True, auto_refresh=False) as terminal:
+        while True:
+            now = f"every {interval_s:g} s, q ends   {time.strftime('%H:%M:%S')}"
+            terminal.update(screen(look, before, flows, console=shown, said=now), refresh=True)
+            await asyncio.sleep(interval_s)
+            try:
+                fresh = await taken(live, flows)
+            except (Refused, Unreachable) as error:
+                if isinstance(error, Refused) and error.status in (401, 403):
+                    raise
+                look = replace(look, trouble=f"no answer, what follows is old: {error}")
+            else:
+                before, look = look, fresh
+
+
+def _plain(look: Look) -> dict[str, object]:
+    """Make the JSON document, its names those of the HTTP API."""
+    return {
+        "cluster": look.cluster,
+        "node": look.standing.node,
+        "nodes": to_builtins(look.standing.nodes),
+        "totals": to_builtins(look.totals),
+        **to_builtins(look.overview),
+        "shards": to_builtins(look.shards),
+        "trouble": look.trouble or None,
+    }

@@ -1,0 +1,80 @@
+"""Live: what the admin page shows now, for a program that looks every few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from codeq_cluster.client.connection import Connection, as_json, query, read_as
+from codeq_cluster.client.refusals import Refused
+from codeq_cluster.client.transport import Request
+
+_API: Final = "/ui/api"
+
+
+class Live(Connection):
+    """The views of the page, by a session of the token; any node takes it.
+
+    The token must be a viewer's, an admin's or an operator's: each sees of a view what it may.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: str,
+        deadline_s: float = 0,
+        discover: bool = True,
+        ca_file: Path | None = None,
+    ) -> None:
+        """Prepare it; see `Connection`. Each node is asked once, since the next look comes soon."""
+        super().__init__(
+            urls,
+            token=token,
+            deadline_s=deadline_s,
+            discover=discover,
+            ca_file=ca_file,
+        )
+        self._token = token
+        self._cookie = ""
+        self._session: Mapping[str, Any] = {}
+
+    async def session(self) -> Mapping[str, Any]:
+        """Return who looks, in `roles` and `tenant`, and where, in `cluster` and `version`.
+
+        Raises:
+            Refused: 403 for a token that has nothing to see on the page.
+        """
+        if not self._cookie:
+            body = as_json({"token": self._token})
+            request = Request(method="POST", path=f"{_API}/session", body=body)
+            answer = await self._exchange(request)
+            self._session = read_as(answer.content, dict[str, Any], request)
+            self._cookie = answer.headers.get("Set-Cookie", "").partition(";")[0]
+        return self._session
+
+    async def look(self, view: str, *, since: int = 0, limit: int = 0) -> Mapping[str, Any]:
+        """Return the parts of a view: `standing`, `totals`, `view`, `series` and `trouble`.
+
+        Args:
+            view: `overview`, or another one of the page.
+            since: The last slot of its charts that is known already; 0 for none.
+            limit: Of the rows of a list; 0 for the view's own.
+        """
+        given = {name: value for name, value in (("since", since), ("limit", limit)) if value}
+        path = f"{_API}/now{query(view=view, **given)}"
+        await self.session()
+        try:
+            return await self._parts(path)
+        except Refused as refused:
+            if refused.status != 401:
+                raise
+        # It has ended, or the nodes were started with another secret.
+        self._cookie = ""
+        await self.session()
+        return await self._parts(path)
+
+    async def _parts(self, path: str) -> Mapping[str, Any]:
+        request = Request(method="GET", path=path, cookie=self._cookie)
+        return await self._call(request, dict[str, Any])

@@ -1,0 +1,37 @@
+"""One real broker for the commands that are tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.broker import LocalBroker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Run it for every test here; each has queues of its own."""
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def variables(broker: LocalBroker, tmp_path: Path) -> Mapping[str, str]:
+    """Return an environment that names the broker, and nobody's profiles."""
+    named = {
+        "CODEQ_BASE_URL": broker.url,
+        "CODEQ_TOKEN": broker.token,
+        "CODEQ_CONFIG_DIR": str(tmp_path),
+    }
+    kept = ("PATH", "HOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+    return {name: value for name, value in environment().items() if name in kept} | named
+
+
+@pytest.fixture(autouse=True)
+def meant(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands that run inside the test ask the broker."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)

@@ -1,0 +1,80 @@
+"""Top: a screen of a real broker, and a terminal that is as it was when it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+
+import pytest
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.testing.broker import LocalBroker
+from tests.integration.cli.terminal import ALTERNATE, BACK, run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks(broker: LocalBroker) -> None:
+    """Have something to see."""
+    with broker.sync_client() as client:
+        for number in range(3):
+            client.create("seen-by-top", number)
+
+
+def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal it is printed once."""
+    code = main(["top"])
+
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "1 of 1 nodes connected with n1" in printed
+    assert "3 ready" in printed
+    assert [line.split()[1] for line in printed.splitlines() if "seen-by-top" in line] == ["3"]
+
+
+def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the names of the HTTP API."""
+    code = main(["top", "--json"])
+
+    shown = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (shown["cluster"], shown["node"], shown["trouble"]) == ("test", "n1", None)
+    assert [(q["command"], q["ready"]) for q in shown["waiting"]] == [("seen-by-top", 3)]
+    assert [shard["leaderId"] for shard in shown["shards"]] == ["n1"]
+
+
+def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a screen is opened."""
+    code = main(["top", "--token", "wrong"])
+
+    assert code == 3
+    assert "codeq-cluster init" in capsys.readouterr().err
+
+
+def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    """A look costs the node something."""
+    assert main(["top", "--interval", "0.1"]) == 2
+    assert "allowed is 1 to 60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), ("xq", 0)], ids=str
+)
+def test_the_terminal_is_as_it_was_whatever_ends_it(
+    how: signal.Signals | str, code: int, variables: Mapping[str, str]
+) -> None:
+    """The screen before is back, what is typed appears again, and keys do not reach the shell."""
+    with run("top", environment=variables) as terminal:
+        terminal.shows("seen-by-top")
+        quiet = terminal.modes
+        if isinstance(how, signal.Signals):
+            terminal.signal(how)
+        else:
+            terminal.type(how)
+        ended, shown = terminal.ended()
+
+        assert (ended, terminal.modes) == (code, terminal.modes_before)
+    assert quiet != terminal.modes_before
+    assert 0 <= shown.index(ALTERNATE) < shown.index(BACK)
+    assert "Traceback" not in shown
+    assert shown.endswith("-- the end --")
