@@ -39,6 +39,7 @@ from codeq_cluster.broker.answers import (
 )
 from codeq_cluster.broker.batch import Batch, Place, Waiting, weigh
 from codeq_cluster.broker.catalogue import Catalogue
+from codeq_cluster.broker.gathering import Gathering
 from codeq_cluster.broker.ports import (
     Clock,
     Depth,
@@ -120,6 +121,7 @@ class Reign:
 
     __slots__ = (
         "clock_base_ms",
+        "gathering",
         "leases_from_ms",
         "open",
         "ordinal",
@@ -130,16 +132,28 @@ class Reign:
     )
 
     def __init__(
-        self, term: int, view: ShardView, *, clock_base_ms: int, leases_from_ms: int
+        self,
+        term: int,
+        view: ShardView,
+        gathering: Gathering,
+        *,
+        clock_base_ms: int,
+        leases_from_ms: int,
     ) -> None:
         self.term = term
         self.view = view
+        self.gathering = gathering
         self.clock_base_ms = clock_base_ms
         self.leases_from_ms = leases_from_ms
         self.ordinal = 0
         self.taken = 0
         self.open: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many operations the group has not taken yet."""
+        return sum(batch.operations for batch in self.open)
 
 
 class Engine:
@@ -412,8 +426,10 @@ class Engine:
     # -- for the group: EntrySource --------------------------------------------------------------
 
     def take(self) -> bytes | None:
-        """Hand over the next batch as one entry."""
+        """Hand over the next batch as one entry; None while more is likely to join it."""
         reign = self._reign
+        if reign is not None and not reign.gathering.is_due(reign.waiting):
+            return None
         while reign is not None and reign.open:
             batch = reign.open.popleft()
             if not batch.rows:
@@ -441,6 +457,7 @@ class Engine:
         reign = Reign(
             term,
             view,
+            Gathering(self._group.wake),
             clock_base_ms=now_ms - self._clock.monotonic_ms(),
             leases_from_ms=now_ms + self._limits.lease_grace_ms,
         )
@@ -516,7 +533,8 @@ class Engine:
         batch.operations += len(operations)
         self._operations += len(operations)
         batch.waiting.append(Waiting(place, outcomes, since))
-        self._group.wake()
+        if reign.gathering.is_due(reign.waiting):
+            self._group.wake()
         return batch
 
     def _decide(self, reign: Reign, operation: Operation) -> tuple[Outcome, int | None]:
@@ -585,11 +603,10 @@ class Engine:
         reign.view.applied(ordinal, batch.rows, batch.tasks)
         self._forget(batch)
         batch.release(self._with_payloads)
-        self._observer.committed(
-            shard=self.shard,
-            mutations=len(batch.rows),
-            commit_s=asyncio.get_running_loop().time() - batch.taken_at,
-        )
+        took_s = asyncio.get_running_loop().time() - batch.taken_at
+        if not reign.sent:
+            reign.gathering.begin(answered=batch.operations, waiting=reign.waiting, took_s=took_s)
+        self._observer.committed(shard=self.shard, mutations=len(batch.rows), commit_s=took_s)
         for change in batch.changes:
             self._observer.changed(change)
 
@@ -618,6 +635,7 @@ class Engine:
             self._timer = None
         if reign is None:
             return
+        reign.gathering.stop()
         self._replica = self._new_view()
         log.info("no longer leading", extra={"shard": self.shard, "term": reign.term})
         for batch in (*reign.sent, *reign.open):
