@@ -23,6 +23,7 @@ _COMMANDS = {
     "profile": "local.profile",
     "status": "operate.status",
     "top": "operate.top",
+    "tail": "operate.tail",
     "task": "work.task",
     "worker": "work.worker",
     "queue": "work.queue",

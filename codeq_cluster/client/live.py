@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from codeq_cluster.client.connection import Connection, as_json, query, read_as
+from codeq_cluster.client.connection import as_json, query, read_as
+from codeq_cluster.client.operator import Operator
 from codeq_cluster.client.refusals import Refused
 from codeq_cluster.client.transport import Request
 
 _API: Final = "/ui/api"
 
 
-class Live(Connection):
-    """The views of the page, by a session of the token; any node takes it.
+class Live(Operator):
+    """An operator that looks at the page's views, too, by a session that any node takes.
 
     The token must be a viewer's, an admin's or an operator's: each sees of a view what it may.
     """

@@ -146,12 +146,14 @@ class Look:
     Attributes:
         at_s: When it was taken, monotonic seconds.
         cluster: The cluster's id.
+        roles: Of who looks, as scopes.
         totals: Of the caller's tenant; None for who has nothing to do with one.
         trouble: Why something is missing; empty when nothing is.
     """
 
     at_s: float
     cluster: str
+    roles: frozenset[str] = frozenset()
     standing: Standing
     totals: Totals | None
     overview: Overview
@@ -191,6 +193,7 @@ async def taken(live: Live, flows: Flows) -> Look:
     return Look(
         at_s=time.monotonic(),
         cluster=str(session.get("cluster", "")),
+        roles=frozenset(map(str, session.get("roles", ()))),
         standing=parts.standing,
         totals=parts.totals,
         overview=parts.view or Overview(),

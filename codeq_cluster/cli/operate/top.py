@@ -59,7 +59,7 @@ async def _top(live: Live, options: argparse.Namespace) -> Exit | None:
         printed.height = max(printed.height, _LINES_MAX)
         printed.print(screen(look, None, flows, console=printed, said=time.strftime("%H:%M:%S")))
         return None
-    async with asked_to_end() as asked:
+    async with asked_to_end(keys=True) as asked:
         await _watch(live, look, flows, options.interval)
     return asked.exit
 

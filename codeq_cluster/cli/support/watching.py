@@ -8,7 +8,7 @@ import signal
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from codeq_cluster.cli.support.outcome import Exit
@@ -30,10 +30,11 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked_to_end() -> AsyncIterator[Asked]:
-    """Run the block until SIGINT, SIGTERM, SIGHUP or, on a terminal, the key q cancels it.
+async def asked_to_end(*, keys: bool) -> AsyncIterator[Asked]:
+    """Run the block until SIGINT, SIGTERM or SIGHUP cancels it.
 
-    What is typed does not appear meanwhile.
+    Args:
+        keys: The key q does too, and what is typed does not appear meanwhile.
     """
     asked = Asked()
     loop = asyncio.get_running_loop()
@@ -48,7 +49,7 @@ async def asked_to_end() -> AsyncIterator[Asked]:
     for number, how in _ENDINGS.items():
         loop.add_signal_handler(number, end, how)
     try:
-        with _keys(loop, lambda: end(Exit.OK)):
+        with _keys(loop, lambda: end(Exit.OK)) if keys else nullcontext():
             yield asked
     except asyncio.CancelledError:
         if asked.exit is None:

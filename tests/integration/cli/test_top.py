@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Mapping
@@ -9,16 +10,29 @@ from collections.abc import Mapping
 import pytest
 
 from codeq_cluster.cli.main import main
+from codeq_cluster.client import Live
 from codeq_cluster.testing.broker import LocalBroker
-from tests.integration.cli.terminal import ALTERNATE, BACK, run
+from codeq_cluster.testing.cluster import until
+from tests.integration.cli.terminal import ALTERNATE, BACK, WITHIN_S, run
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks(broker: LocalBroker) -> None:
-    """Have something to see."""
+    """Have something to see; a node shows what was there a second ago."""
     with broker.sync_client() as client:
         for number in range(3):
             client.create("seen-by-top", number)
+
+    async def seen() -> None:
+        async with Live([broker.url], token=broker.token) as live:
+
+            async def there() -> bool:
+                waiting = (await live.look("overview"))["view"]["waiting"]
+                return {"seen-by-top": 3} == {row["command"]: row["ready"] for row in waiting}
+
+            await until(there, within_s=WITHIN_S, what="three tasks on the page")
+
+    asyncio.run(seen())
 
 
 def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:

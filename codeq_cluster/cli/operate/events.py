@@ -1,0 +1,114 @@
+"""Events: what has changed between two looks at a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from codeq_cluster.cli.operate.look import Look, Problem
+from codeq_cluster.cli.support.output import cell
+
+# What grows in a problem's text while it is the same problem.
+_MEASURED = re.compile(r"\d[\d,.]*(?=%| more)")
+
+
+class Kind(StrEnum):
+    """What an event is about."""
+
+    WRONG = "wrong"
+    OVER = "over"
+    LEADER = "leader"
+    DEAD = "dead"
+    AUDIT = "audit"
+    AWAY = "away"
+    BACK = "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened; `at` is when, or when it was seen."""
+
+    at: datetime
+    kind: Kind
+    text: str
+
+    @property
+    def line(self) -> str:
+        """Return the event for a reader, in the time of this machine."""
+        return f"{self.at.astimezone():%H:%M:%S}  {self.kind:<6}  {self.text}"
+
+    @property
+    def row(self) -> dict[str, str]:
+        """Return the event for a program."""
+        at = self.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"at": at, "kind": self.kind, "text": self.text}
+
+
+def begun(look: Look, *, at: datetime) -> Iterator[Event]:
+    """Yield what is wrong at the first look."""
+    for problem in look.overview.problems:
+        yield Event(at=at, kind=Kind.WRONG, text=_worded(problem))
+
+
+def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
+    """Yield what is wrong since the look before, what no longer is, and who leads what now."""
+    leaders = {shard.shard_idx: shard.leader_id for shard in before.shards}
+    for shard in now.shards:
+        was = leaders.get(shard.shard_idx)
+        if shard.leader_id == was:
+            continue
+        led = f"is led by {shard.leader_id}" if shard.leader_id else "has no leader"
+        text = f"shard {shard.shard_idx} {led}, term {shard.term}; {was or 'nobody'} before"
+        yield Event(at=at, kind=Kind.LEADER, text=text)
+    known, found = _by_name(before), _by_name(now)
+    for name, problem in found.items():
+        if name not in known:
+            yield Event(at=at, kind=Kind.WRONG, text=_worded(problem))
+    # A node that could not show everything cannot say that anything is over.
+    if not now.trouble:
+        for name, problem in known.items():
+            if name not in found:
+                yield Event(at=at, kind=Kind.OVER, text=cell(problem.text))
+
+
+def audited(record: Mapping[str, object]) -> Event:
+    """Return what an admin or an operator changed, as the audit has it."""
+    said = [cell(record.get(name)) for name in ("actor", "action", "target", "detail")]
+    return Event(
+        at=_instant(record.get("at")),
+        kind=Kind.AUDIT,
+        text=" ".join(each for each in said if each != "-"),
+    )
+
+
+def died(task: Mapping[str, object]) -> Event:
+    """Return a new dead letter, as a list of them has it."""
+    named = f"{cell(task.get('id'))} of {cell(task.get('command'))}"
+    return Event(
+        at=_instant(task.get("updatedAt")),
+        kind=Kind.DEAD,
+        text=f"{named}: {cell(task.get('error'))}",
+    )
+
+
+def _by_name(look: Look) -> dict[tuple[str, str], Problem]:
+    return {_name(problem): problem for problem in look.overview.problems}
+
+
+def _name(problem: Problem) -> tuple[str, str]:
+    """Return what stays the same of a problem as long as it lasts."""
+    return problem.link, _MEASURED.sub("", problem.text.partition(":")[0])
+
+
+def _worded(problem: Problem) -> str:
+    return f"{cell(problem.text)} ({problem.severity})"
+
+
+def _instant(text: object) -> datetime:
+    try:
+        return datetime.fromisoformat(str(text)).astimezone()
+    except ValueError:
+        return datetime.now(UTC)

@@ -1,0 +1,187 @@
+"""Command `tail`: what happens in the cluster, a line each, until Ctrl-C.
+
+A line is of one kind: `wrong` and `over` for what needs attention and no longer does, `leader` for
+a shard that another node leads, `dead` for a task that became a dead letter, `audit` for what an
+admin or an operator changed, `away` and `back` for a cluster that does not answer. Dead letters and
+the audit need the token of an admin of the tenant. It looks every few seconds, so what came and
+went between two looks is not told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import takewhile
+
+from rich.text import Text
+
+from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, died
+from codeq_cluster.cli.operate.look import Flows, Look, taken
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.output import cell, console
+from codeq_cluster.cli.support.watching import asked_to_end
+from codeq_cluster.client import Live, Refused, Unreachable
+from codeq_cluster.errors import CodeqError
+
+_INTERVAL_S = 2.0
+_INTERVALS_S = (1.0, 60.0)
+_LINES_DEFAULT = 10
+_LINES_MAX = 500  # A page of the audit.
+_NEW_MAX = 100  # Of the audit, and of each queue's dead letters, at one look.
+_SECONDS_MAX = 7 * 86_400
+_GIVE_UP_S = 300.0  # Without an answer from any node.
+
+_ADMIN = "codeq:admin"
+_STYLES = {Kind.WRONG: "red", Kind.OVER: "green", Kind.AWAY: "red", Kind.BACK: "green"}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "tail", help="follow what happens in the cluster", description=__doc__
+    )
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"between looks, {_INTERVALS_S[0]:g} to {_INTERVALS_S[1]:g}; default: {_INTERVAL_S:g}",
+    )
+    parser.add_argument(
+        "--lines",
+        type=int,
+        default=_LINES_DEFAULT,
+        metavar="N",
+        help=f"of the audit from before, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help="end after so long; default: go on"
+    )
+    asks(parser, Live, _tail, discover=True)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for flag, value, (least, most) in (
+        ("--interval", options.interval, _INTERVALS_S),
+        ("--lines", options.lines, (0, _LINES_MAX)),
+        ("--seconds", options.seconds, (0, _SECONDS_MAX)),
+    ):
+        if value is not None and not least <= value <= most:
+            raise Usage(f"{flag} {value:g}: allowed is {least:g} to {most:g}")
+
+
+async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
+    _check(options)
+    say = _say_json if options.json else _say
+    async with asked_to_end(keys=False) as asked:
+        try:
+            async with asyncio.timeout(options.seconds):
+                await _follow(live, options, say)
+        except TimeoutError:
+            return None
+    return asked.exit
+
+
+async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event], None]) -> None:
+    flows = Flows()
+    look = await taken(live, flows)
+    news = _News(live) if _ADMIN in look.roles else None
+    events = await news.begin(options.lines) if news is not None else []
+    _tell([*events, *begun(look, at=_now())], say)
+    silent_s: float | None = None
+    while True:
+        await asyncio.sleep(options.interval)
+        try:
+            fresh = await taken(live, flows)
+            events = [*between(look, fresh, at=_now())]
+            if news is not None:
+                events += await news.since(look, fresh)
+        except (Refused, Unreachable) as error:
+            now_s = time.monotonic()
+            if silent_s is None:
+                silent_s = now_s
+                say(Event(at=_now(), kind=Kind.AWAY, text=cell(error)))
+            if _is_final(error) or now_s - silent_s > _GIVE_UP_S:
+                raise
+            continue
+        if silent_s is not None:
+            silent_s = None
+            text = f"{fresh.standing.node} answers"
+            say(Event(at=_now(), kind=Kind.BACK, text=text))
+        look = fresh
+        _tell(events, say)
+
+
+def _is_final(error: CodeqError) -> bool:
+    return isinstance(error, Refused) and error.status in (401, 403)
+
+
+class _News:
+    """What the audit and the queues of dead letters have that was not told yet."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._told: set[object] = set()  # The ids of the audit's newest page.
+        self._depths: dict[str, int] = {}  # Dead letters by queue.
+
+    async def begin(self, lines: int) -> list[Event]:
+        """Return so many of the audit's last records, the oldest first."""
+        records = await self._records(max(lines, _NEW_MAX))
+        self._depths = await self._dead()
+        return [audited(record) for record in reversed(records[:lines])]
+
+    async def since(self, before: Look, now: Look) -> list[Event]:
+        """Return what is new; of the dead letters, when their number has changed."""
+        told = self._told
+        records = await self._records(_NEW_MAX)
+        fresh = [*takewhile(lambda record: record.get("id") not in told, records)]
+        events = [audited(record) for record in reversed(fresh)]
+        if before.totals and now.totals and before.totals.dlq != now.totals.dlq:
+            depths = await self._dead()
+            for queue, depth in depths.items():
+                events += await self._died(queue, depth - self._depths.get(queue, 0))
+            self._depths = depths
+        return events
+
+    async def _records(self, limit: int) -> Sequence[Mapping[str, object]]:
+        records = (await self._live.audit(limit=limit)).rows
+        self._told = {record.get("id") for record in records}
+        return records
+
+    async def _dead(self) -> dict[str, int]:
+        return {str(row["command"]): int(row["dlq"]) for row in await self._live.queues()}
+
+    async def _died(self, queue: str, count: int) -> list[Event]:
+        if count <= 0:
+            return []
+        page = await self._live.dead_letters(queue, limit=min(count, _NEW_MAX))
+        events = [died(task) for task in reversed(page.rows)]
+        if count > _NEW_MAX:
+            text = f"{count - _NEW_MAX:,} more of {queue}: codeq-cluster dlq ls {queue}"
+            events.insert(0, Event(at=_now(), kind=Kind.DEAD, text=text))
+        return events
+
+
+def _tell(events: Iterable[Event], say: Callable[[Event], None]) -> None:
+    for event in events:
+        say(event)
+
+
+def _say(event: Event) -> None:
+    text = Text(event.line, style=_STYLES.get(event.kind, ""))
+    console().print(text, soft_wrap=True)
+    sys.stdout.flush()
+
+
+def _say_json(event: Event) -> None:
+    print(json.dumps(event.row, ensure_ascii=False), flush=True)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

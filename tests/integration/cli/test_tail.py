@@ -1,0 +1,66 @@
+"""Tail: what happens to a real broker, a line each, soon after it happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+
+import pytest
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.testing.broker import LocalBroker
+from tests.integration.cli.terminal import run
+
+
+async def _die(broker: LocalBroker, command: str) -> str:
+    """Let a task become a dead letter; return its id."""
+    async with broker.client() as client, broker.leases() as leases:
+        made = await client.create(command, 1, max_attempts=1)
+        (task,) = await leases.claim([command], lease_s=60)
+        await leases.nack(task, "of a broken leg")
+    return made.id
+
+
+async def test_changes_and_dead_letters_are_told_until_ctrl_c(
+    broker: LocalBroker, variables: Mapping[str, str]
+) -> None:
+    """The exit code is that of shells for a process that was interrupted."""
+    async with broker.operator() as operator:
+        await operator.put_topic("told-before", {"weight": 2})
+        with run("tail", "--interval", "1", environment=variables) as terminal:
+            terminal.shows("topic.put told-before")
+            await operator.put_topic("told-after", {"weight": 2})
+            task_id = await _die(broker, "told-of")
+            terminal.shows("topic.put told-after")
+            terminal.shows(f"{task_id} of told-of: of a broken leg")
+            terminal.signal(signal.SIGINT)
+            code, shown = terminal.ended()
+
+            assert (code, terminal.modes) == (130, terminal.modes_before)
+    assert shown.count("topic.put told-before") == 1
+    assert "Traceback" not in shown
+
+
+def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """One a line; after its time it ends with 0."""
+    with broker.sync_operator() as operator:
+        operator.put_topic("told-as-json", {"weight": 2})
+    code = main(["tail", "--json", "--seconds", "0.5", "--lines", "1"])
+
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == 0
+    assert [row["text"] for row in rows if row["kind"] == "audit"] == [
+        "test topic.put told-as-json version 1"
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--interval", "0"), ("--lines", "501"), ("--seconds", "-1")], ids=str
+)
+def test_what_is_out_of_bounds_is_a_wrong_use(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says what is allowed."""
+    assert main(["tail", *flags]) == 2
+    assert "allowed is" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Events: what two looks at a cluster say about the time between them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, died
+from codeq_cluster.cli.operate.look import Look, Overview, Problem, Shard, Standing
+
+_AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def _look(*problems: str, leader: str | None = "n1", trouble: str = "") -> Look:
+    return Look(
+        at_s=0.0,
+        cluster="c",
+        standing=Standing(node="n1"),
+        totals=None,
+        overview=Overview(problems=[Problem("bad", text) for text in problems]),
+        shards=(Shard(0, "n1", leader, 7),),
+        trouble=trouble,
+    )
+
+
+def _told(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.kind, event.text) for event in events]
+
+
+def test_nothing_happens_where_nothing_changes() -> None:
+    """A look like the one before is no event."""
+    assert [*between(_look("a"), _look("a"), at=_AT)] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("Queue a is behind: 7 tasks, the oldest for 6 min", "Queue a is behind: 9 tasks"),
+        ("The disk of n2 is 91% full", "The disk of n2 is 92% full"),
+        ("The same of 3 more queues", "The same of 12 more queues"),
+    ],
+)
+def test_a_problem_that_grows_is_the_same_problem(before: str, now: str) -> None:
+    """It is not told again and again while it lasts."""
+    assert [*between(_look(before), _look(now), at=_AT)] == []
+
+
+def test_two_nodes_are_two_problems() -> None:
+    """A number that belongs to a name is none that grows."""
+    before, now = "Node n2 is not connected with n1", "Node n3 is not connected with n1"
+    events = [*between(_look(before), _look(now), at=_AT)]
+
+    assert _told(events) == [("wrong", f"{now} (bad)"), ("over", before)]
+
+
+def test_what_is_wrong_at_first_is_told() -> None:
+    """Who looks later than it began wants to know as well."""
+    assert _told([*begun(_look("a", "b"), at=_AT)]) == [("wrong", "a (bad)"), ("wrong", "b (bad)")]
+
+
+def test_a_node_that_cannot_show_everything_says_of_nothing_that_it_is_over() -> None:
+    """What is missing from its answer is not known."""
+    assert [*between(_look("a"), _look(trouble="no leader for shard"), at=_AT)] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ("n1", "n2", "shard 0 is led by n2, term 7; n1 before"),
+        ("n1", None, "shard 0 has no leader, term 7; n1 before"),
+        (None, "n1", "shard 0 is led by n1, term 7; nobody before"),
+    ],
+)
+def test_a_shard_that_another_node_leads_is_told(
+    before: str | None, now: str | None, text: str
+) -> None:
+    """Or none at all."""
+    events = [*between(_look(leader=before), _look(leader=now), at=_AT)]
+
+    assert _told(events) == [("leader", text)]
+
+
+def test_the_audit_and_dead_letters_have_their_own_time() -> None:
+    """That of the broker, and no character that commands a terminal."""
+    record = {
+        "at": "2026-01-31T12:00:00.500Z",
+        "actor": "me\x1b[2J",
+        "action": "topic.put",
+        "target": "greet",
+    }
+    task = {"updatedAt": "2026-01-31T12:00:00Z", "id": "t", "command": "greet", "error": "e\nf"}
+
+    assert audited(record).row == {
+        "at": "2026-01-31T12:00:00.500Z",
+        "kind": "audit",
+        "text": "me [2J topic.put greet",
+    }
+    assert (died(task).at, died(task).text) == (_AT, "t of greet: e f")
+
+
+def test_a_line_has_its_time_and_its_kind() -> None:
+    """In columns."""
+    line = Event(at=_here(_AT), kind=Kind.OVER, text="all well").line
+
+    assert line == "12:00:00  over    all well"
+
+
+def _here(at: datetime) -> datetime:
+    """Return the same time of day where this test runs."""
+    return at.replace(tzinfo=None).astimezone()
