@@ -79,7 +79,11 @@ export function openTopic({ follow }, name) {
 // Asks for a policy and puts it; returns the topic, or null when it was called off.
 export function editing(topic) {
   const known = topic || {};
-  const field = (label, input, hint) => h("label.field", {}, label, input, h("span.hint", {}, hint));
+  const field = (label, input, hint) => {
+    const id = "hint-" + input.name;
+    input.setAttribute("aria-describedby", id);
+    return h("div", {}, h("label.field", {}, label, input), h("span.hint", { id }, hint));
+  };
   const text = (name, value, attributes) => h("input", { type: "text", name, value: value || "", autocomplete: "off", spellcheck: "false", ...attributes });
   return ask({
     title: topic ? `Policy of ${topic.name}` : "New policy",

@@ -1,0 +1,265 @@
+"""What operators and admins do on the page, in a real browser on three real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from playwright.async_api import TimeoutError as NotInTime
+
+from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.cluster import LocalCluster, until
+from tests.acceptance.page.browser import (
+    HOSTILE,
+    HOSTILE_WORKER,
+    NARROW,
+    WIDE,
+    WORKER,
+    Chromium,
+    Window,
+    url_of,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# The cluster itself takes a leadership back, after five seconds and after twice as many each time.
+TRIES = 4
+BEFORE_ITSELF_MS = 4000
+
+
+async def undelivered(client: Client, command: str) -> None:
+    """Complete a task whose callback nobody can take."""
+    webhook = f"http://127.0.0.1:9/{command}?key=secret"
+    await client.create("n1", "producer", command, webhook=webhook)
+    claimed = await client.claim("n1", WORKER, [command])
+    assert (await client.finish("n1", WORKER, claimed.body, {})).status == 200
+
+
+async def test_workers_are_shown_with_what_they_hold(admin: Window, client: Client) -> None:
+    """Their names are text whatever they hold, and lead to the tasks."""
+    created = await client.create("n1", "producer", "workers.held")
+    claimed = await client.claim("n2", HOSTILE_WORKER, ["workers.held"])
+    assert claimed.body["id"] == created.body["id"]
+    await admin.open("/workers")
+    row = admin.page.locator("tr", has_text=HOSTILE)
+    await row.get_by_role("link", name="1", exact=True).click()
+    await admin.page.get_by_role("link", name=created.body["id"][:13]).wait_for()
+
+    assert HOSTILE in await admin.text()
+    assert await admin.page.locator("main img").count() == 0
+
+
+async def test_dead_callbacks_are_replayed(admin: Window, client: Client) -> None:
+    """Some, and all of them."""
+    for command in ("hooks.one", "hooks.two"):
+        await undelivered(client, command)
+    await until_dead(client, "hooks.one", "hooks.two")
+    await admin.open("/webhooks")
+    await admin.page.locator("tr", has_text="hooks.one").get_by_role("checkbox").check()
+    await admin.click("Replay selected")
+    await admin.click("Replay 1", within="dialog")
+    await admin.shows("1 delivery on the way again", within="#toasts")
+    await until_dead(client, "hooks.one", "hooks.two")
+    await admin.click("Refresh")
+    await admin.shows("2 shown, all there are")
+    await admin.click("Replay all", within="main")
+    await admin.click("Replay all", within="dialog")
+
+    await admin.shows("2 deliveries on the way again", within="#toasts")
+
+
+async def until_dead(client: Client, *commands: str) -> None:
+    """Wait until callbacks of these commands are given up."""
+
+    async def given_up() -> bool:
+        answer = await client.call("GET", "n1", "/admin/deliveries?status=dead", "admin")
+        return {each["command"] for each in answer.body["deliveries"]} >= set(commands)
+
+    await until(given_up, within_s=30, what=f"the callbacks of {commands} are given up")
+
+
+async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Client) -> None:
+    """The broker's own words say what is wrong with one, beside the form."""
+    await admin.open("/topics")
+    await admin.click("New policy")
+    await admin.page.get_by_label("Queue", exact=True).fill("policy.made")
+    await admin.page.get_by_label("Dead letters go to").fill("NOT A NAME")
+    await admin.click("Save", within="dialog")
+    await admin.shows("invalid deadLetterTopicRef", within="dialog [role=alert]")
+    await admin.page.get_by_label("Dead letters go to").fill("policy-dead")
+    await admin.page.get_by_label("Priorities").fill("1, 5")
+    await admin.click("Save", within="dialog")
+    await admin.page.get_by_role("link", name="policy-dead").wait_for()
+    await admin.click("Edit")
+    await admin.page.get_by_label("Attempts", exact=True).fill("3")
+    await admin.click("Save", within="dialog")
+    await admin.shows("3 deliveries")
+    put = (await client.call("GET", "n2", "/admin/topics/policy.made", "admin")).body
+    await admin.click("Delete", within="main")
+    await admin.page.fill("dialog input[name=typed]", "policy.made")
+    await admin.click("Delete the policy", within="dialog")
+    await admin.shows("no policy of its own any more", within="#toasts")
+    gone = await client.call("GET", "n2", "/admin/topics/policy.made", "admin")
+
+    assert put["policy"] == {
+        "priorityTiers": [1, 5],
+        "maxAttempts": 3,
+        "deadLetterTopicRef": "policy-dead",
+        "weight": 1,
+    }
+    assert gone.status == 404
+
+
+async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
+    browser: Chromium, cluster: LocalCluster
+) -> None:
+    """By an operator, who sees who leads and who should."""
+    async with browser.window(url_of(cluster), token="operator") as window:
+        await window.open("/cluster", ready="main .chip.lead")
+        for _ in range(TRIES):
+            await window.page.get_by_label("Transfer shard 1").click()
+            await window.page.get_by_role("dialog").get_by_role("combobox").select_option("n3")
+            await window.click("Transfer", within="dialog")
+            await window.shows("Shard 1 is led by n3", within="#toasts")
+            rebalance = window.page.get_by_role("button", name="Rebalance")
+            try:
+                await rebalance.click(timeout=BEFORE_ITSELF_MS)
+            except NotInTime:
+                continue
+            break
+        await window.shows("1 by n2", within="dialog")
+        await window.click("Rebalance", within="dialog")
+        await window.shows("handed over", within="#toasts")
+        await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
+
+        assert await rebalance.is_disabled()
+
+
+async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: LocalCluster) -> None:
+    """An operator follows it to its end, and reads who took it."""
+    async with browser.window(url_of(cluster), token="operator") as window:
+        await window.open("/cluster")
+        await window.click("Back up now")
+        await window.click("Take a backup", within="dialog")
+        await window.shows("The backup is complete", within="#toasts")
+        await window.page.locator("tr", has_text="complete").first.wait_for()
+        await window.page.get_by_role("link", name="Audit").first.click()
+        await window.shows("Began a backup")
+
+        assert "the operator" in await window.text()
+
+
+async def test_who_changed_a_queue_is_on_record_as_text(
+    browser: Chromium, cluster: LocalCluster, client: Client
+) -> None:
+    """Whatever the name of its admin holds; an operator of the cluster reads nothing of it."""
+    await client.call("POST", "n2", "/admin/queues/audit.me/pause", "hostile", {})
+    async with browser.window(url_of(cluster), token="hostile") as window:
+        await window.open("/audit")
+        await window.page.get_by_role("link", name="audit.me").wait_for()
+        shown = await window.text()
+
+        assert HOSTILE in shown
+        assert await window.page.locator("img[src=x]").count() == 0
+    async with browser.window(url_of(cluster), token="operator") as window:
+        await window.open("/audit")
+        await window.page.wait_for_selector("main .pager:not(:has(button))")
+
+        assert "audit.me" not in await window.text()
+
+
+async def test_a_viewer_is_offered_nothing_that_changes_anything(
+    browser: Chromium, cluster: LocalCluster, client: Client
+) -> None:
+    """And sees of a callback's target where it is, not what may be secret in it."""
+    await undelivered(client, "hooks.viewed")
+    await until_dead(client, "hooks.viewed")
+    async with browser.window(url_of(cluster), token="viewer") as window:
+        await window.open("/webhooks")
+        await window.shows("hooks.viewed")
+        shown = await window.page.content()
+        buttons = []
+        for path in ("/webhooks", "/topics", "/topics/hooks.viewed", "/workers"):
+            await window.open(path)
+            buttons += await window.page.locator("main button").all_inner_texts()
+
+        assert "http://127.0.0.1/…" in shown
+        assert "secret" not in shown
+        assert set(buttons) <= {"Refresh"}
+
+
+async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
+    admin: Window, cluster: LocalCluster, client: Client
+) -> None:
+    """Not from another port of the same host either, whose requests carry the cookie."""
+    await client.create("n1", "producer", "forged")
+    path = f"{url_of(cluster)}/ui/api/queues/forged/pause"
+    await admin.page.route(
+        "http://127.0.0.1:9/**",
+        lambda route: route.fulfill(body="<p>harmless</p>", content_type="text/html"),
+    )
+    answered: list[int] = []
+    admin.page.on(
+        "response", lambda said: answered.append(said.status) if said.url == path else None
+    )
+    await admin.page.goto("http://127.0.0.1:9/")
+    await admin.page.evaluate(
+        """(path) => {
+          const form = document.createElement("form");
+          Object.assign(form, { method: "POST", action: path, enctype: "text/plain" });
+          document.body.append(form);
+          form.submit();
+        }""",
+        path,
+    )
+    await admin.page.wait_for_url(path)
+    claimed = await client.claim("n2", WORKER, ["forged"])
+
+    assert answered == [403]
+    assert claimed.status == 200
+
+
+@pytest.mark.parametrize(
+    ("size", "dark"), [(WIDE, True), (NARROW, False)], ids=["wide-dark", "narrow-light"]
+)
+async def test_everybody_can_use_every_view(
+    browser: Chromium, cluster: LocalCluster, client: Client, size: tuple[int, int], dark: bool
+) -> None:
+    """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
+    await client.call("PUT", "n1", "/admin/topics/every.topic", "admin", {"weight": 2})
+    await client.claim("n1", WORKER, ["every.topic"])
+    await undelivered(client, "every.hook")
+    views = ("/workers", "/webhooks", "/topics", "/topics/every.topic", "/cluster", "/audit")
+    async with browser.window(url_of(cluster), size=size, dark=dark, token="both") as window:
+        faults = {}
+        for path in views:
+            await window.open(path)
+            await window.page.wait_for_selector("#liveness[data-state=live]")
+            faults[path] = await window.faults_of_access()
+            if await window.too_wide() > 0:
+                faults[path].append("wider than the window")
+        await window.open("/topics/every.topic")
+        await window.click("Edit")
+        faults["dialog"] = await window.faults_of_access()
+
+        assert not {path: found for path, found in faults.items() if found}
+
+
+async def test_a_node_without_the_majority_says_so_and_leads_to_the_others(
+    browser: Chromium, cluster: LocalCluster
+) -> None:
+    """What it knew is shown on, and the line goes when the others are back."""
+    async with browser.window(url_of(cluster), token="both") as window:
+        await window.open("/cluster", ready="main .chip.lead")
+        await asyncio.gather(cluster.kill("n2"), cluster.kill("n3"))
+        await window.page.wait_for_selector(
+            "#notice:has-text('n1 knows no leader of any shard')", timeout=40_000
+        )
+        offered = await window.page.locator("#notice a").all_inner_texts()
+        kept = await window.text()
+        for node in ("n2", "n3"):
+            cluster.start(node)
+        await window.page.wait_for_selector("#notice:empty", state="attached", timeout=40_000)
+
+        assert offered == ["n2", "n3"]
+        assert "away" in kept
