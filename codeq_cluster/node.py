@@ -41,7 +41,7 @@ from codeq_cluster.node_artifacts import ArtifactFiles
 from codeq_cluster.node_backups import BackupShard
 from codeq_cluster.node_leaving import Leaving
 from codeq_cluster.node_members import NodeMembers
-from codeq_cluster.node_metrics import register_gauges, register_tls
+from codeq_cluster.node_metrics import register_gauges, register_log_sync, register_tls
 from codeq_cluster.node_offers import tell_offers
 from codeq_cluster.node_outages import out_of_room
 from codeq_cluster.node_outgoing import Outgoing
@@ -53,11 +53,13 @@ from codeq_cluster.outbound import Targets
 from codeq_cluster.outbound.names import Names
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.running import DiskThread, GroupLink, LoopTimers
-from codeq_cluster.settings import BudgetSettings, Durability, NodeSettings, TenantBudget
+from codeq_cluster.settings import BudgetSettings, Durability, LogSync, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
+from codeq_cluster.storage.wal_writer import Syncer
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.history import History
 from codeq_cluster.telemetry.tasks import TaskObserver
@@ -153,7 +155,6 @@ class Node:
 
     async def _start(self) -> None:
         settings = self.settings
-        loop = asyncio.get_running_loop()
         stack = self._stack
 
         # The certificates: a node that cannot prove itself does not begin.
@@ -173,11 +174,8 @@ class Node:
         )
         stack.callback(directory.close)
 
-        # The databases, one a shard, sharing one block cache, and the write-ahead log before them;
-        # a thread waits for the disk, and ends before the rest is brought to it.
-        disk = DiskThread(loop)
-        self._shards = self._open_storage(directory, disk).shards
-        stack.callback(disk.stop)
+        # The databases, one a shard, sharing one block cache, and the write-ahead log before them.
+        self._shards = self._open_storage(directory).shards
 
         # The broker's engines, one a shard, and what they know of one another.
         catalogue = Catalogue()
@@ -352,8 +350,9 @@ class Node:
         if self._tracing is not None:
             self._stack.push_async_callback(self._tracing.stop)
 
-    def _open_storage(self, directory: DataDirectory, disk: DiskThread) -> NodeStorage:
+    def _open_storage(self, directory: DataDirectory) -> NodeStorage:
         settings = self.settings
+        loop = asyncio.get_running_loop()
         cache = new_cache(settings.store)
         for shard in range(settings.shards):
             with self._naming_damage(shard):
@@ -366,12 +365,15 @@ class Node:
             self._stack.callback(_close, shard, database)
             self._databases.append(database)
         directory.note_made()
+        disk = DiskThread(loop)
+        syncer = self._make_syncer(disk, loop)
+        register_log_sync(self.metrics, syncer)
         storage = NodeStorage(
             self._databases,
             directory,
             executor=disk,
-            timers=LoopTimers(asyncio.get_running_loop()),
-            sync=settings.raft.durability is Durability.FSYNC,
+            syncer=syncer,
+            timers=LoopTimers(loop),
             took=self.metrics.log_synced,
             on_failed=self._storage_failed,
             held_bytes=settings.store.unspilled_bytes,
@@ -382,6 +384,14 @@ class Node:
             raise DataDirectoryRefused(f"{error}{self._remedy(error)}") from error
         self._stack.callback(storage.stop)
         return storage
+
+    def _make_syncer(self, disk: DiskThread, loop: asyncio.AbstractEventLoop) -> Syncer | None:
+        if self.settings.raft.durability is not Durability.FSYNC:
+            return None
+        thread = ThreadSyncer(disk)
+        if self.settings.store.sync is LogSync.THREAD:
+            return thread
+        return KernelSyncer(loop, otherwise=thread)
 
     def _storage_failed(self, shard: int, error: BaseException) -> None:
         self._upkeep.failed(shard, error)

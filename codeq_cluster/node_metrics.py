@@ -13,6 +13,7 @@ from codeq_cluster.node_store_metrics import register_stores
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.wal_writer import Syncer
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Certificates, Mesh
 
@@ -69,6 +70,16 @@ def register_outages(metrics: Metrics, outages: Outages) -> None:
         ("shard",),
         lambda: [((str(shard),), float(count)) for shard, count in outages.reseeded.items()],
         counter=True,
+    )
+
+
+def register_log_sync(metrics: Metrics, syncer: Syncer | None) -> None:
+    """Register what tells who waits for the disk; nobody does without a syncer."""
+    metrics.read_at_scrape(
+        "codeq_log_sync_by_kernel",
+        "Whether the kernel syncs the write-ahead log; 0: a thread of the node does.",
+        (),
+        lambda: [] if syncer is None else [((), float(syncer.by_kernel))],
     )
 
 

@@ -18,6 +18,13 @@ class Durability(StrEnum):
     OS = "os"
 
 
+class LogSync(StrEnum):
+    """Who waits for the disk to have the write-ahead log."""
+
+    AUTO = "auto"
+    THREAD = "thread"
+
+
 class BackoffPolicy(StrEnum):
     """How the delay of a nack grows with the attempts."""
 
@@ -117,6 +124,7 @@ class StoreSettings:
             acknowledges nothing until it does. A stall of some seconds at 10 MB/s.
         min_free_bytes: Of the file system; with less, the node steps back before writes fail. 0:
             only then. At 100 MB/s of writes a second's notice, and room for what is under way.
+        sync: Of the write-ahead log: by the kernel where it can, or always by a thread.
     """
 
     block_cache_bytes: int = 256 * 2**20
@@ -124,6 +132,7 @@ class StoreSettings:
     bloom_bits: int = 10
     unspilled_bytes: int = 64 * 2**20
     min_free_bytes: int = 256 * 2**20
+    sync: LogSync = LogSync.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

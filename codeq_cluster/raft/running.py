@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -38,12 +39,20 @@ class DiskThread:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._working = threading.Lock()
         self._stopped = False
 
-    def stop(self) -> None:
-        """Finish the work under way; nothing is called back after that."""
+    def stop(self, within_s: float) -> bool:
+        """Begin nothing more and call nobody back; return whether nothing is under way any more.
+
+        Blocks until then, at most so many seconds; harmless when it has stopped.
+        """
         self._stopped = True
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if not self._working.acquire(timeout=within_s):
+            return False
+        self._working.release()
+        return True
 
     def run(self, work: Work, done: Done) -> None:
         """Run `work` in the thread, then `done(error or None)` on the loop."""
@@ -51,10 +60,13 @@ class DiskThread:
 
     def _in_thread(self, work: Work, done: Done) -> None:
         error: BaseException | None = None
-        try:
-            work()
-        except BaseException as failure:  # noqa: BLE001 - handed to `done`
-            error = failure
+        with self._working:
+            if self._stopped:
+                return
+            try:
+                work()
+            except BaseException as failure:  # noqa: BLE001 - handed to `done`
+                error = failure
         try:
             self._loop.call_soon_threadsafe(self._finished, done, error)
         except RuntimeError:

@@ -14,7 +14,7 @@ from codeq_cluster.storage.opening import catch_up
 from codeq_cluster.storage.shard import Applied, Database, Shard
 from codeq_cluster.storage.spiller import HELD_BYTES, Spiller
 from codeq_cluster.storage.wal import SEGMENT_BYTES, SegmentDisk, Wal
-from codeq_cluster.storage.wal_writer import Executor, WalWriter
+from codeq_cluster.storage.wal_writer import Executor, Syncer, WalWriter
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class NodeStorage:
         place: WalPlace,
         *,
         executor: Executor,
+        syncer: Syncer | None,
         timers: Timers,
-        sync: bool,
         took: Callable[[int, float], None],
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,
@@ -73,9 +73,10 @@ class NodeStorage:
         Args:
             databases: By shard.
             place: Where the write-ahead log is.
-            executor: Where the disk is waited for.
+            executor: Where the disk is waited for; `stop` stops it.
+            syncer: Waits for the disk to have a write; None when a write is durable as soon as the
+                operating system has it. `stop` stops it.
             timers: Time and the loop.
-            sync: A write is durable when the disk has it, not when the operating system has.
             took: Told (shard, seconds) of every write of a log.
             on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
             segment_bytes: Of one segment of the log.
@@ -84,8 +85,8 @@ class NodeStorage:
         self._place = place
         self._databases = databases
         self._executor = executor
+        self._syncer = syncer
         self._timers = timers
-        self._sync = sync
         self._took = took
         self._on_failed = on_failed
         self._held_bytes = held_bytes
@@ -104,9 +105,9 @@ class NodeStorage:
         self._writer = WalWriter(
             self._wal,
             executor=self._executor,
+            syncer=self._syncer,
             call_soon=self._timers.call_soon,
             now=self._timers.now,
-            sync=self._sync,
             took=self._took,
         )
         self._spiller = Spiller(
@@ -133,7 +134,7 @@ class NodeStorage:
         self._spiller.attach(self.shards)
 
     def kill(self) -> None:
-        """Write nothing any more, as when the process ends."""
+        """Write nothing any more, as when the process ends; the disk's waits are the caller's."""
         self._writer.stop()
         self._spiller.stop()
 
@@ -144,6 +145,10 @@ class NodeStorage:
         """
         self._writer.stop()
         self._spiller.stop()
+        if not self._quiet(time.monotonic() + _STOP_S):
+            # The file stays open: what syncs it would meet another one under its descriptor.
+            log.warning("write-ahead log kept: the disk does not answer")
+            return
         try:
             if not self._spilled(time.monotonic() + _STOP_S):
                 log.warning("write-ahead log kept: a database takes no writes")
@@ -156,6 +161,11 @@ class NodeStorage:
         except StorageFailed as error:
             log.warning("write-ahead log kept", extra={"error": str(error)})
             self._wal.close()
+
+    def _quiet(self, until: float) -> bool:
+        """Wait for what uses the log elsewhere; return whether nothing does any more."""
+        synced = self._syncer is None or self._syncer.stop(max(0.0, until - time.monotonic()))
+        return self._executor.stop(max(0.0, until - time.monotonic())) and synced
 
     def _spilled(self, until: float) -> bool:
         while not self._spiller.spill_all():

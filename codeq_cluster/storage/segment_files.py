@@ -20,6 +20,10 @@ class OpenSegment:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
+    def fileno(self) -> int:
+        """Return its descriptor, which others may sync."""
+        return self._fd
+
     def write(self, offset: int, content: bytes) -> None:
         """Write to the page cache."""
         view = memoryview(content)

@@ -161,7 +161,7 @@ class Wal:
             raise StorageFailed(f"ending the write-ahead log: {error}") from error
 
     def close(self) -> None:
-        """Close the file; the segments stay."""
+        """Close the file; the segments stay. No sync may be under way."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -195,7 +195,7 @@ class Wal:
                 self._roll(self._segments[-1].number + 1, needed=needed)
             if self._offset + needed > self._size:
                 grown = self._offset + needed + self._grow_bytes
-                self._file_open.fill(self._size, grown - self._size)
+                self.file.fill(self._size, grown - self._size)
                 self._size = grown
         except OSError as error:
             self.abandon()
@@ -208,28 +208,32 @@ class Wal:
             StorageFailed: The job is not on disk as a whole; the segment takes no more.
         """
         try:
-            self._file_open.write(self._offset, frame)
+            self.file.write(self._offset, frame)
         except OSError as error:
             self.abandon()
             raise StorageFailed(f"writing the write-ahead log: {error}") from error
         self._offset += len(frame)
         self._segments[-1].last = self.seq
 
-    def sync(self) -> None:
-        """Make every job that was appended durable; blocks.
-
-        Raises:
-            StorageFailed: What is on disk of the last job is unknown; the segment takes no more.
-        """
-        try:
-            self._file_open.sync()
-        except OSError as error:
-            self.abandon()
-            raise StorageFailed(f"syncing the write-ahead log: {error}") from error
+    @property
+    def file(self) -> SegmentFile:
+        """Return the segment that takes writes: its sync makes every appended job durable."""
+        assert self._file is not None, "the log has a segment that takes writes"
+        return self._file
 
     def synced(self) -> None:
         """Note that the last job is as durable as it is meant to be."""
         self.durable = self.seq
+
+    def not_synced(self, error: OSError) -> StorageFailed:
+        """Note that a sync failed; return what to tell of it.
+
+        What is on disk of the last job is unknown; the segment takes no more.
+        """
+        self.abandon()
+        failed = StorageFailed(f"syncing the write-ahead log: {error}")
+        failed.__cause__ = error
+        return failed
 
     def abandon(self) -> None:
         """Write no more to this segment: what its end holds is unknown."""
@@ -279,11 +283,6 @@ class Wal:
         return found
 
     # Inside.
-
-    @property
-    def _file_open(self) -> SegmentFile:
-        assert self._file is not None, "the log has a segment that takes writes"
-        return self._file
 
     def _roll(self, number: int, *, needed: int = 0) -> None:
         self._salt = os.urandom(segments.SALT_BYTES)

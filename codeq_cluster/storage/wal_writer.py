@@ -8,9 +8,10 @@ from typing import Protocol
 
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage.segments import Write
-from codeq_cluster.storage.wal import Wal
+from codeq_cluster.storage.wal import SegmentFile, Wal
 
 Done = Callable[[int, BaseException | None], None]
+Synced = Callable[[BaseException | None], None]
 
 ROW_OVERHEAD_BYTES = 16  # Of a row in a frame: lengths and tags, at most 5 bytes each.
 
@@ -20,6 +21,33 @@ class Executor(Protocol):
 
     def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Run `work` elsewhere, then `done(error or None)` on the loop."""
+
+    def stop(self, within_s: float) -> bool:
+        """Begin nothing more and call nobody back; return whether nothing is under way any more.
+
+        Blocks until then, at most so many seconds; harmless when it has stopped.
+        """
+
+
+class Syncer(Protocol):
+    """Makes what was written to a segment durable; one sync at a time."""
+
+    @property
+    def by_kernel(self) -> bool:
+        """Return whether the kernel does it, and no thread of the node."""
+
+    def sync(self, file: SegmentFile, done: Synced) -> None:
+        """Sync elsewhere, then call `done(error or None)` on the loop, never before it returns.
+
+        With an OSError, what is on disk is unknown.
+        """
+
+    def stop(self, within_s: float) -> bool:
+        """Call nobody back any more; return whether no sync is under way any more.
+
+        Blocks until then, at most so many seconds; harmless when it has stopped. As long as one is
+        under way the file must stay open: its descriptor could become another file's.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +72,26 @@ class WalWriter:
         wal: Wal,
         *,
         executor: Executor,
+        syncer: Syncer | None,
         call_soon: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
-        sync: bool,
         took: Callable[[int, float], None] = lambda _shard, _seconds: None,
     ) -> None:
         """Wrap a log that has begun.
 
         Args:
             wal: The node's.
-            executor: Where the log waits for the disk.
+            executor: Where the log waits for room on the disk.
+            syncer: Waits for the disk to have a job; None when the operating system is enough.
             call_soon: Runs a call on the loop's next pass.
             now: Monotonic seconds.
-            sync: Wait for the disk, not only for the operating system.
             took: Told (shard, seconds) of every write.
         """
         self._wal = wal
         self._executor = executor
+        self._syncer = syncer
         self._call_soon = call_soon
         self._now = now
-        self._sync = sync
         self._took = took
         self._asked: list[_Asked] = []
         self._job: list[_Asked] = []
@@ -111,10 +139,15 @@ class WalWriter:
                 self._wal.append(self._wal.frame([asked.write for asked in self._job]))
             except StorageFailed as failure:
                 error = failure
-        if error is None and self._sync:
-            self._executor.run(self._wal.sync, self._finished)
+        if error is None and self._syncer is not None:
+            self._syncer.sync(self._wal.file, self._synced)
         else:
             self._finished(error)
+
+    def _synced(self, error: BaseException | None) -> None:
+        if isinstance(error, OSError):
+            error = self._wal.not_synced(error)
+        self._finished(error)
 
     def _finished(self, error: BaseException | None) -> None:
         job, seq, now = self._job, self._wal.seq, self._now()

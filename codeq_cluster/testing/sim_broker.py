@@ -28,6 +28,7 @@ from codeq_cluster.raft.rules import Rules as GuardRules
 from codeq_cluster.raft.running import GroupLink, LoopTimers
 from codeq_cluster.settings import LifecycleSettings, LimitSettings, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
+from codeq_cluster.storage.syncers import ThreadSyncer
 from codeq_cluster.testing.invariants import ShardWatch
 from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
@@ -156,13 +157,14 @@ class SimBroker:
         self.out: set[int] = set()
         timers = LoopTimers(loop)
         self.executor = SimExecutor(timers, flush_s)
+        self.syncs = SimExecutor(timers, flush_s)
         self.databases = [SimDatabase(disk, random) for disk in disks]
         self.storage = NodeStorage(
             self.databases,
             disks[0],
             executor=self.executor,
+            syncer=ThreadSyncer(self.syncs),
             timers=timers,
-            sync=True,
             took=lambda _shard, _seconds: None,
             on_failed=on_database_failed,
             segment_bytes=_SEGMENT_BYTES,

@@ -159,6 +159,7 @@ class SimBrokers:
         self._graves.append(node.loop)
         self.network.receivers.pop(node_id, None)
         node.executor.crash(self._random)
+        node.syncs.crash(self._random)
         node.storage.kill()
         for disk in self.disks[node_id]:
             if power:

@@ -16,6 +16,7 @@ from codeq_cluster.raft.journal import FIRST_INDEX, Journal
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import Durability, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
+from codeq_cluster.storage.syncers import ThreadSyncer
 from codeq_cluster.testing.invariants import InvariantViolated, ReplicaWatch
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
 from codeq_cluster.testing.sim_database import SimDatabase
@@ -42,6 +43,7 @@ class SimNode:
     source: SimSource
     timers: SimTimers
     executor: SimExecutor
+    syncs: SimExecutor
     storage: NodeStorage
     database: SimDatabase
     fatal: BaseException | None = None
@@ -142,14 +144,16 @@ class SimCluster:
         disk = self.disks[node_id]
         disk.full = False  # On a full one it would not start.
         executor = SimExecutor(timers, self._draw_flush)
+        syncs = SimExecutor(timers, self._draw_flush)
+        durable = self.settings.durability is Durability.FSYNC
         source = SimSource(self._acknowledge)
         database = SimDatabase(disk, self.random)
         storage = NodeStorage(
             [database],
             disk,
             executor=executor,
+            syncer=ThreadSyncer(syncs) if durable else None,
             timers=timers,
-            sync=self.settings.durability is Durability.FSYNC,
             took=lambda _shard, _seconds: None,
             on_failed=lambda _shard, error: self._database_failed(node_id, error),
             segment_bytes=SEGMENT_BYTES,
@@ -184,6 +188,7 @@ class SimCluster:
             source=source,
             timers=timers,
             executor=executor,
+            syncs=syncs,
             storage=storage,
             database=database,
         )
@@ -209,6 +214,7 @@ class SimCluster:
         node.group.stop()
         node.timers.kill()
         node.executor.crash(self.random)
+        node.syncs.crash(self.random)
         node.storage.kill()
         self.disks[node_id].lose_power(self.random)
         self.network.receivers.pop(node_id, None)

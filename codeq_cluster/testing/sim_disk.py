@@ -287,7 +287,15 @@ class SimExecutor:
         if len(self._waiting) == 1:
             self._timers.call_later(self._latency(), self._finish)
 
+    def stop(self, within_s: float) -> bool:
+        """Finish the wait under way, and tell nobody."""
+        del within_s
+        self._reach()
+        return True
+
     def _finish(self) -> None:
+        if not self._waiting:
+            return
         work, done = self._waiting[0]
         error: BaseException | None = None
         try:
@@ -302,7 +310,12 @@ class SimExecutor:
     def crash(self, random: Random) -> None:
         """Let the wait under way have reached the disk, or not."""
         if self._waiting and random.random() < 0.5:
-            # Nobody hears of it any more when the disk refuses.
-            with suppress(StorageFailed):
+            self._reach()
+        self._waiting.clear()
+
+    def _reach(self) -> None:
+        # Nobody hears of it any more when the disk refuses.
+        with suppress(StorageFailed, OSError):
+            if self._waiting:
                 self._waiting[0][0]()
         self._waiting.clear()

@@ -8,7 +8,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +18,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NONE, ERROR, FULL, SLOW, LIE };
@@ -164,6 +168,152 @@ static int synced(int fd, int data) {
 
 int fsync(int fd) { return synced(fd, 0); }
 int fdatasync(int fd) { return synced(fd, 1); }
+
+// Syncs that the kernel is asked to do while the caller goes on (io_submit): a thread of ours does them, with every
+// fault, and says when it is done as the kernel does. A sync that is delayed holds up nobody else.
+#define AIO_MAX 64
+enum { FREE, WAITING, DONE };
+static struct aio_sync {
+  int state;  // One of the above.
+  uint64_t order;
+  aio_context_t context;
+  struct iocb *asked;
+  uint64_t data;
+  int fd, told, data_only;  // Both descriptors are our own: the caller may close its.
+  int64_t result;
+} aio_syncs[AIO_MAX];
+static uint64_t aio_orders;
+static int aio_begun;
+static pthread_mutex_t aio_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t aio_asked = PTHREAD_COND_INITIALIZER;
+
+static struct aio_sync *aio_oldest(aio_context_t context, int any_context, int state) {
+  struct aio_sync *found = NULL;
+  for (struct aio_sync *each = aio_syncs; each < aio_syncs + AIO_MAX; each++)
+    if (each->state == state && (any_context || each->context == context) && (!found || each->order < found->order))
+      found = each;
+  return found;
+}
+
+static void *aio_work(void *nothing) {
+  pthread_mutex_lock(&aio_lock);
+  for (;;) {
+    struct aio_sync *next = aio_oldest(0, 1, WAITING);
+    if (!next) {
+      pthread_cond_wait(&aio_asked, &aio_lock);
+      continue;
+    }
+    pthread_mutex_unlock(&aio_lock);
+    int64_t result = synced(next->fd, next->data_only) ? -errno : 0;
+    pthread_mutex_lock(&aio_lock);
+    next->result = result;
+    next->state = DONE;
+    uint64_t one = 1;
+    if (next->told >= 0 && REAL(write)(next->told, &one, sizeof one) < 0) perror("jepsen-lite eventfd");
+    REAL(close)(next->fd);
+    if (next->told >= 0) REAL(close)(next->told);
+  }
+  return nothing;
+}
+
+static int aio_is_ours(const struct iocb *asked) {
+  char path[1024];
+  return (asked->aio_lio_opcode == IOCB_CMD_FDSYNC || asked->aio_lio_opcode == IOCB_CMD_FSYNC) &&
+         path_of(asked->aio_fildes, path);
+}
+
+static int aio_begin(void) {
+  pthread_t thread;
+  sigset_t all, before;
+  if (aio_begun) return 1;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  aio_begun = !pthread_create(&thread, NULL, aio_work, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return aio_begun;
+}
+
+static long aio_take(aio_context_t context, struct iocb *asked) {
+  pthread_mutex_lock(&aio_lock);
+  struct aio_sync *slot = aio_oldest(0, 1, FREE);
+  int fd = slot && aio_begin() ? fcntl(asked->aio_fildes, F_DUPFD_CLOEXEC, 0) : -1;
+  if (fd >= 0) {
+    slot->state = WAITING;
+    slot->order = ++aio_orders;
+    slot->context = context;
+    slot->asked = asked;
+    slot->data = asked->aio_data;
+    slot->fd = fd;
+    slot->told = asked->aio_flags & IOCB_FLAG_RESFD ? fcntl(asked->aio_resfd, F_DUPFD_CLOEXEC, 0) : -1;
+    slot->data_only = asked->aio_lio_opcode == IOCB_CMD_FDSYNC;
+    pthread_cond_signal(&aio_asked);
+  }
+  pthread_mutex_unlock(&aio_lock);
+  if (fd < 0) errno = EAGAIN;
+  return fd < 0 ? -1 : 1;
+}
+
+static long aio_submit(aio_context_t context, long count, struct iocb **asked) {
+  for (long begun = 0; begun < count; begun++) {
+    long taken = aio_is_ours(asked[begun]) ? aio_take(context, asked[begun])
+                                           : REAL(syscall)(SYS_io_submit, context, 1L, asked + begun);
+    if (taken != 1) return begun ? begun : taken;
+  }
+  return count;
+}
+
+// What our thread has done comes first; who waits for it looks every millisecond.
+static long aio_events(aio_context_t context, long least, long most, struct io_event *events, struct timespec *within) {
+  int64_t left_ms = within ? within->tv_sec * 1000 + within->tv_nsec / 1000000 : INT64_MAX;
+  struct aio_sync *each;
+  long found = 0;
+  pthread_mutex_lock(&aio_lock);
+  while (least && left_ms-- > 0 && !aio_oldest(context, 0, DONE) && aio_oldest(context, 0, WAITING)) {
+    pthread_mutex_unlock(&aio_lock);
+    usleep(1000);
+    pthread_mutex_lock(&aio_lock);
+  }
+  for (; found < most && (each = aio_oldest(context, 0, DONE)); found++) {
+    events[found] = (struct io_event){.data = each->data, .obj = (uint64_t)each->asked, .res = each->result};
+    each->state = FREE;
+  }
+  int waits = aio_oldest(context, 0, WAITING) != NULL;
+  pthread_mutex_unlock(&aio_lock);
+  return found || waits ? found : REAL(syscall)(SYS_io_getevents, context, least, most, events, within);
+}
+
+// As in the kernel, the end of a context waits for what is under way.
+static long aio_destroy(aio_context_t context) {
+  pthread_mutex_lock(&aio_lock);
+  for (struct aio_sync *each; (each = aio_oldest(context, 0, WAITING)) || (each = aio_oldest(context, 0, DONE));) {
+    if (each->state == DONE) {
+      each->state = FREE;
+      continue;
+    }
+    pthread_mutex_unlock(&aio_lock);
+    usleep(1000);
+    pthread_mutex_lock(&aio_lock);
+  }
+  pthread_mutex_unlock(&aio_lock);
+  return REAL(syscall)(SYS_io_destroy, context);
+}
+
+long syscall(long number, ...) {
+  va_list list;
+  long given[6];
+  va_start(list, number);
+  for (int each = 0; each < 6; each++) given[each] = va_arg(list, long);
+  va_end(list);
+  if (root) switch (number) {
+      case SYS_io_submit:
+        return aio_submit(given[0], given[1], (struct iocb **)given[2]);
+      case SYS_io_getevents:
+        return aio_events(given[0], given[1], given[2], (struct io_event *)given[3], (struct timespec *)given[4]);
+      case SYS_io_destroy:
+        return aio_destroy(given[0]);
+    }
+  return REAL(syscall)(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
 
 // Writes fail like syncs do; reads never.
 static int write_refused(int fd) {

@@ -51,7 +51,8 @@ class Costs:
             [group], [database] = node.groups, node.databases
             self._count(group, "_take_turn", "turns", node_id)
             self._count(database, "write", "spills", node_id)
-            self._count(node.executor, "run", "disk waits", node_id)
+            self._count(node.syncs, "run", "syncs", node_id)
+            self._count(node.executor, "run", "hand-overs to the disk thread", node_id)
             self._count(node.loop, "create_task", "tasks", node_id)
 
     def _count(self, owner: object, name: str, what: str, node_id: str) -> None:
@@ -95,7 +96,8 @@ CREATE = {
     "turns": 7,
     "appends": 2,
     "other Raft messages": 4,
-    "disk waits": 3,
+    "syncs": 3,
+    "hand-overs to the disk thread": 0,
     "spills": 3,
     "calls": 0,
     "tasks": 1,  # The simulated client's own.
@@ -168,7 +170,7 @@ def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None
     counted = costs._during(lambda: brokers.run(SETTLED_S))
 
     assert all(each.done() for each in work)
-    assert {} == within(counted, {"appends": 4, "disk waits": 6, "spills": 6})
+    assert {} == within(counted, {"appends": 4, "syncs": 6, "spills": 6})
 
 
 def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
@@ -205,7 +207,8 @@ def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
         {
             "turns": 3 * beats + 3,
             "other Raft messages": 4 * beats + 4,
-            "disk waits": 0,
+            "syncs": 0,
+            "hand-overs to the disk thread": 0,
             "spills": 0,
             "tasks": 0,
         },

@@ -17,7 +17,7 @@ from codeq_cluster.config.kinds import (
     whole,
 )
 from codeq_cluster.core.sharding import SHARDS_MAX
-from codeq_cluster.settings import Durability
+from codeq_cluster.settings import Durability, LogSync
 
 _MIB = 2**20
 
@@ -204,5 +204,10 @@ STORE = (
         "store.minFreeBytes",
         whole(0, 2**40),
         "free on the disk; a node with less steps back; 0 waits until a write fails",
+    ),
+    key(
+        "store.sync",
+        member(LogSync),
+        "who waits for the disk: `auto` lets the kernel, where it can; `thread` always a thread",
     ),
 )

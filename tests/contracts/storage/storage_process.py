@@ -1,7 +1,7 @@
 """A node's storage on real files; as a program, one that writes until it is killed.
 
-Arguments: the data directory, the number of shards. For each row that is durable it prints the
-shard and the number of the row, in one write of its own.
+Arguments: the data directory, the number of shards, who syncs (`store.sync`). For each row that is
+durable it prints the shard and the number of the row, in one write of its own.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from codeq_cluster.raft.running import DiskThread, LoopTimers
-from codeq_cluster.settings import StoreSettings
+from codeq_cluster.settings import LogSync, StoreSettings
 from codeq_cluster.storage.directory import open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
+from codeq_cluster.storage.wal_writer import Syncer
 
 _SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**16)
 _TRIM_EACH = 50
+_STOP_S = 60.0
 DIGEST_BYTES = 16
 
 
 @asynccontextmanager
-async def storage_of(path: Path, *, shards: int, planned: bool) -> AsyncIterator[NodeStorage]:
+async def storage_of(
+    path: Path, *, shards: int, planned: bool, sync: LogSync = LogSync.AUTO
+) -> AsyncIterator[NodeStorage]:
     """Open a node's storage; at the end it stops as planned or as if the process were killed."""
     loop = asyncio.get_running_loop()
     cache = new_cache(_SETTINGS)
     disk = DiskThread(loop)
+    syncer: Syncer = ThreadSyncer(disk)
+    if sync is LogSync.AUTO:
+        syncer = KernelSyncer(loop, otherwise=syncer)
     failures: list[tuple[int, BaseException]] = []
     with open_directory(path, cluster_id="c", node_id="n1", shards=shards) as directory:
         databases = [
@@ -47,8 +55,8 @@ async def storage_of(path: Path, *, shards: int, planned: bool) -> AsyncIterator
                 databases,
                 directory,
                 executor=disk,
+                syncer=syncer,
                 timers=LoopTimers(loop),
-                sync=True,
                 took=lambda _shard, _seconds: None,
                 on_failed=lambda shard, error: failures.append((shard, error)),
                 segment_bytes=2**16,
@@ -61,7 +69,8 @@ async def storage_of(path: Path, *, shards: int, planned: bool) -> AsyncIterator
                 storage.kill()
             assert not failures
         finally:
-            disk.stop()
+            assert syncer.stop(_STOP_S)
+            assert disk.stop(_STOP_S)
             for database in databases:
                 database.close()
 
@@ -106,11 +115,14 @@ async def _work(storage: NodeStorage, shard: int) -> None:
         number += 1
 
 
-async def _main(path: Path, shards: int) -> None:
-    async with storage_of(path, shards=shards, planned=False) as storage, asyncio.TaskGroup() as g:
+async def _main(path: Path, shards: int, sync: LogSync) -> None:
+    async with (
+        storage_of(path, shards=shards, planned=False, sync=sync) as storage,
+        asyncio.TaskGroup() as g,
+    ):
         for shard in range(shards):
             g.create_task(_work(storage, shard))
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2]), LogSync(sys.argv[3])))

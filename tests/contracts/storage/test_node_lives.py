@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -15,6 +19,9 @@ import pytest
 from codeq_cluster.backup.damage import examined
 from codeq_cluster.backup.looking import stopped_node
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.settings import LogSync
+from codeq_cluster.storage import node_storage
+from codeq_cluster.storage.segment_files import OpenSegment
 
 from . import storage_process
 from .storage_process import next_row, row_of, storage_of, stored_rows, write
@@ -22,13 +29,16 @@ from .storage_process import next_row, row_of, storage_of, stored_rows, write
 SHARDS = 3
 PROGRAM = Path(storage_process.__file__)
 LIVES = 6
+PATIENCE_S = 60.0
 
 
-def killed(path: Path, *, after: int) -> dict[int, int]:
+def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
     """Run the program, kill it when so many rows are durable; return the last row by shard."""
     acknowledged: dict[int, int] = {}
     with subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(path), str(SHARDS)], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(PROGRAM), str(path), str(SHARDS), sync],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as program:
         assert program.stdout is not None
         for count, line in enumerate(program.stdout, 1):
@@ -52,8 +62,9 @@ async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
 ) -> None:
     """Life after life, at any moment: no row is lost, none that was trimmed comes back alone."""
     path, random = tmp_path / "data", Random(7)
-    for _ in range(LIVES):
-        acknowledged = killed(path, after=random.randint(1, 600))
+    # Who syncs may change from start to start.
+    for _, sync in zip(range(LIVES), cycle(LogSync), strict=False):
+        acknowledged = killed(path, after=random.randint(1, 600), sync=sync)
         assert format_of(path) == 2
         async with storage_of(path, shards=SHARDS, planned=False) as storage:
             for shard in range(SHARDS):
@@ -82,6 +93,54 @@ async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path)
     assert not list((path / "wal").glob("segment-*"))
     async with storage_of(path, shards=2, planned=False) as storage:
         assert format_of(path) == 2
+        assert stored_rows(storage, 0) == dict([row_of(2)])
+
+
+@pytest.mark.parametrize("sync", LogSync)
+async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
+    tmp_path: Path, sync: LogSync
+) -> None:
+    """What was acknowledged is there; the write under way is told to nobody."""
+    path = tmp_path / "data"
+    told: list[BaseException | None] = []
+    async with storage_of(path, shards=2, planned=True, sync=sync) as storage:
+        await write(storage, 0, row_of(2))
+        storage.shards[1].log.write([row_of(2)], [], told.append)
+        # The job is begun with the next pass of the loop.
+        await asyncio.sleep(0)
+        assert storage._writer.seq > storage._writer.completed
+    await asyncio.sleep(0)
+
+    assert told == []
+    assert format_of(path) == 1
+    async with storage_of(path, shards=2, planned=False, sync=sync) as storage:
+        assert stored_rows(storage, 0) == dict([row_of(2)])
+
+
+async def test_a_stop_does_not_wait_for_ever_for_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log stays, and its file stays open for what may still sync it."""
+    monkeypatch.setattr(node_storage, "_STOP_S", 0.01)
+    path, hangs, goes_on = tmp_path / "data", threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        assert goes_on.wait(PATIENCE_S)
+
+    async with storage_of(path, shards=2, planned=False) as storage:
+        await write(storage, 0, row_of(2))
+        storage._executor.run(hang, lambda _error: None)
+        assert await asyncio.to_thread(hangs.wait, PATIENCE_S)
+        storage.stop()
+        file = storage._wal.file
+        assert isinstance(file, OpenSegment)
+        os.fstat(file.fileno())
+        goes_on.set()
+
+    assert "the disk does not answer" in caplog.text
+    assert format_of(path) == 2
+    async with storage_of(path, shards=2, planned=False) as storage:
         assert stored_rows(storage, 0) == dict([row_of(2)])
 
 

@@ -9,6 +9,7 @@ from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.segments import Row
 from codeq_cluster.storage.shard import Database, Shard
 from codeq_cluster.storage.spiller import HELD_BYTES
+from codeq_cluster.storage.syncers import ThreadSyncer
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
 from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
@@ -59,13 +60,14 @@ class SimNode:
         timers = SimTimers(self.clock)
         self._timers = timers
         self.executor = SimExecutor(timers, lambda: self.flush_s)
+        self.syncs = SimExecutor(timers, lambda: self.flush_s)
         self.databases = [SimDatabase(disk, self._random) for disk in self.disks]
         self.storage = NodeStorage(
             self.databases if self._open_databases is None else self._open_databases(),
             self.disks[0],
             executor=self.executor,
+            syncer=ThreadSyncer(self.syncs),
             timers=timers,
-            sync=True,
             took=lambda _shard, _seconds: None,
             on_failed=lambda shard, error: self.failed.append((shard, str(error))),
             segment_bytes=self._segment_bytes,
@@ -87,6 +89,7 @@ class SimNode:
         self._timers.kill()
         self.storage.kill()
         self.executor.crash(self._random)
+        self.syncs.crash(self._random)
         for disk in self.disks:
             disk.lose_power(self._random)
 

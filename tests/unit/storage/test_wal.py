@@ -41,7 +41,7 @@ def job(wal: Wal, *writes: Write) -> int:
     if not wal.has_room(size):
         wal.make_room(size)
     wal.append(wal.frame(writes))
-    wal.sync()
+    wal.file.sync()
     wal.synced()
     return wal.seq
 
@@ -150,8 +150,9 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
         wal.make_room(100)
         wal.append(wal.frame([write(0, b"failed")]))
         disk.full = True
-        with pytest.raises(StorageFailed, match="syncing the write-ahead log"):
-            wal.sync()
+        with pytest.raises(OSError, match="No space left") as refused:
+            wal.file.sync()
+        assert "syncing the write-ahead log: No space left" in str(wal.not_synced(refused.value))
         assert not wal.has_room(0)
         disk.full = False
     assert job(wal, write(0, b"4")) == 4

@@ -1,0 +1,123 @@
+"""Syncers: how a node waits for the disk to have its write-ahead log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from codeq_cluster.storage.kernel_aio import KernelAio
+from codeq_cluster.storage.segment_files import OpenSegment
+from codeq_cluster.storage.wal import SegmentFile
+from codeq_cluster.storage.wal_writer import Executor, Synced, Syncer
+
+log = logging.getLogger(__name__)
+
+
+class Readers(Protocol):
+    """The event loop's watch on descriptors."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> object:
+        """Call `callback` whenever `fd` is readable."""
+
+    def remove_reader(self, fd: int) -> object:
+        """Call it no more."""
+
+
+class ThreadSyncer:
+    """Hands each sync to the thread that waits for the disk; implements `wal_writer.Syncer`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def by_kernel(self) -> bool:
+        """Return whether the kernel does it."""
+        return False
+
+    def sync(self, file: SegmentFile, done: Synced) -> None:
+        """Sync in the thread, then call `done` on the loop."""
+        self._executor.run(file.sync, done)
+
+    def stop(self, within_s: float) -> bool:
+        """Call nobody back any more; return whether the thread is done."""
+        return self._executor.stop(within_s)
+
+
+class KernelSyncer:
+    """Lets the kernel sync; implements `wal_writer.Syncer` for segments that are files.
+
+    A kernel that takes no sync has refused nothing: it has not asked the disk. From then on the
+    other syncer does the work, beginning with the sync that was refused.
+
+    Args:
+        readers: Of the loop.
+        otherwise: Syncs where the kernel does not.
+    """
+
+    def __init__(self, readers: Readers, *, otherwise: Syncer) -> None:
+        self._readers = readers
+        self._otherwise = otherwise
+        self._aio: KernelAio | None = None
+        self._done: Synced | None = None
+        self._refused = False
+
+    @property
+    def by_kernel(self) -> bool:
+        """Return whether the kernel does it, as far as is known."""
+        return not self._refused
+
+    def sync(self, file: SegmentFile, done: Synced) -> None:
+        """Begin a sync in the kernel, and call `done` on the loop when its end is told."""
+        assert isinstance(file, OpenSegment), "the kernel syncs files"
+        if not self._refused:
+            try:
+                self._begin(file.fileno())
+            except OSError as error:
+                self._give_up(error)
+            else:
+                self._done = done
+                return
+        self._otherwise.sync(file, done)
+
+    def stop(self, within_s: float) -> bool:
+        """Call nobody back any more; return whether no sync is under way."""
+        if self._refused:
+            return self._otherwise.stop(within_s)
+        return self._close(within_s)
+
+    def _begin(self, fd: int) -> None:
+        if self._aio is None:
+            # With the first sync: what comes before it in a start can fail, and leaves nothing.
+            self._aio = KernelAio()
+            self._readers.add_reader(self._aio.fileno(), self._ready)
+        self._aio.submit(fd)
+
+    def _give_up(self, error: OSError) -> None:
+        self._refused = True
+        log.info(
+            "the kernel syncs no file for this node, a thread does",
+            extra={"error": str(error), "setting": "store.sync"},
+        )
+        closed = self._close(0)
+        assert closed, "a sync that was refused is not under way"
+
+    def _close(self, within_s: float) -> bool:
+        self._done = None
+        aio, self._aio = self._aio, None
+        if aio is None:
+            return True
+        self._readers.remove_reader(aio.fileno())
+        return aio.close(within_s)
+
+    def _ready(self) -> None:
+        assert self._aio is not None, "the descriptor is watched as long as it is open"
+        error: OSError | None = None
+        try:
+            if not self._aio.done():
+                return
+        except OSError as failure:
+            error = failure
+        done, self._done = self._done, None
+        assert done is not None, "a sync that ended was asked for"
+        done(error)

@@ -1,0 +1,143 @@
+"""The disk shim: a sync by the kernel meets every fault that one by a thread meets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.settings import LogSync
+from jepsen_lite.disk import Disk, DiskFault
+from jepsen_lite.running import HOME
+from jepsen_lite.shims import shim
+
+PROGRAM = Path(__file__).with_name("synced_writer.py")
+
+
+class Written:
+    """A process that writes to a disk with faults.
+
+    Attributes:
+        disk: Its disk.
+        file: What it writes to.
+    """
+
+    def __init__(self, disk: Disk, file: Path, process: subprocess.Popen[str]) -> None:
+        self.disk = disk
+        self.file = file
+        self._process = process
+
+    def append(self, line: str) -> None:
+        """Let it write a line without a sync."""
+        assert self._answer("+" + line) == "written"
+
+    def sync(self, line: str = "") -> tuple[int, int]:
+        """Let it write a line and sync; return the error, 0 for none, and the loop's turns."""
+        error, turns = map(int, self._answer(line).split())
+        return error, turns
+
+    def _answer(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> int:
+        """Let it end by itself; return its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait()
+
+    def lose_power(self) -> str:
+        """Cut its power; return what is left of the file."""
+        self._process.kill()
+        self._process.wait()
+        self.disk.cut_power()
+        return self.file.read_text()
+
+
+@contextmanager
+def writing(path: Path, way: LogSync) -> Iterator[Written]:
+    """Run one."""
+    disk = Disk(path / "data", path / "disk")
+    (path / "data").mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(path / "data" / "wal"), way],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(HOME.parent),
+            **disk.environment,
+            "LD_PRELOAD": str(shim("disk")),
+        },
+        cwd=HOME.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Written(disk, path / "data" / "wal" / "segment-1", process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=LogSync)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]:
+    """Lend one that syncs by the kernel, and one that syncs by a thread; it has synced a line."""
+    with writing(tmp_path, request.param) as found:
+        error, _ = found.sync("one")
+        assert not error
+        yield found
+
+
+def test_a_power_cut_takes_what_was_not_synced(written: Written) -> None:
+    """And nothing else; every sync was seen."""
+    before = written.disk.syncs
+    assert written.sync("two")[0] == 0
+    written.append("three")
+
+    assert written.disk.syncs == before + 1
+    assert written.lose_power() == "head\none\ntwo\n"
+
+
+def test_a_disk_that_lies_loses_what_it_said_was_synced(written: Written) -> None:
+    """A power cut shows it."""
+    written.disk.fault(DiskFault.LIE)
+    assert written.sync("two")[0] == 0
+
+    assert written.disk.struck == 1
+    assert written.lose_power() == "head\none\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [(DiskFault.ERROR, errno.EIO), (DiskFault.FULL, errno.ENOSPC)]
+)
+def test_a_disk_that_refuses_a_sync_is_heard_of(
+    written: Written, fault: DiskFault, code: int
+) -> None:
+    """With its own error, and what it refused is not durable."""
+    written.append("two")
+    written.disk.fault(fault)
+    refused, _ = written.sync()
+    written.disk.fault(DiskFault.NONE)
+
+    assert refused == code
+    assert written.disk.struck == 1
+    assert written.lose_power() == "head\none\n"
+
+
+def test_a_slow_disk_holds_up_nobody_but_who_waits_for_it(written: Written) -> None:
+    """The loop goes on turning until the sync is told of, and the process can end."""
+    written.disk.fault(DiskFault.SLOW, delay_ms=500)
+    error, turns = written.sync("two")
+
+    assert error == 0
+    assert turns > 2
+    assert written.disk.struck == 1
+    assert written.end() == 0

@@ -1,0 +1,196 @@
+"""Syncers: by the kernel, a thread or the simulator, a sync is told of once, and on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import platform
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.raft.running import DiskThread
+from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
+from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
+from codeq_cluster.storage.wal import SegmentFile
+from codeq_cluster.storage.wal_writer import Syncer
+from codeq_cluster.testing.sim_clock import SimClock, SimTimers
+from codeq_cluster.testing.sim_disk import SimExecutor, SimSegments
+
+PATIENCE_S = 60.0
+SYNC_S = 0.01
+NAME = "segment-000000000001"
+
+
+class Told:
+    """What became of a sync, as often as it was told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[BaseException | None] = []
+        self.once = asyncio.Event()
+
+    def done(self, error: BaseException | None) -> None:
+        """Take one outcome."""
+        self.outcomes.append(error)
+        self.once.set()
+
+
+@dataclass(frozen=True)
+class Way:
+    """A syncer, and a segment to sync.
+
+    Attributes:
+        wait: Returns when something is told.
+    """
+
+    syncer: Syncer
+    file: SegmentFile
+    wait: Callable[[Told], Awaitable[None]]
+
+
+@asynccontextmanager
+async def simulated() -> AsyncIterator[Way]:
+    """Lend the simulator's."""
+    clock = SimClock()
+    file, _ = SimSegments(lambda: False).create(NAME, b"head", 100)
+
+    async def wait(_told: Told) -> None:
+        clock.run_until(clock.now + 2 * SYNC_S)
+
+    yield Way(ThreadSyncer(SimExecutor(SimTimers(clock), lambda: SYNC_S)), file, wait)
+
+
+async def told_on_the_loop(told: Told) -> None:
+    """Let the loop run until something is told."""
+    await asyncio.wait_for(told.once.wait(), PATIENCE_S)
+
+
+@asynccontextmanager
+async def real(path: Path, *, kernel: bool) -> AsyncIterator[Way]:
+    """Lend one of a node; the kernel's must not have fallen back on the thread."""
+    loop = asyncio.get_running_loop()
+    disk = DiskThread(loop)
+    by_thread = ThreadSyncer(disk)
+    by_kernel = KernelSyncer(loop, otherwise=by_thread)
+    syncer: Syncer = by_kernel if kernel else by_thread
+    file, _ = SegmentFiles(path).create(NAME, b"head", 100)
+    yield Way(syncer, file, told_on_the_loop)
+    assert syncer.stop(PATIENCE_S)
+    assert disk.stop(PATIENCE_S)
+    assert by_kernel.by_kernel
+    file.close()
+
+
+@pytest.fixture(params=["kernel", "thread", "simulated"])
+async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
+    """Lend one of each kind."""
+    kind = request.param
+    async with simulated() if kind == "simulated" else real(tmp_path, kernel=kind == "kernel") as w:
+        yield w
+
+
+async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
+    """Sync after sync: who asks goes on first."""
+    for n in range(5):
+        told = Told()
+        way.file.write(10 * n, b"x" * 10)
+        way.syncer.sync(way.file, told.done)
+        assert told.outcomes == []
+        await way.wait(told)
+
+        assert told.outcomes == [None]
+
+
+async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> None:
+    """As a job follows the one before it."""
+    first, second = Told(), Told()
+
+    def then(error: BaseException | None) -> None:
+        first.done(error)
+        way.syncer.sync(way.file, second.done)
+
+    way.syncer.sync(way.file, then)
+    await way.wait(first)
+    await way.wait(second)
+
+    assert (first.outcomes, second.outcomes) == ([None], [None])
+
+
+async def test_nobody_is_told_after_a_stop(way: Way) -> None:
+    """The sync under way has ended when it returns: the file may be closed."""
+    told = Told()
+    way.syncer.sync(way.file, told.done)
+    assert way.syncer.stop(PATIENCE_S)
+    assert way.syncer.stop(PATIENCE_S)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert told.outcomes == []
+
+
+async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
+    """Then it is known that a file may be in use; work that has not begun is not begun."""
+    disk = DiskThread(asyncio.get_running_loop())
+    hangs, goes_on = threading.Event(), threading.Event()
+    done: list[object] = []
+
+    def hang() -> None:
+        hangs.set()
+        assert goes_on.wait(PATIENCE_S)
+        done.append("work")
+
+    disk.run(hang, done.append)
+    disk.run(lambda: done.append("work after the stop"), done.append)
+    assert await asyncio.to_thread(hangs.wait, PATIENCE_S)
+    assert not disk.stop(0.01)
+    goes_on.set()
+
+    assert disk.stop(PATIENCE_S)
+    assert done == ["work"]
+
+
+def no_such_machine(monkeypatch: pytest.MonkeyPatch, file: Path) -> OpenSegment:
+    """Return a file on a machine whose system calls are not known."""
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    return OpenSegment(os.open(file, os.O_RDWR | os.O_CREAT))
+
+
+def no_such_file_system(_monkeypatch: pytest.MonkeyPatch, file: Path) -> OpenSegment:
+    """Return a file that has no sync at all: even the thread is refused."""
+    os.mkfifo(file)
+    return OpenSegment(os.open(file, os.O_RDWR))
+
+
+@pytest.mark.parametrize(
+    ("refusing", "code"), [(no_such_machine, None), (no_such_file_system, errno.EINVAL)]
+)
+async def test_what_the_kernel_refuses_the_thread_does_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    refusing: Callable[[pytest.MonkeyPatch, Path], OpenSegment],
+    code: int | None,
+) -> None:
+    """The disk decides what comes of each sync; the log says once who asks it."""
+    caplog.set_level(logging.INFO)
+    disk = DiskThread(asyncio.get_running_loop())
+    syncer = KernelSyncer(asyncio.get_running_loop(), otherwise=ThreadSyncer(disk))
+    file = refusing(monkeypatch, tmp_path / "file")
+    told: list[BaseException | None] = []
+    for _ in range(3):
+        one = Told()
+        syncer.sync(file, one.done)
+        await told_on_the_loop(one)
+        told += one.outcomes
+    assert syncer.stop(PATIENCE_S)
+    file.close()
+
+    assert not syncer.by_kernel
+    assert [error.errno if isinstance(error, OSError) else error for error in told] == [code] * 3
+    assert caplog.text.count("the kernel syncs no file for this node, a thread does") == 1
