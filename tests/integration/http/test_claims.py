@@ -54,8 +54,9 @@ async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
 
 async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
     """From every shard, each task once."""
-    item = {"command": "many", "payload": {}}
-    await node.post("tasks/batch", {"tasks": [item] * 100})
+    # Keys have shards of their own: without one, tasks that come together stay together.
+    items = [{"command": "many", "payload": {}, "idempotencyKey": f"k{n}"} for n in range(100)]
+    await node.post("tasks/batch", {"tasks": items})
     answer = await node.post("tasks/claim/batch", {"count": 100, "commands": ["many"]})
 
     tasks = answer.json["tasks"]

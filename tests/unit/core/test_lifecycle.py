@@ -17,7 +17,10 @@ from codeq_cluster.core.operations import (
     Heartbeat,
     Nack,
     Operation,
+    Purge,
+    Rebury,
     Requeue,
+    Revise,
     Stage,
     Submit,
 )
@@ -40,6 +43,9 @@ DONE = Submit(**HELD, request="s", status="COMPLETED", body="{}")
 FAILED = Submit(**HELD, request="s", status="FAILED", error="broken")
 CANCEL = Cancel(request="x", id="t", tenant="acme")
 REQUEUE = Requeue(request="r", tenant="acme", ids=("t",), by="ops")
+PURGE = Purge(request="p", tenant="acme", queue="render", ids=("t",), by="ops")
+REVISE = Revise(request="v", tenant="acme", id="t", by="ops", payload="[]", endings=1)
+REBURY = Rebury(request="b", tenant="acme", ids=("t",), by="ops", requeue="r")
 DELETE = Delete(request="d", tenant="acme", ids=("t",), by="ops")
 
 
@@ -67,6 +73,10 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
     (created(ttl_ms=MINUTE_MS), MINUTE_MS),
     (created(ttl_ms=MINUTE_MS, delay_ms=2 * MINUTE_MS), MINUTE_MS),
     (created(), CLAIM, DONE, DELETE),
+    (created(), PURGE),
+    (created(delay_ms=MINUTE_MS), PURGE),
+    (created(attempts=1), CLAIM, ABANDON, REQUEUE, REBURY),
+    (created(attempts=1), CLAIM, ABANDON, REVISE),
 )
 
 
