@@ -39,6 +39,7 @@ def run(broker: LocalBroker, command: list[str], *, directory: Path, exit_code: 
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(directory),
             "CODEQ_TOKEN": broker.token,
+            "CODEQ_BASE_URL": broker.url,
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

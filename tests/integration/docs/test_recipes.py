@@ -1,0 +1,72 @@
+"""The recipes: each program does what it promises, and prints what stands below it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.testing.broker import LocalBroker
+from tests.acceptance.runbooks import Block
+from tests.integration.docs.pages import addressed, page, run, shell
+
+_BLOCKS = page("recipes.md")
+_SHOWN = {
+    said.section: (program, said.body)
+    for program, said in pairwise(_BLOCKS)
+    if said.marks == "shows"
+}
+_PROGRAMS = {section: pair for section, pair in _SHOWN.items() if pair[0].language == "python"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Run one broker for every program."""
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("section", _PROGRAMS)
+def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path: Path) -> None:
+    """It prints what the page says, so what it promises has been seen."""
+    program, shown = _PROGRAMS[section]
+    file = tmp_path / f"{program.marks}.py"
+    file.write_text(addressed(broker, program.body))
+
+    assert run(broker, [sys.executable, str(file)], directory=tmp_path) == shown
+
+
+def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
+    """By the commands of the page, and the line of its crontab is the same command."""
+    program, shown = _SHOWN["Cron from outside"]
+    [crontab] = [block.body for block in _BLOCKS if block.marks == "cron"]
+    # Cron hands the shell what follows the five fields, with its own escape undone.
+    command = crontab.split(maxsplit=5)[5].replace("\\%", "%")
+    made = shell(broker, command, directory=tmp_path).strip()
+    said = shell(broker, program.body, directory=tmp_path)
+
+    assert said == shown
+    assert re.fullmatch(r"[0-9a-f-]{36}", made)
+    assert "codeq-cluster task create --event report --payload '{}'" in command
+    assert _words(command) == _words(program.body.splitlines()[0])
+
+
+def test_every_block_of_the_page_is_run() -> None:
+    """A recipe is a program and what it prints."""
+    kinds = [_kind(block) for block in _BLOCKS]
+
+    assert set(kinds) == {"program", "shows", "cron", "run"}
+    assert kinds.count("program") == len(_PROGRAMS)
+    assert len(_SHOWN) == len({block.section for block in _BLOCKS})
+
+
+def _kind(block: Block) -> str:
+    return "program" if block.language == "python" else block.marks
+
+
+def _words(command: str) -> list[str]:
+    return re.findall(r"--[\w-]+", command)
