@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from codeq_cluster.testing.broker import LocalBroker
@@ -21,7 +22,9 @@ _VARYING = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "REQUEST"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z"), "INSTANT"),
     (re.compile(r'("shard": ?)\d+'), r"\1N"),
-    (re.compile(r"127\.0\.0\.1:\d+"), "NODE"),
+    (re.compile(r'("oldestReadySeconds": ?)\d+'), r"\1N"),
+    (re.compile(r"127\.0\.0\.1:\d{4,5}"), "NODE"),
+    (re.compile(r"\bport \d{4,5}\b"), "port N"),
 )
 
 
@@ -68,7 +71,22 @@ def addressed(broker: LocalBroker, text: str) -> str:
     return text.replace("dev-token", broker.token)
 
 
-def steady(text: str) -> str:
+def differing(shown: Sequence[str], said: str) -> list[str]:
+    """Return the lines that a page shows and a program did not say, or the other way round.
+
+    `…` on the page is anything; ids, instants and their like may differ.
+    """
+    lines = _steady(said).splitlines()
+    if len(lines) != len(shown):
+        return [*shown, *lines]
+    return [
+        line
+        for wanted, line in zip(shown, lines, strict=True)
+        if not re.fullmatch(".*".join(map(re.escape, _steady(wanted).split("…"))), line)
+    ]
+
+
+def _steady(text: str) -> str:
     """Return text with a word for each thing that differs between two runs."""
     for varying, word in _VARYING:
         text = varying.sub(word, text)

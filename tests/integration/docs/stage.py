@@ -28,9 +28,9 @@ class Stage:
             case "":
                 pass
             case "ready":
-                self.set["TASK"] = self._created()
+                self.set["TASK"] = self.created()
             case "leased":
-                self.set["TASK"] = self._leased()
+                self.set["TASK"] = self.leased()
             case "done":
                 self.set["TASK"] = self._done()
             case "dead":
@@ -55,32 +55,37 @@ class Stage:
             text = answer.read()
         return json.loads(text) if text else None
 
-    def _created(self, **fields: object) -> str:
+    def created(self, **fields: object) -> str:
+        """Return a task that is ready, of the best priority."""
         task = {"command": COMMAND, "payload": {"image": "cat.png"}, "priority": 9, **fields}
         return str(self.send("POST", "/tasks", task)["id"])
 
-    def _leased(self, **fields: object) -> str:
-        """Return a task that was claimed: of the best priority, the only one there is."""
-        created = self._created(**fields)
-        taken = {"id": ""}
-        while taken["id"] != created:
-            taken = self.send("POST", "/tasks/claim", {"commands": [COMMAND]})
+    def leased(self, *, lease_s: int = 300, **fields: object) -> str:
+        """Return a task that was claimed."""
+        created = self.created(**fields)
+        self.claimed(created, leaseSeconds=lease_s)
         return created
 
+    def claimed(self, task: str, **asked: object) -> None:
+        """Claim until the task is had; what comes before it is held, too."""
+        taken = {"id": ""}
+        while taken["id"] != task:
+            taken = self.send("POST", "/tasks/claim", {"commands": [COMMAND], **asked})
+
     def _done(self, **result: object) -> str:
-        task = self._leased()
+        task = self.leased()
         said = {"status": "COMPLETED", "result": {"width": 640}, **result}
         self.send("POST", f"/tasks/{task}/result", said)
         return task
 
     def _dead(self, **fields: object) -> str:
-        task = self._leased(maxAttempts=1, **fields)
+        task = self.leased(maxAttempts=1, **fields)
         self.send("POST", f"/tasks/{task}/abandon")
         return task
 
     def _with_artifact(self) -> tuple[str, str]:
         """Return a task and the id of its upload."""
-        task = self._leased()
+        task = self.leased()
         stored = self.send("PUT", f"/tasks/{task}/artifacts/{ARTIFACT}", b"a picture")
         said = {"status": "COMPLETED", "result": {}, "artifacts": [stored]}
         self.send("POST", f"/tasks/{task}/result", said)
@@ -94,8 +99,12 @@ class Stage:
         self.set["BACKUP"] = self.send("POST", "/admin/backup")["id"]
         while self.send("GET", f"/admin/backup/{self.set['BACKUP']}")["status"] != "DONE":
             self.broker.settle()
-        task = self._dead(webhook=NOBODY)
+        self.set["DELIVERY"] = f"{self.undelivered(NOBODY)}.1"
+
+    def undelivered(self, url: str) -> str:
+        """Return a task whose callback nobody took."""
+        task = self._dead(webhook=url)
         self.broker.advance(seconds=1)
         while not self.send("GET", "/admin/deliveries?status=dead")["deliveries"]:
             self.broker.settle()
-        self.set["DELIVERY"] = f"{task}.1"
+        return task

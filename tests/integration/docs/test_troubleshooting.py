@@ -1,0 +1,105 @@
+"""Troubleshooting: each trouble is made, and shows as the page says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.testing.broker import TOKEN, LocalBroker
+from tests.acceptance.runbooks import steps
+from tests.integration.docs.pages import DOCS, differing, shell
+from tests.integration.docs.stage import NOBODY, Stage
+
+_PAGE = (DOCS / "troubleshooting.md").read_text()
+_PRELUDE, _REST = _PAGE.split("```sh prelude\n", 1)[1].split("```\n", 1)
+_STEPS = {step.section: step for step in steps(_REST)}
+
+_ALL = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+_SETTINGS = {
+    "resultWebhookMaxAttempts": 1,
+    "auth": {
+        "worker": [
+            {
+                "kind": "static",
+                "tokens": [
+                    {"token": TOKEN, "subject": "test", "scopes": _ALL, "eventTypes": ["*"]},
+                    {
+                        "token": "narrow-token",
+                        "subject": "narrow",
+                        "scopes": _ALL,
+                        "eventTypes": ["send-mail"],
+                    },
+                ],
+            }
+        ]
+    },
+}
+
+
+def _leased_again(stage: Stage) -> None:
+    stage.set["TASK"] = stage.leased(lease_s=60)
+    stage.broker.advance(minutes=1.1)
+    stage.claimed(stage.set["TASK"])
+
+
+def _done_twice(stage: Stage) -> None:
+    _leased_again(stage)
+    said = {"status": "COMPLETED", "result": {"width": 640}}
+    stage.send("POST", f"/tasks/{stage.set['TASK']}/result", said)
+
+
+def _keyed(stage: Stage) -> None:
+    stage.created(idempotencyKey="cat-640")
+
+
+def _dead(stage: Stage) -> None:
+    task = stage.leased(maxAttempts=1)
+    stage.send("POST", f"/tasks/{task}/nack", {"reason": "the bank is closed"})
+
+
+def _undelivered(stage: Stage) -> None:
+    stage.undelivered(NOBODY)
+
+
+def _waiting(stage: Stage) -> None:
+    stage.prepare("ready")
+
+
+# What makes the trouble, where the page's own commands do not.
+_TROUBLES: Mapping[str, Callable[[Stage], None]] = {
+    "401 unauthorized": _waiting,
+    "409 idempotency-conflict": _keyed,
+    "A task waits and nobody takes it": _waiting,
+    "A worker gets nothing": _waiting,
+    "A task was done twice": _done_twice,
+    "409 lease-lost": _leased_again,
+    "A task is a dead letter": _dead,
+    "A webhook does not come": _undelivered,
+}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Run a broker that has none of the troubles yet."""
+    with LocalBroker(tmp_path / "broker", settings=_SETTINGS) as broker:
+        yield Stage(broker)
+
+
+@pytest.mark.parametrize("section", _STEPS)
+def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: Path) -> None:
+    """By the commands that the page gives for it."""
+    _TROUBLES.get(section, lambda _: None)(stage)
+    step = _STEPS[section]
+    known = "".join(f"{variable}={value}\n" for variable, value in stage.set.items())
+    said = shell(
+        stage.broker, _PRELUDE + known + step.script, directory=tmp_path, exit_code=step.exit_code
+    )
+
+    assert differing(step.shows, said) == []
+
+
+def test_every_trouble_that_is_made_is_on_the_page() -> None:
+    """One that was renamed would be made no more."""
+    assert _TROUBLES.keys() <= _STEPS.keys()
