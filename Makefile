@@ -58,7 +58,7 @@ bench-peers: $(VENV)/installed-bench  ## measure beside NATS, RabbitMQ and the o
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
 	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py tests/unit/test_written_pages.py $(ARGS)
 
-pages: $(VENV)/installed-dev  ## write the pages of docs/ that follow from the code
+pages: $(VENV)/installed-dev  ## write the pages that follow from the code or from measurements
 	$(BIN)/python -m docs.tools
 
 dashboards: $(VENV)/installed-dev  ## write Grafana's dashboards from deploy/grafana/boards
@@ -76,16 +76,17 @@ clean:  ## remove .venv and caches; data stays
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "codeq-cluster needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
+	@echo "installing into $(VENV), once: a minute or two" >&2
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
 	  { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip==24.3.1; }
 	@touch $@
 
 # The stamps depend on the pins: a changed pyproject.toml installs anew, nothing else does.
 $(VENV)/installed: $(VENV)/made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SETUPTOOLS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SETUPTOOLS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed jepsen-lite/pyproject.toml

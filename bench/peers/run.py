@@ -36,9 +36,11 @@ from bench.peers.syncs import syncs_per_task
 from bench.peers.table import placed, table
 from bench.run import RESULTS
 from codeq_cluster.settings import environment
+from docs.tools.comparison import compared
 
 _ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = _ROOT / "docs" / "performance.md"
+README = _ROOT / "README.md"
 DRAWING = _ROOT / "docs" / "peers.svg"
 # The server binary of the original, built from its public source.
 REFERENCE = "CODEQ_REFERENCE"
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(report))
     if options.write:
         DOCUMENT.write_text(placed(DOCUMENT.read_text(), table(report)))
+        README.write_text(compared(README.read_text(), DOCUMENT.read_text()))
         DRAWING.write_text(plot(report))
     return 0
 

@@ -1,1 +1,1 @@
-"""Tools: what writes the files of docs/ that follow from the code."""
+"""Tools: what writes the pages that follow from the code or from measurements."""

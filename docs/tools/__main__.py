@@ -1,8 +1,8 @@
-"""Write the files of docs/ that follow from the code: `make pages`."""
+"""Write the pages that follow from the code or from measurements: `make pages`."""
 
 from __future__ import annotations
 
-from docs.tools.written import DIRECTORY, pages
+from docs.tools.written import ROOT, pages
 
 for name, text in pages().items():
-    (DIRECTORY / name).write_text(text)
+    (ROOT / name).write_text(text)

@@ -1,18 +1,23 @@
-"""Written: which files of docs/ follow from the code, and what is in them."""
+"""Written: which files follow from the code or from measurements, and what is in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs.tools import http, lifecycle
+from docs.tools import comparison, http, lifecycle
 
-DIRECTORY = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def pages() -> Mapping[str, str]:
-    """Return the text of each file by its name."""
+    """Return the text of each file by its path below `ROOT`."""
     return {
-        "http.md": http.reference(http.document()),
-        "lifecycle.svg": lifecycle.drawing(),
+        "docs/http.md": http.reference(http.document()),
+        "docs/lifecycle.svg": lifecycle.drawing(),
+        "README.md": comparison.compared(_read("README.md"), _read("docs/performance.md")),
     }
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text()

@@ -1,4 +1,4 @@
-"""The README: every command in it does what it says, to a cluster of this machine."""
+"""The README and the five minutes: every command does what it says, to a real cluster."""
 
 from __future__ import annotations
 
@@ -19,20 +19,27 @@ import pytest
 from codeq_cluster.testing.cluster import until
 from tests.acceptance.runbooks import Block, blocks
 from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S, get, port_base
+from tests.integration.docs.pages import differing
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
+START = (ROOT / "docs" / "start.md").read_text()
 READY = "Stop with Ctrl-C"
 TOKEN = "dev-token"
 RUN_WITHIN_S = 120.0
 # Nothing of the `make` that runs this test.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
+# A clone is what the test has already; its commands begin with the next line.
+CLONE = "git clone REPOSITORY codeq-cluster && cd codeq-cluster\n"
+
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:\w+=\S+ )?(?:make|docker|curl|\S*codeq-cluster|\.ci/run)\b")
 # Code within a line that is a command; capitals stand for what a reader fills in.
 INLINE = [
-    code for code in re.findall(r"`([^`\n]+)`", _FENCED.sub("", TEXT)) if _COMMAND.match(code)
+    code
+    for code in re.findall(r"`([^`\n]+)`", _FENCED.sub("", TEXT + START))
+    if _COMMAND.match(code)
 ]
 UPS = sorted({code for code in INLINE if "make up" in code} - {"make up"})
 # Cut short, where the whole takes minutes: the program and its flags are the ones that `make` runs.
@@ -143,16 +150,21 @@ async def _interrupt(process: asyncio.subprocess.Process) -> None:
 
 
 class Reader:
-    """Somebody who takes the README's blocks in their order and leaves none out."""
+    """Somebody who takes a page's blocks in their order and leaves none out."""
 
-    def __init__(self) -> None:
-        self._blocks = [block for block in blocks(TEXT) if block.marks not in ("", "make")]
+    def __init__(self, text: str) -> None:
+        self._blocks = [block for block in blocks(text) if block.marks not in ("", "make")]
+        self.first = self._blocks[0].body
 
     def next(self, section: str, language: str, marks: str) -> str:
         """Return the next block, which must be this one."""
         block = self._blocks.pop(0)
         assert (section, language, marks) == (block.section, block.language, block.marks)
         return block.body
+
+    def shown(self, section: str) -> list[str]:
+        """Return the lines of the next block, which must be what the one before it prints."""
+        return self.next(section, "text", "shows").splitlines()
 
     @property
     def left(self) -> list[Block]:
@@ -181,38 +193,67 @@ async def leaders(checkout: Checkout) -> set[object]:
 
 
 @pytest.mark.timeout(600)
-async def test_the_readme_works_as_it_is_written(tmp_path: Path) -> None:
+async def test_the_readme_and_the_five_minutes_work_as_they_are_written(tmp_path: Path) -> None:
     """From the first start over work of all kinds to a killed node that comes back."""
-    checkout, reader = Checkout(tmp_path / "clone"), Reader()
-    async with checkout.serving(reader.next("Start", "sh", "serve"), until_it_says=READY):
-        lived = await checkout.run(reader.next("Start", "sh", "run"))
-        cancelled = await checkout.run(reader.next("Start", "sh", "run"))
-        async with checkout.serving(reader.next("Work", "sh", "serve")):
-            echoed = await result_of(checkout, node=1)
-        program = reader.next("Work", "python", "serve")
+    checkout, readme, start = Checkout(tmp_path / "clone"), Reader(TEXT), Reader(START)
+    up = readme.next("Start", "sh", "serve").removeprefix(CLONE)
+    async with checkout.serving(up, until_it_says=READY):
+        lived = readme.next("Start", "sh", "run")
+        answered = await checkout.run(lived)
+        program = readme.next("Start", "python", "serve")
         async with checkout.serving(f".venv/bin/python -c {shlex.quote(program)}"):
             greeted = await result_of(checkout, node=2)
-        await checkout.run(reader.next("Kill a node", "sh", "run"))
-        status = reader.next("Kill a node", "sh", "run again exit=1")
+        printed = await _five_minutes(checkout, start, program)
+        await _killed_and_back(checkout, start)
 
-        async def led_by_the_others() -> bool:
-            return await leaders(checkout) <= {"n1", "n3"}
-
-        await until(led_by_the_others, within_s=READY_WITHIN_S, what="the others leading")
-        missing = await checkout.run(status, exit_code=1)
-        async with checkout.serving(reader.next("Kill a node", "sh", "serve")):
-
-            async def whole() -> bool:
-                return "no connection" not in await checkout.run(f"{status.strip()} || true")
-
-            await until(whole, within_s=READY_WITHIN_S, what="n2 back")
-
-    assert '{"greeting":"hello world"}' in lived
-    assert '"CANCELLED"' in cancelled
-    assert echoed == {"name": "world"}
+    assert up == start.first
+    assert differing(_answers(lived), answered) == []
     assert greeted == {"greeting": "hello world"}
+    assert [differing(shown, said) for shown, said in printed] == [[]] * len(printed)
+    assert readme.left == start.left == []
+
+
+def _answers(script: str) -> list[str]:
+    """Return the answers that stand in a script as comments, below the requests."""
+    return [line.removeprefix("# ") for line in script.splitlines() if line.startswith("# {")]
+
+
+async def _five_minutes(
+    checkout: Checkout, start: Reader, program: str
+) -> list[tuple[list[str], str]]:
+    """Take the page up to the killed node; return what it shows and what was printed."""
+    assert start.next("Start three nodes", "sh", "serve") == start.first
+    printed = []
+    for section in ("A first task", "A task that fails"):
+        said = await checkout.run(start.next(section, "sh", "run"))
+        printed.append((start.shown(section), said))
+    mended = await checkout.run(start.next("A task that fails", "sh", "run"))
+    printed.append((["… completed"], mended.splitlines()[-1]))
+    producer = start.next("A worker in Python", "python", "run")
+    async with checkout.serving(f".venv/bin/python -c {shlex.quote(program)}"):
+        said = await checkout.run(f".venv/bin/python -c {shlex.quote(producer)}")
+    printed.append((["hello world"], said))
+    return printed
+
+
+async def _killed_and_back(checkout: Checkout, start: Reader) -> None:
+    """Kill n2 as the page does, see the others lead, and bring it back."""
+    await checkout.run(start.next("Kill a node", "sh", "run"))
+    status = start.next("Kill a node", "sh", "run again exit=1")
+
+    async def led_by_the_others() -> bool:
+        return await leaders(checkout) <= {"n1", "n3"}
+
+    await until(led_by_the_others, within_s=READY_WITHIN_S, what="the others leading")
+    missing = await checkout.run(status, exit_code=1)
+    async with checkout.serving(start.next("Kill a node", "sh", "serve")):
+
+        async def whole() -> bool:
+            return "no connection" not in await checkout.run(f"{status.strip()} || true")
+
+        await until(whole, within_s=READY_WITHIN_S, what="n2 back")
+
     assert "no connection" in missing
-    assert reader.left == []
 
 
 @pytest.mark.parametrize("command", UPS)
@@ -264,7 +305,7 @@ async def test_a_target_that_cannot_run_here_names_what_it_runs(
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
     """One that is added is to be run as well."""
-    marked = blocks(TEXT)
+    marked = [*blocks(TEXT), *blocks(START)]
     listed = {
         line.partition("#")[0].strip()
         for block in marked

@@ -1,4 +1,4 @@
-"""Written pages: what `make pages` writes is what stands in docs/, and says all there is."""
+"""Written pages: what `make pages` writes is what stands there, and says all there is."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from codeq_cluster.api.rendering import _STATUS
 from codeq_cluster.core.lifecycle import ARROWS
 from codeq_cluster.core.task import State
 from docs.tools.lifecycle import _PLACES, _WAYS, _arrows, drawing
-from docs.tools.written import DIRECTORY, pages
+from docs.tools.written import ROOT, pages
 
 _WRITTEN = pages()
-_REFERENCE = _WRITTEN["http.md"]
+_REFERENCE = _WRITTEN["docs/http.md"]
 
 
 def test_every_written_page_is_the_one_of_its_source() -> None:
-    """`make pages` has been run since the routes, the examples and the lifecycle changed."""
+    """`make pages` has been run since routes, examples, lifecycle or measurements changed."""
     for name, text in _WRITTEN.items():
-        assert (DIRECTORY / name).read_text() == text, f"docs/{name}: run `make pages`"
+        assert (ROOT / name).read_text() == text, f"{name}: run `make pages`"
 
 
 def test_the_reference_has_every_route_once() -> None:
