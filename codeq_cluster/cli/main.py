@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TextIO
@@ -26,6 +27,7 @@ _COMMANDS = {
     "tail": "operate.tail",
     "task": "work.task",
     "worker": "work.worker",
+    "bench": "work.bench",
     "queue": "work.queue",
     "dlq": "work.dlq",
     "topic": "work.topic",
@@ -40,6 +42,7 @@ _COMMANDS = {
     "config": "local.config",
     "token": "local.token",
     "doctor": "operate.doctor.command",
+    "completion": "local.completion",
 }
 
 
@@ -91,6 +94,7 @@ def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
         "interrupted, 141 nobody reads the output.",
     )
     parser.add_argument("--version", action="version", version=f"codeq-cluster {__version__}")
+    parser.set_defaults(every_command=partial(_parser, ()))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = [name for name in _COMMANDS if [name] == list(first)] or list(_COMMANDS)
     for name in wanted:

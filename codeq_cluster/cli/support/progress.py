@@ -29,6 +29,10 @@ class Bar:
         """Note so much more."""
         self._progress.advance(self._task, size)
 
+    def stands_at(self, done: float, words: str) -> None:
+        """Note how much is done in all, and what to say of it."""
+        self._progress.update(self._task, completed=done, description=words)
+
 
 @contextmanager
 def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:

@@ -98,9 +98,11 @@ def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 def token_of(options: argparse.Namespace) -> str:
     """Return the token meant by the flags of `add_target`."""
-    caller: Caller = options.caller
-    if options.token:
-        return str(options.token)
+    return str(options.token) if options.token else token_for(options, options.caller)
+
+
+def token_for(options: argparse.Namespace, caller: Caller) -> str:
+    """Return a caller's token by variable, profile or default, whatever the flag says."""
     variables = environment()
     for name in caller.value:
         if variables.get(name):

@@ -16,7 +16,7 @@ _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (
     *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "audit"),
     *("cluster", "backup", "restore", "import", "inspect", "repair", "config", "token", "doctor"),
-    *("init", "profile"),
+    *("init", "profile", "top", "tail", "bench", "completion"),
 )
 
 

@@ -1,0 +1,246 @@
+"""Bench load: tasks created, claimed and completed as fast as a cluster takes them, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import ceil
+
+from codeq_cluster.client import (
+    Client,
+    Leases,
+    NewTask,
+    NotCreated,
+    Refused,
+    TaskRecord,
+    Unreachable,
+)
+from codeq_cluster.errors import CodeqError
+
+_CLAIMERS_MAX = 8
+_CLAIM_MAX = 100  # The broker's own bound.
+_WAITING_MAX = 4  # Tasks that wait to be claimed or completed, for each that may be in flight.
+_LEASE_S = 60
+_CLAIM_WAIT_S = 1
+_LOOK_S = 0.1
+_DRAIN_S_MAX = 30.0
+_CLEAN_S_MAX = 10.0
+_FAILURES_MAX = 100  # Then the cluster is not one that can be measured.
+_RESULT = b'{"done":true}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What to do.
+
+    Attributes:
+        event: The queue, which nobody else uses.
+        in_flight: Creates under way at once, and as many results.
+        batch: Tasks of one create.
+    """
+
+    event: str
+    seconds: float
+    in_flight: int
+    batch: int
+    payload_bytes: int
+
+    @property
+    def payload(self) -> str:
+        """Return a payload of the wanted size, the quotes of its JSON text included."""
+        return "x" * max(0, self.payload_bytes - 2)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What has come of it; times in seconds.
+
+    Attributes:
+        creating: Of each create, until its answer.
+        completing: Of each task, from its create to the answer to its result.
+        left: Tasks that could not be completed in time; they are cancelled.
+    """
+
+    creating: array[float] = field(default_factory=lambda: array("d"))
+    completing: array[float] = field(default_factory=lambda: array("d"))
+    created: int = 0
+    load_s: float = 0.0
+    whole_s: float = 0.0
+    failures: int = 0
+    first_failure: str = ""
+    left: int = 0
+
+    @property
+    def completed(self) -> int:
+        """Return how many tasks have been completed."""
+        return len(self.completing)
+
+    def failed(self, error: CodeqError | str) -> None:
+        """Count what was not done.
+
+        Raises:
+            CodeqError: The token is refused, or nearly nothing is done.
+        """
+        if isinstance(error, Refused) and error.status in (401, 403):
+            raise error
+        self.failures += 1
+        self.first_failure = self.first_failure or str(error)
+        if self.failures >= _FAILURES_MAX and self.failures > self.created:
+            raise CodeqError(f"{self.failures} requests failed, the first: {self.first_failure}")
+
+
+class Bench:
+    """Loads a cluster once.
+
+    Args:
+        client: Creates.
+        leases: Claims and completes.
+        load: What to do.
+        told: Called now and then with the figures, for who looks on.
+    """
+
+    def __init__(
+        self, client: Client, leases: Leases, load: Load, *, told: Callable[[Figures], None]
+    ) -> None:
+        self._client = client
+        self._leases = leases
+        self._load = load
+        self._told = told
+        self._figures = Figures()
+        # By task, when its create began; bounded, since creates wait for room.
+        self._open: dict[str, float] = {}
+        # By task, when it was completed whose create is not answered yet.
+        self._early: dict[str, float] = {}
+        self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
+        self._over = False
+
+    async def run(self) -> Figures:
+        """Create for as long as wanted, complete what there is, cancel the rest; return figures.
+
+        Raises:
+            CodeqError: A token is refused, or nearly every request fails.
+        """
+        began_s = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as working:
+                claiming = [working.create_task(self._claimer()) for _ in range(self._claimers)]
+                async with asyncio.TaskGroup() as creating:
+                    for _ in range(self._load.in_flight):
+                        creating.create_task(self._creator())
+                    creating.create_task(self._until(began_s + self._load.seconds))
+                self._figures.load_s = time.monotonic() - began_s
+                await self._drained(time.monotonic() + _DRAIN_S_MAX)
+                self._figures.whole_s = time.monotonic() - began_s
+                for each in claiming:
+                    each.cancel()
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            self._figures.left = len(self._open)
+            await self._clean()
+        return self._figures
+
+    @property
+    def _claimers(self) -> int:
+        return min(_CLAIMERS_MAX, self._load.in_flight)
+
+    async def _until(self, ends_s: float) -> None:
+        while (left_s := ends_s - time.monotonic()) > 0:
+            self._told(self._figures)
+            await asyncio.sleep(min(_LOOK_S, left_s))
+        self._over = True
+
+    async def _drained(self, ends_s: float) -> None:
+        while self._open and time.monotonic() < ends_s:
+            self._told(self._figures)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _creator(self) -> None:
+        load, figures = self._load, self._figures
+        tasks = [NewTask(load.event, load.payload)] * load.batch
+        while not self._over:
+            for _ in tasks:
+                await self._room.acquire()
+            began_s = time.monotonic()
+            made: Sequence[TaskRecord | NotCreated] = ()
+            try:
+                if load.batch == 1:
+                    made = [await self._client.create(load.event, load.payload)]
+                else:
+                    made = await self._client.create_many(tasks)
+            except (Refused, Unreachable) as error:
+                figures.failed(error)
+            else:
+                figures.creating.append(time.monotonic() - began_s)
+            for each in made:
+                self._made(each, began_s)
+            for _ in range(load.batch - len(made)):
+                self._room.release()
+
+    def _made(self, outcome: TaskRecord | NotCreated, began_s: float) -> None:
+        if isinstance(outcome, NotCreated):
+            self._room.release()
+            self._figures.failed(outcome.error)
+            return
+        self._figures.created += 1
+        ended_s = self._early.pop(outcome.id, None)
+        if ended_s is None:
+            self._open[outcome.id] = began_s
+        else:
+            self._ended(began_s, ended_s)
+
+    def _ended(self, began_s: float, ended_s: float) -> None:
+        self._figures.completing.append(ended_s - began_s)
+        self._room.release()
+
+    async def _claimer(self) -> None:
+        count = min(_CLAIM_MAX, ceil(self._load.in_flight / self._claimers))
+        while True:
+            try:
+                tasks = await self._leases.claim(
+                    [self._load.event], count=count, lease_s=_LEASE_S, wait_s=_CLAIM_WAIT_S
+                )
+            except (Refused, Unreachable) as error:
+                self._figures.failed(error)
+                await asyncio.sleep(_LOOK_S)
+                continue
+            await asyncio.gather(*(self._complete(task) for task in tasks))
+
+    async def _complete(self, task: TaskRecord) -> None:
+        try:
+            await self._leases.complete(task, _RESULT)
+        except (Refused, Unreachable) as error:
+            self._figures.failed(error)
+            return
+        began_s = self._open.pop(task.id, None)
+        if began_s is None:
+            # The create's answer is still on its way here, or was lost: then it counts as neither.
+            self._early[task.id] = time.monotonic()
+        else:
+            self._ended(began_s, time.monotonic())
+
+    async def _clean(self) -> None:
+        """Cancel what is left, so that nothing of it waits for a worker that never comes."""
+        if not self._open:
+            return
+        many = asyncio.Semaphore(self._load.in_flight)
+
+        async def cancel(task_id: str) -> None:
+            async with many:
+                with suppress(Refused, Unreachable):  # What is left over is counted in any case.
+                    await self._client.cancel(task_id)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLEAN_S_MAX), asyncio.TaskGroup() as cancelling:
+                for task_id in self._open:
+                    cancelling.create_task(cancel(task_id))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which the others repeat: all ask the same cluster."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

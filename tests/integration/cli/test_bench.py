@@ -1,0 +1,72 @@
+"""Bench: a short measurement of a real broker, which leaves nothing that waits."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+
+import pytest
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.testing.broker import LocalBroker
+from tests.integration.cli.terminal import run
+
+
+@pytest.mark.parametrize("batch", ["1", "10"])
+def test_what_is_created_is_completed_and_counted(
+    batch: str, broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker has counted the same."""
+    event = f"measured-{batch}"
+    flags = ("--seconds", "1", "--in-flight", "4", "--batch", batch, "--event", event)
+    code = main(["bench", *flags, "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    with broker.sync_operator() as operator:
+        queue = operator.queue(event)
+        ended = operator.tasks(command=event, status="COMPLETED", limit=500)
+
+    assert (code, shown["failures"], shown["left"]) == (0, 0, 0)
+    assert shown["created"]["count"] == shown["completed"]["count"] > 0
+    assert shown["created"]["count"] % int(batch) == 0
+    assert 0 < shown["completed"]["p50Ms"] <= shown["completed"]["maxMs"]
+    assert (queue["ready"], queue["inProgress"]) == (0, 0)
+    assert len(ended.rows) == min(500, shown["created"]["count"])
+
+
+def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, beside the figures."""
+    code = main(["bench", "--seconds", "1", "--in-flight", "1"])
+
+    said = capsys.readouterr()
+    assert code == 0
+    assert [line.split()[0] for line in said.out.splitlines()] == ["TASKS", "created", "completed"]
+    assert "1 in flight, 1 a create, 128 bytes each; durability: os" in said.err
+
+
+def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, str]) -> None:
+    """Nobody would ever claim it."""
+    with broker.sync_operator() as operator:
+        operator.pause("held")
+        flags = ("--event", "held", "--in-flight", "2", "--seconds", "600")
+        with run("bench", *flags, environment=variables) as terminal:
+            # As many as may wait: four for each that may be in flight.
+            terminal.shows("8 created")
+            terminal.signal(signal.SIGINT)
+            code, shown = terminal.ended()
+        queue = operator.queue("held")
+
+    assert code == 130
+    assert "Traceback" not in shown
+    assert queue["ready"] == 0
+
+
+def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whichever of the many requests met it first."""
+    code = main(["bench", "--seconds", "1", "--worker-token", "wrong"])
+
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (3, 1)
+    assert "invalid token" in error

@@ -1,0 +1,67 @@
+"""Bench load: what counts as a failure, and when it is no use to go on."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.cli.work.bench import _quantiles
+from codeq_cluster.cli.work.bench_load import Figures, Load
+from codeq_cluster.client import Refused
+from codeq_cluster.errors import CodeqError
+
+
+def test_a_refused_token_ends_it_at_once() -> None:
+    """A rate of refusals is of no interest."""
+    with pytest.raises(Refused, match="invalid token"):
+        Figures().failed(Refused("invalid token", status=401))
+
+
+def test_a_failure_among_successes_is_counted() -> None:
+    """And the first one is told."""
+    figures = Figures(created=10)
+    figures.failed(Refused("overloaded", status=503))
+    figures.failed("no leader")
+
+    assert (figures.failures, figures.first_failure) == (2, "overloaded")
+
+
+def test_a_cluster_that_does_nearly_nothing_is_given_up() -> None:
+    """With the reason."""
+    figures = Figures()
+    for _ in range(99):
+        figures.failed("overloaded")
+
+    with pytest.raises(CodeqError, match="100 requests failed, the first: overloaded"):
+        figures.failed("no leader")
+
+
+def test_quantiles_are_in_milliseconds() -> None:
+    """Of a thousand times, one each millisecond."""
+    times = array("d", [n / 1000 for n in range(1, 1001)])
+
+    assert _quantiles(times) == pytest.approx(
+        {"p50": 500, "p95": 950, "p99": 990, "max": 1000}, 0.01
+    )
+    assert set(_quantiles(array("d")).values()) == {0.0}
+
+
+def test_a_payload_has_the_size_that_was_asked_for() -> None:
+    """As JSON text."""
+    load = Load(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
+
+    assert len(f'"{load.payload}"') == 128
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--seconds", "0"), ("--in-flight", "257"), ("--batch", "101"), ("--payload-bytes", "1")],
+)
+def test_what_is_out_of_bounds_is_a_wrong_use(
+    flags: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is sent."""
+    assert main(["bench", *flags, "--url", "http://127.0.0.1:9"]) == 2
+    assert f"{flags[0]} {flags[1]}: allowed is" in capsys.readouterr().err
