@@ -97,4 +97,5 @@ class Batch:
 
 def weigh(rows: Mapping[bytes, bytes | None]) -> int:
     """Return about how many bytes the rows take in an entry, never less."""
-    return sum(len(key) + len(value or b"") + ROW_OVERHEAD_BYTES for key, value in rows.items())
+    values = filter(None, rows.values())
+    return sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)

@@ -117,6 +117,7 @@ class Reign:
         open: Batches the group has not taken yet, in order.
         sent: Batches it has taken and not applied, in order.
         taken: Ordinal of the last batch it has taken.
+        waiting: Operations in the open batches.
     """
 
     __slots__ = (
@@ -129,6 +130,7 @@ class Reign:
         "taken",
         "term",
         "view",
+        "waiting",
     )
 
     def __init__(
@@ -147,13 +149,9 @@ class Reign:
         self.leases_from_ms = leases_from_ms
         self.ordinal = 0
         self.taken = 0
+        self.waiting = 0
         self.open: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
-
-    @property
-    def waiting(self) -> int:
-        """Return how many operations the group has not taken yet."""
-        return sum(batch.operations for batch in self.open)
 
 
 class Engine:
@@ -432,6 +430,7 @@ class Engine:
             return None
         while reign is not None and reign.open:
             batch = reign.open.popleft()
+            reign.waiting -= batch.operations
             if not batch.rows:
                 self._release_after_barrier(reign, batch)
                 continue
@@ -531,6 +530,7 @@ class Engine:
             return None
         batch = reign.open[-1] if reign.open else self._new_batch(reign)
         batch.operations += len(operations)
+        reign.waiting += len(operations)
         self._operations += len(operations)
         batch.waiting.append(Waiting(place, outcomes, since))
         if reign.gathering.is_due(reign.waiting):

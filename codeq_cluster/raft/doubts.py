@@ -45,7 +45,7 @@ class Doubts:
     @property
     def open(self) -> bool:
         """Tell whether a voter differs and no majority is known to be on this replica's side."""
-        return any(
+        return bool(self._differs) and any(
             not self._confirmed(index) for who, index in self._differs.items() if self._votes(who)
         )
 

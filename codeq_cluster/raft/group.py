@@ -621,10 +621,10 @@ class RaftGroup:
     def _note_role(self) -> None:
         """Tell the source what changed since the last look."""
         engine = self._engine
-        role = (engine.term(), engine.leads(), engine.leader())
-        before, self._role = self._role, role
-        if role == before:
+        role = engine.role()
+        if role == self._role:
             return
+        before, self._role = self._role, role
         term, leads, leader = role
         if before[1] and (not leads or term != before[0]):
             self._leading.end()

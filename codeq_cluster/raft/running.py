@@ -15,14 +15,15 @@ Done = Callable[[BaseException | None], None]
 
 
 class LoopTimers:
-    """Time as the running event loop has it."""
+    """Time as the running event loop has it.
+
+    Attributes:
+        now: Returns monotonic seconds.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-
-    def now(self) -> float:
-        """Return monotonic seconds."""
-        return self._loop.time()
+        self.now: Callable[[], float] = loop.time
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Handle:
         """Run `call` on the loop after `delay_s` seconds."""

@@ -10,10 +10,10 @@ module that knows the library's private names.
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from hashlib import blake2b
+from typing import Protocol, Self
 
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
@@ -27,6 +27,7 @@ from codeq_cluster.settings import RaftSettings
 
 _FOLLOWER = 0
 _CANDIDATE = 1
+_LEADER = 2
 # The library stands when its own deadline has passed; ours decides when that is.
 _NEVER_S = 1e12
 _AT_ONCE_S = -1.0
@@ -132,7 +133,16 @@ class SafeSyncObj(SyncObj):
 
     def leads(self) -> bool:
         """Tell whether this node is leader of the current term."""
-        return self._isLeader()  # type: ignore[no-any-return]
+        return self._SyncObj__raftState == _LEADER
+
+    def role(self) -> tuple[int, bool, str | None]:
+        """Return `term`, `leads` and `leader`."""
+        leader = self._SyncObj__raftLeader
+        return (
+            self._SyncObj__raftCurrentTerm,
+            self._SyncObj__raftState == _LEADER,
+            None if leader is None else leader.id,
+        )
 
     def stands(self) -> bool:
         """Tell whether this node is candidate in the current term."""
@@ -149,11 +159,11 @@ class SafeSyncObj(SyncObj):
 
     def ready_index(self) -> int | None:
         """Return the index of this leader's first entry of its term; None when it does not lead."""
-        return self._SyncObj__noopIDx if self._isLeader() else None
+        return self._SyncObj__noopIDx if self._SyncObj__raftState == _LEADER else None
 
     def match_index(self, peer: str) -> int:
         """Return the last entry the peer is known to hold; 0 unless this node leads."""
-        if not self._isLeader():
+        if self._SyncObj__raftState != _LEADER:
             return 0
         return self._SyncObj__raftMatchIndex[self._peers[peer]]
 
@@ -290,7 +300,8 @@ class SafeSyncObj(SyncObj):
             self._windows = {peer: _Window() for peer in self._peers}
         deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
-        if self._isLeader() and self._now() >= self._SyncObj__newAppendEntriesTime:
+        leads = self._SyncObj__raftState == _LEADER
+        if leads and self._now() >= self._SyncObj__newAppendEntriesTime:
             self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
         self.doTick(0)
 
@@ -358,9 +369,11 @@ class SafeSyncObj(SyncObj):
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
         """Append what the group hands over, at the one place where this node surely leads."""
-        if self._isLeader() and (members := self._host.take_members()) is not None:
+        if self._SyncObj__raftState != _LEADER:
+            return
+        if (members := self._host.take_members()) is not None:
             self._add(MEMBERS + members)
-        while self._isLeader():
+        while True:
             payload = self._host.take()
             if payload is None:
                 return
@@ -402,18 +415,19 @@ class SafeSyncObj(SyncObj):
         raise AssertionError(f"the library loads a dump (clear journal: {clearJournal})")
 
 
-class _Member(Node):
-    """A node whose hash is the same in every process, so that iteration order is too."""
+class _Member(int, Node):  # type: ignore[misc, unused-ignore]
+    """A node that is a number drawn from its id: the library looks nodes up all the time.
+
+    The number is the same in every process, and so is the order of a set of nodes.
+    """
+
+    def __new__(cls, id: str) -> Self:  # noqa: A002 - the library's name
+        return super().__new__(cls, int.from_bytes(blake2b(id.encode(), digest_size=7).digest()))
 
     def __init__(self, id: str) -> None:  # noqa: A002 - the library's name
-        super().__init__(id)
-        self._hash = zlib.crc32(id.encode())
+        Node.__init__(self, id)
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Node) and self.id == other.id)
+    __repr__ = Node.__repr__
 
 
 class _Window:
@@ -457,9 +471,7 @@ class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
         super().__init__(None, None, [])
         self._host = host
 
-    @property
-    def ready(self) -> bool:
-        return True
+    ready = True  # A property of the library's: it asks twice a tick.
 
     def send(self, node: Node, message: Mapping[str, object]) -> bool:
         self._host.send(node.id, message)

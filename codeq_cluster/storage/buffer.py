@@ -46,9 +46,8 @@ class RowBuffer:
     def update(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Put rows; None deletes."""
         self.rows.update(rows)
-        self.size += sum(
-            len(key) + len(value or b"") + ROW_OVERHEAD_BYTES for key, value in rows.items()
-        )
+        values = filter(None, rows.values())
+        self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], ranges: Iterable[tuple[bytes, bytes]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from codeq_cluster.errors import StorageFailed
@@ -162,4 +163,4 @@ class WalWriter:
 
 def _weight(write: Write) -> int:
     rows: Sequence[tuple[bytes, bytes]] = (*write.puts, *write.delete_ranges)
-    return ROW_OVERHEAD_BYTES + sum(len(k) + len(v) + ROW_OVERHEAD_BYTES for k, v in rows)
+    return sum(map(len, chain.from_iterable(rows))) + ROW_OVERHEAD_BYTES * (len(rows) + 1)
