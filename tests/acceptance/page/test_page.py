@@ -281,16 +281,35 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(admin: Window, clie
 
 
 async def test_a_dead_letter_is_requeued_from_its_own_view(admin: Window, client: Client) -> None:
-    """Its error and its attempts are there to judge it by."""
+    """With a payload that was mended; its error and its attempts are there to judge it by."""
     await die(client, "dead.one", "lost its way")
     await admin.open("/dead-letters/dead.one", ready="tbody a")
     await admin.page.locator("tbody a").first.click()
     await admin.shows("It is a dead letter of queue dead.one: lost its way.")
     await admin.click("Requeue", within="main")
+    await admin.page.get_by_text("Change its payload").click()
+    await admin.page.get_by_label("New payload").fill("[1, ")
+    await admin.click("Requeue 1", within="dialog")
+    await admin.shows("The payload is no JSON", within="dialog [role=alert]")
+    await admin.page.get_by_label("New payload").fill("[1.50, 2]")
     await admin.click("Requeue 1", within="dialog")
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
+    claimed = await client.claim("n3", WORKER, ["dead.one"])
 
-    assert (await client.depth("n1", "admin", "dead.one"))["ready"] == 1
+    assert claimed.body["payload"] == "[1.50, 2]"
+
+
+async def test_a_dead_letter_is_deleted_from_its_own_view(admin: Window, client: Client) -> None:
+    """The view says that there is no such task any more."""
+    await die(client, "dead.gone", "for good")
+    await admin.open("/dead-letters/dead.gone", ready="tbody a")
+    await admin.page.locator("tbody a").first.click()
+    await admin.click("Delete", within="main")
+    await admin.click("Delete 1", within="dialog")
+    await admin.click("Now", within="#toasts")
+    await admin.shows("There is no such task of this tenant")
+
+    assert (await client.depth("n1", "admin", "dead.gone"))["dlq"] == 0
 
 
 async def test_a_queue_is_purged_by_who_types_its_name(admin: Window, client: Client) -> None:

@@ -33,7 +33,7 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
     });
     document.body.append(dialog);
     dialog.showModal();
-    const first = form.querySelector("input, textarea, select");
+    const first = [...form.querySelectorAll("input, textarea, select")].find((each) => each.checkVisibility());
     (first || go).focus();
   });
 }

@@ -38,7 +38,7 @@ export function open() {
     columns: [
       { name: "When", cell: (row) => h("time.nowrap", { datetime: row.at, title: row.at }, stamp(row.at).slice(0, 19)) },
       { name: "Who", kind: "name", cell: (row) => h("span.break", {}, row.actor) },
-      { name: "What", cell: (row) => h("span.tag", { class: TONES[row.action.split(".")[1]] || "", title: row.action }, WORDS[row.action] || row.action) },
+      { name: "What", kind: "action", cell: (row) => h("span.tag", { class: TONES[row.action.split(".")[1]] || "", title: row.action }, WORDS[row.action] || row.action) },
       { name: "To what", wide: true, cell: (row) => [target(row), row.detail && h("div.dim.small.break", {}, row.detail)] },
       { name: "Log index", num: true, less: true, title: "Of the entry that carries it", cell: (row) => String(row.index) },
     ],

@@ -90,7 +90,7 @@ export function openQueue({ query, follow }, name) {
     const fact = (term, text) => [h("dt", {}, term), h("dd", {}, text)];
     patch(policy,
       fact("Paused", view.pausedBy || row.paused ? `by ${view.pausedBy || "somebody"}${view.pausedAt ? ", " + ago(view.pausedAt) : ""}` : "no"),
-      fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : "none: the broker's own policy"),
+      fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : ["none: the broker's own policy", administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
       topic && topic.maxConsumers && fact("In progress at once", topic.maxConsumers),
       topic && topic.maxAttempts && fact("Attempts", topic.maxAttempts),
       topic && topic.deadLetterTopicRef && fact("Dead letters go to", h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef)),

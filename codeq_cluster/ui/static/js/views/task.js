@@ -10,7 +10,7 @@ import { href } from "../router.js";
 import { administers } from "../state.js";
 import { due, instant, tag } from "../states.js";
 import { failed, toast } from "../toast.js";
-import { requeueing } from "./triage.js";
+import { deleting, requeueing } from "./triage.js";
 
 const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
 const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
@@ -40,6 +40,7 @@ export function openTask({ follow }, id) {
   }
 
   const requeue = () => requeueing(task.deadQueue, { ids: [id] }, () => feed.refresh());
+  const remove = () => deleting(task.deadQueue, { ids: [id] }, () => feed.refresh());
 
   // What a task carries is fetched once a state: it can be large, and changes with the end alone.
   async function fetchContent() {
@@ -105,7 +106,10 @@ export function openTask({ follow }, id) {
       fact("Shard", String(task.shard)));
     patch(attempts, timeline(task));
     patch(actions, h("button", { type: "button", onclick: () => copy(id, top.querySelector("h1")) }, "Copy id"), administers() && [
-      task.state === "dead" && h("button.primary", { type: "button", onclick: requeue }, "Requeue"),
+      task.state === "dead" && [
+        h("button.danger", { type: "button", onclick: remove }, "Delete"),
+        h("button.primary", { type: "button", onclick: requeue }, "Requeue"),
+      ],
       ["ready", "delayed", "in-progress"].includes(task.state) && h("button.danger", { type: "button", onclick: cancel }, "Cancel task"),
     ]);
     fetchContent();

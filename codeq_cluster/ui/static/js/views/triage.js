@@ -19,17 +19,19 @@ function named(what) {
   return parts;
 }
 
-function body(what, patch) {
-  return patch ? new WithText(what, "patch", patch) : what;
+// change is {name, text}: a patch of every payload, or the payload of the one that is named.
+function body(what, change) {
+  return change ? new WithText(what, change.name, change.text) : what;
 }
 
-async function preview(queue, what, patch) {
-  const found = { matched: 0, more: false, kinds: [], after: null };
+async function preview(queue, what, change) {
+  const found = { matched: 0, more: false, kinds: [], before: null, after: null };
   const kinds = new Map();
   for (const part of named(what)) {
-    const one = await post(path("queues", queue, "dlq", "preview"), body(part, patch));
+    const one = await post(path("queues", queue, "dlq", "preview"), body(part, change));
     found.matched += one.matched;
     found.more ||= one.more;
+    found.before ??= one.before;
     found.after ??= one.after;
     for (const each of one.kinds) kinds.set(each.kind, (kinds.get(each.kind) || 0) + each.count);
   }
@@ -38,14 +40,14 @@ async function preview(queue, what, patch) {
 }
 
 // Sends one request after the other until nothing is left of what is meant.
-function carryOut(queue, verb, what, found, doing, patch) {
+function carryOut(queue, verb, what, found, doing, change) {
   const parts = named(what);
   return inParts({
     doing,
     expected: found.more ? Infinity : found.matched,
     step: async () => {
       const part = what.ids ? parts.shift() : what;
-      const done = await post(path("queues", queue, "dlq", verb), body(part, patch));
+      const done = await post(path("queues", queue, "dlq", verb), body(part, change));
       return what.ids ? { ...done, more: parts.length > 0 } : done;
     },
   });
@@ -73,38 +75,15 @@ export async function requeueing(queue, what, after) {
     after();
     return;
   }
-  const patch = h("textarea", { spellcheck: "false", placeholder: '{"retry": true, "obsolete": null}', "aria-label": "Merge patch" });
-  const shown = h("div");
-  const tryOut = settled(async () => {
-    const text = patch.value.trim();
-    if (!text) {
-      put(shown);
-      return;
-    }
-    try {
-      const tried = await preview(queue, what, checked(text));
-      put(shown, tried.after === null
-        ? h("p.bad", {}, "The first payload is no object, or would be too large: it would be left alone.")
-        : h("pre.json.sample", { tabindex: "0", "aria-label": "The first payload as it would be" }, pretty(tried.after)));
-    } catch (failure) {
-      put(shown, h("p.bad", {}, failure.message));
-    }
-  }, WAIT_MS);
-  patch.addEventListener("input", tryOut);
+  const changing = what.ids && what.ids.length === 1 && found.before !== null ? payloadEdit(found.before) : patchEdit(queue, what);
   const sent = await ask({
     title: `Requeue ${howMany(found)}?`,
     button: "Requeue " + (found.more ? "them" : count(found.matched)),
-    body: [
-      h("p", {}, "Their attempts begin anew, and their errors stay in their history."),
-      list(found),
-      h("details", {}, h("summary", {}, "Change their payloads"),
-        h("p.dim.small", {}, "A JSON merge patch: members replace those of each payload, null takes one away. Payloads that are changed cannot be changed back."),
-        patch, shown),
-    ],
-    send: async () => ({ patch: patch.value.trim() && checked(patch.value.trim()) }),
+    body: [h("p", {}, "Their attempts begin anew, and their errors stay in their history."), list(found), changing.node],
+    send: async () => ({ change: changing.read() }),
   });
   if (sent === null) return;
-  const { parts, changed, leftAlone } = await carryOut(queue, "requeue", what, found, "Requeueing", sent.patch);
+  const { parts, changed, leftAlone } = await carryOut(queue, "requeue", what, found, "Requeueing", sent.change);
   const text = `${plural(changed, "dead letter")} requeued` + (leftAlone ? `, ${count(leftAlone)} left alone: their payloads are no objects, or would be too large` : "");
   undoable(text, parts, (action, ids) => post(path("queues", queue, "dlq", "undo"), { action, ids }), after);
   after();
@@ -141,14 +120,58 @@ export async function deleting(queue, what, after) {
   });
 }
 
+// Changes the payloads of many; shows what becomes of the first while it is typed.
+function patchEdit(queue, what) {
+  const patch = h("textarea", { spellcheck: "false", placeholder: '{"retry": true, "obsolete": null}', "aria-label": "Merge patch" });
+  const shown = h("div");
+  const read = () => {
+    const text = patch.value.trim();
+    return text ? { name: "patch", text: checked(text) } : null;
+  };
+  patch.addEventListener("input", settled(async () => {
+    try {
+      const change = read();
+      const tried = change && await preview(queue, what, change);
+      put(shown, tried && (tried.after === null
+        ? h("p.bad", {}, "The first payload is no object, or would be too large: it would be left alone.")
+        : h("pre.json.sample", { tabindex: "0", role: "region", "aria-label": "The first payload as it would be" }, pretty(tried.after))));
+    } catch (failure) {
+      put(shown, h("p.bad", {}, failure.message));
+    }
+  }, WAIT_MS));
+  const node = h("details", {}, h("summary", {}, "Change their payloads"),
+    h("p.dim.small", {}, "A JSON merge patch: members replace those of each payload, null takes one away. Payloads that are changed cannot be changed back."),
+    patch, shown);
+  return { node, read };
+}
+
+// Changes the payload of one, as a whole.
+function payloadEdit(before) {
+  const text = pretty(before);
+  const payload = h("textarea", { spellcheck: "false", rows: 10, "aria-label": "New payload" });
+  payload.value = text;
+  const node = h("details", {}, h("summary", {}, "Change its payload"),
+    h("p.dim.small", {}, "The task keeps its id. A payload that is changed cannot be changed back."), payload);
+  const read = () => {
+    const now = payload.value.trim();
+    if (now === text) return null;
+    if (parsed(now, "The payload") === null) throw new Error("A payload cannot be null");
+    return { name: "payload", text: now };
+  };
+  return { node, read };
+}
+
+function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(what + " is no JSON");
+  }
+}
+
 // Returns the patch as it was typed, which is how it is sent; it has to be an object.
 function checked(text) {
-  let value;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    throw new Error("The patch is no JSON");
-  }
+  const value = parsed(text, "The patch");
   if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("The patch is no JSON object");
   return text;
 }
