@@ -36,5 +36,5 @@ Create a task, claim it, finish it (any node takes any request):
 
   {curl} "{result}/$id/result" -d '{_RESULT}'
 
-Stop with Ctrl-C; the data stays.
+Stop with Ctrl-C; the data stays. Next: docs/start.md, or codeq-cluster --help.
 """
