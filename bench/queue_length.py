@@ -71,7 +71,7 @@ def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
     )
 
 
-class _Shard:
+class Shard:
     """An engine that leads its shard on a directory."""
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class _Shard:
                 ]
             )
 
-    async def cycle(self, request: str) -> float:
+    async def cycle(self, request: str, *, commands: tuple[str, ...] = ("work",)) -> float:
         """Claim one task and finish it; return the seconds of the claim."""
         started = time.perf_counter()
         [claimed] = await self.engine.operate(
@@ -101,7 +101,7 @@ class _Shard:
                     request=request,
                     tenant="bench",
                     worker="w",
-                    commands=("work",),
+                    commands=commands,
                     count=1,
                     lease_ms=60_000,
                 )
@@ -130,7 +130,7 @@ class _Shard:
         self.store.close()
 
 
-async def _claims(shard: _Shard, name: str) -> dict[str, float]:
+async def _claims(shard: Shard, name: str) -> dict[str, float]:
     times_us = sorted([await shard.cycle(f"{name}{n}") * 1e6 for n in range(CLAIMS)])
     return {"p50_us": round(times_us[CLAIMS // 2], 1), "p99_us": round(times_us[-CLAIMS // 100], 1)}
 
@@ -139,7 +139,7 @@ async def _measure(tasks: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="codeq-bench-") as directory:
         machine = describe(Path(directory))
         path = Path(directory) / "shard"
-        shard = _Shard(path)
+        shard = Shard(path)
         await shard.fill(0, 1000 + CLAIMS)
         short = await _claims(shard, "short")
         started = time.perf_counter()
@@ -149,7 +149,7 @@ async def _measure(tasks: int) -> dict[str, object]:
         rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         shard.close()
         started = time.perf_counter()
-        shard = _Shard(path)
+        shard = Shard(path)
         first_us = await shard.cycle("again") * 1e6
         reopen_s = time.perf_counter() - started
         shard.close()

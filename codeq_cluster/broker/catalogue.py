@@ -53,6 +53,7 @@ class Catalogue:
 
     def reload(self) -> None:
         """Load what the shards keep, in place of what is known."""
+        before = list(self._policies)
         self._policies.clear()
         self._subscriptions.clear()
         self._subscribers.clear()
@@ -62,6 +63,9 @@ class Catalogue:
             for kind in (Kind.TOPIC, Kind.PAUSE, Kind.SUBSCRIPTION):
                 for item in _items(store, kind):
                     self._put(item)
+        for tenant, queue in before:
+            if not self.policy(tenant, queue).paused:
+                self._opened(tenant, queue)
 
     def on_open(self, call: Callable[[str, str], None]) -> None:
         """Call `call` with (tenant, queue) when a queue may be claimed from again."""

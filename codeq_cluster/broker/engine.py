@@ -90,6 +90,7 @@ _SEQ_KEY = keyspace.meta("seq")
 ENTRY_OVERHEAD_BYTES = 1024  # Of an entry's frame, clock and sequence rows.
 RETRY_S = 1.0  # After time could not act, for a reason of our own.
 ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
+READ_ON_S = 0.002  # Between two readings of queues that a look left out: up to 5 ms each.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up in one go: 100 x up to 100 us.
 
 
@@ -195,10 +196,12 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._advancing: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Handle | None = None
         self._on_leader: list[Callable[[], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
         self._stopped = False
+        catalogue.on_open(self._opened)
 
     def attach(self, group: Log) -> None:
         """Connect the engine with its Raft group, once, before the group starts."""
@@ -229,6 +232,8 @@ class Engine:
     def stop(self) -> None:
         """Refuse everything from now on; callers still waiting learn that nobody knows."""
         self._stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
         self._end_reign()
 
     @property
@@ -344,13 +349,20 @@ class Engine:
 
     def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
         """Return the first ready task known here, a leader's undurable decisions included."""
-        reign = self._reign
-        return (reign.view if reign else self._replica).head(tenant, queues)
+        view = self.view
+        head = view.head(tenant, queues)
+        if view.is_unread:
+            self._read_soon()
+        return head
 
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of a queue are ready, a leader's undurable decisions included."""
-        reign = self._reign
-        return (reign.view if reign else self._replica).counted(queue, tenant).ready
+        return self.view.counted(queue, tenant).ready
+
+    @property
+    def view(self) -> ShardView:
+        """Return what is known here, a leader's undurable decisions included."""
+        return self._reign.view if self._reign else self._replica
 
     @property
     def replica(self) -> ShardView:
@@ -550,6 +562,8 @@ class Engine:
         view.now_ms = max(view.now_ms, reign.clock_base_ms + self._clock.monotonic_ms())
         while True:
             decision = decide(view, operation, self._rules)
+            if view.is_unread:
+                self._read_soon()
             if not decision.changes:
                 return decision.outcome, None
             rows = mutations(decision.changes, view.counted)
@@ -708,6 +722,22 @@ class Engine:
             self._arm_timer(reign)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _opened(self, tenant: str, queue: str) -> None:
+        self.view.opened(tenant, queue)
+
+    def _read_soon(self) -> None:
+        """Have the queues read that the last look left out, some at a time."""
+        if self._reading is None:
+            # After what is ready to run now, so that others get their turn in between.
+            self._reading = asyncio.get_running_loop().call_later(
+                READ_ON_S, self._read_on, context=Context()
+            )
+
+    def _read_on(self) -> None:
+        self._reading = None
+        if not self._stopped and self.view.read_on():
+            self._read_soon()
 
     def _new_view(self) -> ShardView:
         return ShardView(

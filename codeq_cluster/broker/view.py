@@ -11,27 +11,33 @@ then answers which queues have work, a little behind the leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
 
+from codeq_cluster.broker.busy_queues import BusyQueues
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
-from codeq_cluster.broker.window import Window
+from codeq_cluster.broker.window import KeyBudget, Window
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.items import Item, Kind, Policy
 from codeq_cluster.core.task import Counters, Result, Task
+from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
 
 Rows = Mapping[bytes, bytes | None]
 
 # A ready position grows with time and is comparable between shards: milliseconds, then a count.
 _SEQ_BITS = 20
-_WINDOWS_MAX = 4096  # Queues served at the same time x 80 KiB each at the very most.
+# Of ready tasks, kept by all windows together: 128 Ki x ~110 bytes = 14 MiB. Beyond it each queue
+# with ready tasks keeps `window.KEYS_MIN` at most; its window takes ~400 bytes besides.
+_READY_KEYS_MAX = 2**17
 _STATS_PAGE = 1024
 _TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it all begin anew.
+_NO_QUEUES: frozenset[str] = frozenset()
 _NONE = Counters()
 _NO_USAGE = Usage()
 
@@ -65,7 +71,10 @@ class ShardView:
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._tasks: dict[str, tuple[int, Task | None]] = {}
         self._busy: dict[str, set[str]] = {}
-        self._ready: dict[tuple[str, str], Window] = {}
+        self._lines: dict[str, BusyQueues] = {}  # Of the tenants of whom any queue was asked for.
+        self._unread: dict[str, None] = {}  # Of these, whose lines are known in part only.
+        self._ready: dict[tuple[str, str], Window] = {}  # Of queues that have ready tasks only.
+        self._ready_keys = KeyBudget(_READY_KEYS_MAX)
         self._leases = self._timer(keyspace.LEASE_PREFIX)
         self._timers = self._timer(keyspace.TTL_PREFIX)
         self._expiries = self._timer(keyspace.EXPIRY_PREFIX)
@@ -141,6 +150,7 @@ class ShardView:
         if turns is None:
             if len(self._turns) >= _TURNS_MAX:
                 self._turns.clear()
+                self._lines.clear()
             turns = self._turns[tenant] = Turns()
         return turns
 
@@ -155,9 +165,19 @@ class ShardView:
             found.append(item)
         return tuple(found)
 
-    def queues(self, tenant: str) -> Iterable[str]:
+    def queues(self, tenant: str) -> AbstractSet[str]:
         """Return the tenant's queues that have ready tasks."""
-        return self._busy.get(tenant, ())
+        return self._busy.get(tenant, _NO_QUEUES)
+
+    def order(self, tenant: str) -> TurnOrder:
+        """Return the order in which the tenant's queues are served."""
+        busy = self._busy.get(tenant)
+        if busy is None:
+            return TurnOrder(self.turns(tenant), _NO_QUEUES, _no_priority)
+        line = self._line(tenant, busy)
+        line.read()
+        self._note_unread(tenant, line)
+        return line.order
 
     def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
         """Yield (priority, seq, task id) of one queue in claim order."""
@@ -218,7 +238,12 @@ class ShardView:
         busy = self._busy.get(tenant)
         if not busy:
             return None
-        for queue in queues or tuple(busy):
+        if not queues:
+            line = self._line(tenant, busy)
+            oldest = line.oldest()
+            self._note_unread(tenant, line)
+            return None if oldest is None else Head(self._shard, *oldest)
+        for queue in queues:
             if queue not in busy or not self._open(tenant, queue):
                 continue
             key = self._ready_window(queue, tenant).first()
@@ -261,20 +286,55 @@ class ShardView:
     def follow(self, rows: Rows) -> None:
         """Bring the windows and the counters up to date with rows that are live or dead now."""
         timed = self._timed
+        counted: list[tuple[bytes, bytes | None]] = []
+        became_ready: list[tuple[str, str, bytes]] = []
         for key, value in rows.items():
             place = keyspace.scheduled(key)
             if place is None:
                 continue
             if place is keyspace.Family.STATS:
-                self._count(keyspace.stats_parts(key), value)
+                counted.append((key, value))
                 continue
-            window = self._ready.get(place) if isinstance(place, tuple) else timed[place]
+            if isinstance(place, tuple):
+                window = self._followed_window(*place, live=value is not None)
+                if value is not None:
+                    became_ready.append((*place, key))
+            else:
+                window = timed[place]
             if window is None:
                 continue
             if value is None:
                 window.remove(key)
             else:
                 window.add(key)
+        # After the windows, which go by what was counted before, and ahead of the lines, which have
+        # to know which queues have work.
+        for key, value in counted:
+            self._count(keyspace.stats_parts(key), value)
+        if self._lines:
+            self._tell_lines(became_ready)
+
+    def opened(self, tenant: str, queue: str) -> None:
+        """Take note that the queue may be claimed from again, perhaps."""
+        line = self._lines.get(tenant)
+        if line is not None:
+            line.opened(queue)
+
+    def read_on(self) -> bool:
+        """Read some more of what looks have left unread; return whether there is more."""
+        for tenant in self._unread:
+            line = self._lines.get(tenant)
+            if line is not None:
+                line.read()
+            if line is None or not line.unread:
+                del self._unread[tenant]
+            break
+        return self.is_unread
+
+    @property
+    def is_unread(self) -> bool:
+        """Return whether a look for any of a tenant's queues has gone by some of them only."""
+        return bool(self._unread)
 
     def count(self, rows: Rows) -> None:
         """Bring the counters alone up to date; what else the view says is out of date after it."""
@@ -303,10 +363,26 @@ class ShardView:
                 self._busy[tenant] = {queue}
             else:
                 busy.add(queue)
-        elif busy is not None:
-            busy.discard(queue)
-            if not busy:
-                del self._busy[tenant]
+            line = self._lines.get(tenant)
+            if line is not None:
+                line.opened(queue)  # One task less may be leased.
+        else:
+            self._drain(queue, tenant)
+
+    def _drain(self, queue: str, tenant: str) -> None:
+        """Forget what is kept of a queue's ready tasks: there are none."""
+        window = self._ready.pop((queue, tenant), None)
+        if window is not None:
+            window.close()
+        busy = self._busy.get(tenant)
+        if busy is None:
+            return
+        busy.discard(queue)
+        if not busy:
+            del self._busy[tenant]
+            self._lines.pop(tenant, None)
+        elif tenant in self._lines:
+            self._lines[tenant].left(queue)
 
     def _use(self, tenant: str, before: Counters, after: Counters) -> None:
         usage = self.usage_here(tenant)
@@ -334,14 +410,42 @@ class ShardView:
         return Window(start, end, self._live)
 
     def _ready_window(self, queue: str, tenant: str) -> Window:
-        place = (queue, tenant)
-        window = self._ready.get(place)
-        if window is None:
-            if len(self._ready) >= _WINDOWS_MAX:
-                del self._ready[next(iter(self._ready))]
-            start, end = keyspace.pending_range(queue, tenant)
-            window = self._ready[place] = Window(start, end, self._live)
+        window = self._ready.get((queue, tenant))
+        return self._new_ready_window(queue, tenant, empty=False) if window is None else window
+
+    def _followed_window(self, queue: str, tenant: str, *, live: bool) -> Window | None:
+        """Return the window on a ready task's queue; None when it is to be read another time."""
+        window = self._ready.get((queue, tenant))
+        if window is None and live and queue not in self._busy.get(tenant, _NO_QUEUES):
+            return self._new_ready_window(queue, tenant, empty=True)
         return window
+
+    def _tell_lines(self, became_ready: Iterable[tuple[str, str, bytes]]) -> None:
+        for queue, tenant, key in became_ready:
+            if tenant in self._lines:
+                self._lines[tenant].added(queue, key)
+
+    def _new_ready_window(self, queue: str, tenant: str, *, empty: bool) -> Window:
+        start, end = keyspace.pending_range(queue, tenant)
+        window = Window(start, end, self._live, budget=self._ready_keys, empty=empty)
+        self._ready[queue, tenant] = window
+        return window
+
+    def _line(self, tenant: str, busy: AbstractSet[str]) -> BusyQueues:
+        line = self._lines.get(tenant)
+        if line is None:
+            turns = self.turns(tenant)  # First, since it may be what forgets the others' lines.
+            line = self._lines[tenant] = BusyQueues(
+                busy,
+                turns,
+                window=partial(self._ready_window, tenant=tenant),
+                is_open=partial(self._open, tenant),
+            )
+        return line
+
+    def _note_unread(self, tenant: str, line: BusyQueues) -> None:
+        if line.unread:
+            self._unread[tenant] = None
 
     def _get(self, key: bytes) -> bytes | None:
         decided = self._overlay.get(key)
@@ -361,3 +465,7 @@ class ShardView:
                 else:
                     keys.add(key)
         return sorted(keys), edge
+
+
+def _no_priority(_queue: str) -> None:
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.items import Policy
@@ -47,12 +48,20 @@ def claim(view: View, operation: Claim, rules: Rules) -> Decision:
         count = min(count, leased_max - view.usage(operation.tenant).leased)
         if count < 1:
             return Decision(Rejected(Rejection.BUDGET_EXCEEDED, "inFlight"))
+    line = _line(view, operation)
+    try:
+        return _leased_from(line, view, operation, count)
+    finally:
+        line.leave()
+
+
+def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) -> Decision:
+    """Lease up to `count` tasks, the first ones of a line."""
     now_ms = view.now_ms
     changes: list[TaskChange] = []
     tasks: list[Task] = []
     skips = 0
     payload_bytes = 0
-    line = _Line(view, operation)
     for task_id in line:
         ready = view.task(task_id)
         assert ready is not None
@@ -79,6 +88,14 @@ def claim(view: View, operation: Claim, rules: Rules) -> Decision:
     return Decision(Claimed(tuple(tasks)), tuple(changes))
 
 
+def _line(view: View, operation: Claim) -> _Named | _Any:
+    if not operation.commands:
+        return _Any(view, operation)
+    # Queues ignore case, so two spellings are one queue and must not be read twice.
+    queues = dict.fromkeys(command.lower() for command in operation.commands)
+    return _Named(view, operation, tuple(queues))
+
+
 def _held(view: View, operation: Claim) -> tuple[Task, ...]:
     """Return what the request has leased before and its worker still holds."""
     found = (view.task(task_id) for task_id in view.claimed_under(operation.request))
@@ -101,46 +118,45 @@ def _record_bytes(task: Task) -> int:
     return _RECORD_BYTES + len(task.webhook) + _ATTEMPT_BYTES * len(task.history) + 4 * errors
 
 
-class _Line:
-    """The ready tasks a claim may take, in the order it takes them.
+class _Named:
+    """The ready tasks of the queues a claim names, in the order it takes them.
 
     Priority goes first. Among queues that have work at the best priority the turns decide; a queue
     that may not be served, or no more, is left out.
     """
 
-    def __init__(self, view: View, operation: Claim) -> None:
+    def __init__(self, view: View, operation: Claim, queues: tuple[str, ...]) -> None:
         self._view = view
         self._tenant = operation.tenant
         self._count = operation.count
-        # Queues ignore case, so two spellings are one queue and must not be read twice.
-        queues = dict.fromkeys(command.lower() for command in operation.commands)
-        self._queues = tuple(queues) or tuple(sorted(view.queues(operation.tenant)))
-        self._turns = view.turns(operation.tenant) if len(self._queues) > 1 else None
+        self._queues = queues
+        self._turns = view.turns(operation.tenant) if len(queues) > 1 else None
         self._policies: dict[str, Policy] = {}
         self._left: dict[str, int] = {}
         self._serving = ""
 
     def __iter__(self) -> Iterator[str]:
         view, tenant = self._view, self._tenant
-        heads: dict[str, tuple[int, str, Iterator[tuple[int, int, str]]]] = {}
+        busy = view.queues(tenant)
+        heads: dict[str, _Head] = {}
         for queue in self._queues:
+            if queue not in busy:
+                continue
             policy = self._policies[queue] = view.policy(tenant, queue)
             self._left[queue] = policy.claimable(self._count, partial(view.leased, tenant, queue))
             if self._left[queue] > 0:
-                rows = view.ready(tenant, queue)
-                for priority, _, task_id in rows:
-                    heads[queue] = priority, task_id, rows
-                    break
+                head = _next_of(view.ready(tenant, queue))
+                if head is not None:
+                    heads[queue] = head
         while heads:
             queue = self._next(heads)
-            _, task_id, rows = heads[queue]
+            head = heads.pop(queue)
             self._serving = queue
-            yield task_id
-            del heads[queue]
+            yield head.task_id
             if self._left[queue] > 0:
-                for priority, _, following_id in rows:
-                    heads[queue] = priority, following_id, rows
-                    break
+                following = _next_of(head.rows)
+                if following is not None:
+                    heads[queue] = following
 
     def took(self) -> None:
         """Take note that the task yielded last is taken."""
@@ -149,11 +165,88 @@ class _Line:
         if self._turns is not None:
             self._turns.served(queue, weight=self._policies[queue].weight)
 
-    def _next(self, heads: Mapping[str, tuple[int, str, Iterator[tuple[int, int, str]]]]) -> str:
+    def leave(self) -> None:
+        """End the claim."""
+
+    def _next(self, heads: Mapping[str, _Head]) -> str:
         if self._turns is None:
             return next(iter(heads))
-        best = max(priority for priority, _, _ in heads.values())
+        best = max(head.priority for head in heads.values())
         # In the order asked for, which decides among those whose turn it equally is.
         return self._turns.due(
-            queue for queue in self._queues if queue in heads and heads[queue][0] == best
+            queue for queue in self._queues if queue in heads and heads[queue].priority == best
         )
+
+
+class _Any:
+    """The ready tasks of all the tenant's queues, in the order a claim of any command takes them.
+
+    It is as if the claim named every queue that has work, in the order of their names; but it looks
+    at those only whose turn comes.
+    """
+
+    def __init__(self, view: View, operation: Claim) -> None:
+        self._view = view
+        self._tenant = operation.tenant
+        self._count = operation.count
+        self._order = view.order(operation.tenant)
+        # A queue that is alone pays for no turn.
+        has_turns = len(view.queues(operation.tenant)) > 1
+        self._turns = view.turns(operation.tenant) if has_turns else None
+        self._left: dict[str, int] = {}
+        self._heads: dict[str, _Head | None] = {}  # Of queues served: what is next in them.
+        self._served: dict[str, int] = {}  # The priorities that they were served at first.
+        self._serving = ""
+
+    def __iter__(self) -> Iterator[str]:
+        while (queue := self._order.first(self._look)) is not None:
+            head = self._heads.get(queue)
+            if head is None:
+                head = _next_of(self._view.ready(self._tenant, queue))
+                assert head is not None, "a queue without work has a turn"
+                self._served[queue] = head.priority
+            self._serving = queue
+            yield head.task_id
+            self._heads[queue] = _next_of(head.rows) if self._left[queue] > 0 else None
+
+    def took(self) -> None:
+        """Take note that the task yielded last is taken."""
+        queue = self._serving
+        self._left[queue] -= 1
+        if self._turns is not None:
+            weight = self._view.policy(self._tenant, queue).weight
+            self._turns.served(queue, weight=weight)
+
+    def leave(self) -> None:
+        """End the claim; nothing of it has happened to the view yet, and perhaps nothing will."""
+        for queue, priority in self._served.items():
+            self._order.put(queue, priority)
+
+    def _look(self, queue: str) -> int | None:
+        """Return the priority that the queue has something to give at; see `TurnOrder.first`."""
+        if queue in self._heads:
+            head = self._heads[queue]
+            return None if head is None else head.priority
+        if queue not in self._left:
+            view, tenant = self._view, self._tenant
+            policy = view.policy(tenant, queue)
+            left = policy.claimable(self._count, partial(view.leased, tenant, queue))
+            if left <= 0:
+                self._order.park(queue)
+                return None
+            self._left[queue] = left
+        return self._order.priority(queue)
+
+
+class _Head(NamedTuple):
+    """A queue's first task that is not handed out yet, and those behind it."""
+
+    priority: int
+    task_id: str
+    rows: Iterator[tuple[int, int, str]]
+
+
+def _next_of(rows: Iterator[tuple[int, int, str]]) -> _Head | None:
+    for priority, _, task_id in rows:
+        return _Head(priority, task_id, rows)
+    return None

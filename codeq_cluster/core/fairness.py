@@ -15,29 +15,49 @@ from collections.abc import Iterable
 from math import lcm
 
 WEIGHT_MAX = 100
-QUEUES_MAX = 4096  # Remembered, a tenant and shard; beyond it all begin anew.
+# Remembered, a tenant and shard: 64 Ki x ~200 bytes = 13 MiB at the very most. Those that have paid
+# no more than the present time are forgotten first, which changes nothing. Beyond it all begin
+# anew, so that more queues than this, all with work, would not all be served.
+QUEUES_MAX = 65_536
 
 _TURN = lcm(*range(1, WEIGHT_MAX + 1))  # Divides by every weight without a rest.
 
 
 class Turns:
-    """The queues of one tenant in one shard; kept by the leader in memory, fair from its start."""
+    """The queues of one tenant in one shard; kept by the leader in memory, fair from its start.
 
-    __slots__ = ("_paid", "_time")
+    Attributes:
+        time: The present virtual time; it only grows.
+        begun: How often all queues have begun anew. In between, what a queue has paid only grows.
+    """
+
+    __slots__ = ("_paid", "begun", "time")
 
     def __init__(self) -> None:
         self._paid: dict[str, int] = {}
-        self._time = 0
+        self.time = 0
+        self.begun = 0
 
     def due(self, queues: Iterable[str]) -> str:
         """Return the queue to serve, the first in order among those that have paid the same."""
-        paid, time = self._paid, self._time
-        return min(queues, key=lambda queue: max(paid.get(queue, time), time))
+        return min(queues, key=self.paid)
+
+    def paid(self, queue: str) -> int:
+        """Return what the queue has paid, at least the present time."""
+        return max(self._paid.get(queue, 0), self.time)
 
     def served(self, queue: str, *, weight: int) -> None:
         """Take note that one task of the queue is handed out; `weight` is 1 to `WEIGHT_MAX`."""
         assert 1 <= weight <= WEIGHT_MAX
+        self.time = self.paid(queue)
         if len(self._paid) >= QUEUES_MAX and queue not in self._paid:
+            self._forget()
+        self._paid[queue] = self.time + _TURN // weight
+
+    def _forget(self) -> None:
+        time = self.time
+        self._paid = {queue: paid for queue, paid in self._paid.items() if paid > time}
+        # Half of the room is free afterwards, or the next call would walk over all of them again.
+        if len(self._paid) > QUEUES_MAX // 2:
             self._paid.clear()
-        self._time = max(self._paid.get(queue, self._time), self._time)
-        self._paid[queue] = self._time + _TURN // weight
+            self.begun += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.items import Item, Kind, Policy
 from codeq_cluster.core.task import Result, Task
+from codeq_cluster.core.turn_order import TurnOrder
 
 
 class KeyRow(Struct, frozen=True, array_like=True):
@@ -41,8 +43,11 @@ class View(Protocol):
     def keyed(self, tenant: str, key: str) -> KeyRow | None:
         """Return what the idempotency key stands for, or None."""
 
-    def queues(self, tenant: str) -> Iterable[str]:
+    def queues(self, tenant: str) -> AbstractSet[str]:
         """Return the tenant's queues (commands in lower case) that have ready tasks."""
+
+    def order(self, tenant: str) -> TurnOrder:
+        """Return the order in which the tenant's queues are served; it is the view's to keep."""
 
     def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
         """Yield (priority, seq, task id) of one queue in claim order: priority 9 first, then seq.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import assert_never
 
 from codeq_cluster.core.budget import Usage
@@ -18,7 +19,8 @@ from codeq_cluster.core.items import (
     Subscription,
     Topic,
 )
-from codeq_cluster.core.task import Result, State, Task
+from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
+from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
 
 
@@ -119,7 +121,15 @@ class DictView:
         ended.sort(key=lambda item: (item.expires_ms, KIND_OF[type(item)], item.tenant, item.id))
         return tuple(ended[:count])
 
-    def queues(self, tenant: str) -> Iterable[str]:
+    def order(self, tenant: str) -> TurnOrder:
+        """Return the order in which the tenant's queues are served."""
+        queues = self.queues(tenant)
+        order = TurnOrder(self.turns(tenant), queues, partial(self._priority, tenant))
+        for queue in queues:
+            order.put(queue, PRIORITY_MAX)
+        return order
+
+    def queues(self, tenant: str) -> set[str]:
         """Return the tenant's queues that have ready tasks."""
         return {
             task.command.lower()
@@ -162,6 +172,9 @@ class DictView:
     def fraction(self) -> float:
         """Return `draw`."""
         return self.draw
+
+    def _priority(self, tenant: str, queue: str) -> int | None:
+        return next((priority for priority, _, _ in self.ready(tenant, queue)), None)
 
     def _change_item(self, change: ItemChange) -> None:
         for item, keep in ((change.before, False), (change.after, True)):

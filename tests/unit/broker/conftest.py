@@ -86,10 +86,11 @@ def make_shard(
     operations_max: int = 1000,
     bytes_max: int = 2**24,
     entry_bytes_max: int = 3 * 2**20,
+    catalogue: Catalogue | None = None,
 ) -> Shard:
     """Make an engine over a store that may have a history."""
     seen = Seen()
-    catalogue = Catalogue()
+    catalogue = catalogue or Catalogue()
     engine = Engine(
         node_id="n1",
         shard=number,

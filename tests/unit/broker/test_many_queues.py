@@ -1,4 +1,4 @@
-"""Many queues: lists and counts of a tenant with thousands of them hold nobody up."""
+"""Many queues: claims, lists and counts of a tenant with thousands of them hold nobody up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from codeq_cluster.broker.answers import LOOKED_AT_MAX
+from codeq_cluster.broker.busy_queues import READS_MAX
+from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import DEPTHS_AT_ONCE
 from codeq_cluster.broker.questions import END, Browse, Page
 from codeq_cluster.codec.keyspace import Place
-from codeq_cluster.core.operations import Nack
+from codeq_cluster.core.items import Policy
+from codeq_cluster.core.operations import Nack, PauseQueue
+from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
 
 from .conftest import Shard, TestClock, claim, create, make_shard
@@ -126,3 +130,96 @@ async def test_one_queue_is_counted_without_the_others(many: Shard, state: _Coun
     assert ("queue-00007", 1) == (depth.queue, depth.ready)
     assert state.asked <= 10
     assert [] == await many.engine.depths("acme", "nothing")
+
+
+class _CountingCatalogue(Catalogue):
+    """Counts how often it is asked what governs a queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Count it."""
+        self.asked += 1
+        return super().policy(tenant, queue)
+
+
+async def _claimed(shard: Shard, request: str, *, count: int = 1) -> list[str]:
+    """Look for work, and claim tasks of any command."""
+    assert shard.engine.head("acme", ()) is not None
+    [outcome] = await shard.engine.operate([claim(request, commands=(), count=count)])
+    assert isinstance(outcome, Claimed)
+    return [task.command for task in outcome.tasks]
+
+
+async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from() -> None:
+    """However many have work: a look and a claim ask what governs a handful of them."""
+    asked = {}
+    for queues in (10, 2000):
+        catalogue = _CountingCatalogue()
+        shard = make_shard(
+            MemoryShard(), TestClock(), operations_max=2 * queues, catalogue=catalogue
+        )
+        shard.log.lead()
+        names = [f"queue-{number:05}" for number in range(queues)]
+        for round_ in ("a", "b"):
+            creates = [create(f"{name}{round_}", command=name) for name in names]
+            await shard.engine.operate(creates)
+        await _claimed(shard, "warm")
+        while shard.engine.view.read_on():
+            pass
+        catalogue.asked = 0
+        got = [name for n in range(8) for name in await _claimed(shard, f"r{n}")]
+        asked[queues] = catalogue.asked
+        shard.engine.stop()
+
+        assert len(set(got)) == 8
+
+    assert asked[2000] <= asked[10] + 8
+    assert asked[2000] <= 8 * 8
+
+
+async def test_paused_queues_are_looked_at_once() -> None:
+    """Hundreds of paused queues with work cost the claims of the others nothing, until resumed."""
+    catalogue = _CountingCatalogue()
+    shard = make_shard(MemoryShard(), TestClock(), catalogue=catalogue)
+    shard.log.lead()
+    names = [f"queue-{number:03}" for number in range(400)]
+    await shard.engine.operate([create(name, command=name) for name in names])
+    await shard.engine.operate(
+        [PauseQueue(request=name, tenant="acme", queue=name, by="op") for name in names[:-3]]
+    )
+    got = await _claimed(shard, "first")
+    catalogue.asked = 0
+    got += await _claimed(shard, "second")
+
+    assert got == names[-3:-1]
+    assert catalogue.asked <= 8
+    shard.engine.stop()
+
+
+async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
+    many: Shard, state: _CountingState
+) -> None:
+    """The first look reads some; the rest is read between other work, and then order is exact."""
+    names = [f"queue-{number:05}" for number in range(_QUEUES)]
+    await many.engine.operate([create(name, command=name) for name in names])
+    urgent = create("urgent", command=names[-1], priority=9)
+    await many.engine.operate([urgent])
+    many.engine.stop()
+    store = many.store
+    again = make_shard(store, TestClock())
+    again.log.lead()
+    state.asked = 0
+    first = await _claimed(again, "first")
+    asked_most = state.asked
+    while again.engine.view.is_unread:
+        before = state.asked
+        await asyncio.sleep(0)
+        asked_most = max(asked_most, state.asked - before)
+
+    assert len(first) == 1
+    assert asked_most <= 2 * READS_MAX + 20
+    assert [names[-1]] == await _claimed(again, "second")
+    again.engine.stop()

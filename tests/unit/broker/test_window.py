@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.broker import window as window_module
-from codeq_cluster.broker.window import Window
+from codeq_cluster.broker.window import KeyBudget, Window
 
 START, END = b"k/", b"k0"
 
@@ -89,3 +89,32 @@ def test_a_window_forgets_its_far_half_when_it_grows_too_large() -> None:
         window.remove(key)
 
     assert [_key(number) for number in numbers] == seen
+
+
+def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> None:
+    """Together no more than the budget and a few each; none of the keys is lost."""
+    rows = [_Rows() for _ in range(20)]
+    budget = KeyBudget(100)
+    windows = [Window(START, END, each.read, budget=budget, empty=True) for each in rows]
+    for number in range(200):
+        for each, window in zip(rows, windows, strict=True):
+            each.live.add(_key(number))
+            window.add(_key(number))
+
+            assert budget.left >= -len(windows) * window_module.KEYS_MIN
+    for each, window in zip(rows, windows, strict=True):
+        assert sorted(each.live) == list(window)
+
+        window.close()
+    assert budget.left == 100
+
+
+def test_a_window_on_an_empty_range_reads_nothing() -> None:
+    """Who knows that nothing is there need not look; what comes is known."""
+    rows = _Rows()
+    window = Window(START, END, rows.read, empty=True)
+    window.add(_key(3))
+
+    assert window.known
+    assert window.first() == _key(3)
+    assert rows.read_keys == 0

@@ -51,13 +51,26 @@ def test_only_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     """Beyond the bound all begin anew; one that is known takes no more room."""
     monkeypatch.setattr(fairness, "QUEUES_MAX", 2)
     turns = Turns()
-    for queue in ("a", "b", "b"):
+    for queue in ("a", "b"):
         turns.served(queue, weight=1)
-    assert turns.due(["b", "a"]) == "a"
+    assert turns.due(["b", "a", "c"]) == "c"
     turns.served("c", weight=1)
 
+    assert turns.begun == 1
     assert turns.due(["b", "a"]) == "b"
     assert turns.due(["c", "b"]) == "b"
+
+
+def test_a_queue_that_is_as_good_as_forgotten_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has paid no more than the present time makes room, and nobody begins anew."""
+    monkeypatch.setattr(fairness, "QUEUES_MAX", 2)
+    turns = Turns()
+    for queue in ("a", "b", "b", "c"):
+        turns.served(queue, weight=1)
+
+    assert turns.begun == 0
+    assert turns.due(["b", "c", "a"]) == "a"
+    assert turns.due(["b", "d"]) == "d"
 
 
 def _serve(turns: Turns, weights: dict[str, int], count: int) -> list[str]:

@@ -1,0 +1,176 @@
+"""Turn order: which of a tenant's queues is served next, found without a walk over all of them.
+
+The order is by priority, then by turn (`fairness`), then by name. Each queue has a place in it, and
+the place is a lower bound: no queue is served before its place comes up. The place may be out of
+date by then, because the queue has lost tasks or paid for turns. So each queue is looked at when
+its place comes up, and is moved back if it belongs further back. The caller has to tell only what
+brings a queue forward: `put`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from heapq import heappop, heappush
+
+from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
+
+# Places that are out of date are dropped when they come up, or all at once when there are more of
+# them than queues; this many are never too many.
+_OUTDATED_MIN = 64
+
+
+class TurnOrder:
+    """The queues of one tenant in the order in which their tasks are handed out.
+
+    Memory: ~300 bytes a queue.
+
+    Attributes:
+        priority: As given.
+        parked: The queues that are left out.
+
+    Args:
+        turns: The tenant's.
+        busy: The queues that have work, kept by the caller; others are forgotten in time.
+        priority: Returns the priority of a queue's first ready task, or None when it has none.
+    """
+
+    def __init__(
+        self, turns: Turns, busy: AbstractSet[str], priority: Callable[[str], int | None]
+    ) -> None:
+        self.priority = priority
+        self.parked: set[str] = set()
+        self._turns = turns
+        self._busy = busy
+        self._bands = [_Band() for _ in range(PRIORITY_MIN, PRIORITY_MAX + 1)]
+        self._places: dict[str, tuple[int, int]] = {}  # Band, and what the queue has paid there.
+        self._entries = 0
+        self._begun = turns.begun
+
+    def put(self, queue: str, priority: int) -> None:
+        """Take note that the queue's first task may have this priority now, or a lower one."""
+        band = PRIORITY_MAX - priority
+        place = self._places.get(queue)
+        if place is None or band < place[0]:
+            self._place(queue, band, self._turns.paid(queue))
+
+    def park(self, queue: str) -> None:
+        """Leave out a queue that nobody may claim from; it is for the caller to put it again."""
+        self._places.pop(queue, None)
+        self.parked.add(queue)
+
+    def first(self, look: Callable[[str], int | None]) -> str | None:
+        """Return the queue to serve next, or None.
+
+        Args:
+            look: Returns the priority that a queue has something to give at, not above the one it
+                was put at, or None when it has nothing to give; it is left out then until it is
+                put again.
+        """
+        turns = self._turns
+        if self._begun != turns.begun:
+            self._begun = turns.begun
+            self._rebuild()
+        for number, band in enumerate(self._bands):
+            while queues := band.first(turns.time):
+                queue = queues[0]
+                if self._is_here(queue, number, band):
+                    priority = look(queue)
+                    if priority is None:
+                        self._places.pop(queue, None)
+                    else:
+                        paid = turns.paid(queue)
+                        if priority == PRIORITY_MAX - number and paid == band.paid:
+                            return queue
+                        heappop(queues)
+                        self._entries -= 1
+                        self._place(queue, PRIORITY_MAX - priority, paid)
+                        continue
+                heappop(queues)
+                self._entries -= 1
+        return None
+
+    def _is_here(self, queue: str, number: int, band: _Band) -> bool:
+        """Return whether a queue that came up has its place here, and not left it since."""
+        place = self._places.get(queue)
+        if place is None or place[0] != number:
+            return False
+        return max(place[1], self._turns.time) == band.paid
+
+    def _place(self, queue: str, band: int, paid: int) -> None:
+        self._places[queue] = band, paid
+        self._bands[band].add(queue, paid, self._turns.time)
+        self._entries += 1
+        if self._entries > 2 * len(self._busy) + _OUTDATED_MIN:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Drop what is out of date."""
+        turns, busy = self._turns, self._busy
+        for band in self._bands:
+            band.clear()
+        self._places = {
+            queue: (place[0], turns.paid(queue))
+            for queue, place in self._places.items()
+            if queue in busy
+        }
+        for queue, (number, paid) in self._places.items():
+            self._bands[number].add(queue, paid, turns.time)
+        self._entries = len(self._places)
+
+
+class _Band:
+    """The queues of one priority: those whose turn it equally is, and the others by what they paid.
+
+    Attributes:
+        paid: By the queues that `first` has returned last.
+    """
+
+    __slots__ = ("_ahead", "_due", "_payments", "paid")
+
+    def __init__(self) -> None:
+        self._due: list[str] = []  # Heaps of names, all of them.
+        self._ahead: dict[int, list[str]] = {}
+        self._payments: list[int] = []  # A heap of the keys above.
+        self.paid = 0
+
+    def add(self, queue: str, paid: int, time: int) -> None:
+        """Add a queue that has paid so much at the present time."""
+        if paid <= time:
+            heappush(self._due, queue)
+        elif paid in self._ahead:
+            heappush(self._ahead[paid], queue)
+        else:
+            self._ahead[paid] = [queue]
+            heappush(self._payments, paid)
+
+    def first(self, time: int) -> list[str]:
+        """Return the heap of those that have paid least, empty when there are none."""
+        while self._payments and self._payments[0] <= time:
+            self._join(heappop(self._payments))
+        if self._due:
+            self.paid = time
+            return self._due
+        while self._payments:
+            queues = self._ahead[self._payments[0]]
+            if queues:
+                self.paid = self._payments[0]
+                return queues
+            del self._ahead[heappop(self._payments)]
+        return self._due
+
+    def clear(self) -> None:
+        """Forget every queue."""
+        self._due.clear()
+        self._ahead.clear()
+        self._payments.clear()
+
+    def _join(self, paid: int) -> None:
+        """Let those that paid so much be due; whoever are fewer move, mostly none."""
+        fewer, more = self._ahead.pop(paid), self._due
+        if len(fewer) > len(more):
+            fewer, more = more, fewer
+        for queue in fewer:
+            heappush(more, queue)
+        self._due = more
