@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _INVALID = invalid_body()
 _NO_TOKEN = bad_request("a token is needed", "token-required")
-_SITE_BITS = 64  # Of an IPv6 address: whoever has one has all that share them.
+_SITE_BITS = 64  # Of an IPv6 address: a customer of a provider has all that share them.
 
 
 class LoginBody(Struct, rename="camel", forbid_unknown_fields=True):

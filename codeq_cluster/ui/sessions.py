@@ -1,4 +1,4 @@
-"""Sessions: a token in a sealed cookie, judged anew by whichever node gets it.
+"""Sessions: a token in a sealed cookie, judged again by each node that gets it.
 
 The cookie holds the token itself, so a session is never worth more than its token: it ends when the
 token expires, and when a node no longer accepts it. Nothing is kept on any node.

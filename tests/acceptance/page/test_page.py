@@ -87,6 +87,16 @@ async def test_the_overview_follows_what_happens(admin: Window, client: Client) 
     assert await admin.page.locator("#liveness").get_attribute("data-state") == "live"
 
 
+async def test_without_a_stream_the_page_asks_now_and_then(admin: Window, client: Client) -> None:
+    """It says so, and shows what happens all the same."""
+    await admin.page.route("**/ui/api/live**", lambda route: route.abort())
+    await admin.open("/queues/asked.for", ready="main .figures")
+    await admin.page.wait_for_selector("#liveness:has-text('n1 · polling')")
+    await client.create("n3", "producer", "asked.for")
+
+    await admin.page.wait_for_selector(".figure:has-text('Ready') .value:text-is('1')")
+
+
 async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: Client) -> None:
     """Its own view says who paused it; nobody can claim from it meanwhile."""
     await client.create("n1", "producer", "pause.me")

@@ -38,7 +38,7 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
   });
 }
 
-// Asks whether to go on; with `typed`, only whoever types it in may.
+// Asks whether to go on; with `typed`, only after that has been typed in.
 export async function confirm({ title, text, button, danger, typed }) {
   const field = typed && h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "typed" });
   const answer = await ask({

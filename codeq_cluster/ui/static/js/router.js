@@ -1,4 +1,4 @@
-// Addresses: /ui/<view>/<what>?<filters>; moving between them loads nothing anew.
+// Addresses: /ui/<view>/<what>?<filters>; moving between them does not load the page again.
 
 const ROOT = "/ui";
 

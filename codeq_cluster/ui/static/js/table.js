@@ -1,4 +1,4 @@
-// Tables: columns say what a row shows; rows are found again by their key when they are drawn anew.
+// Tables: columns say what a row shows; a row that is drawn again is found by its key.
 
 import { h, patch } from "./dom.js";
 

@@ -59,7 +59,7 @@ export function openQueue({ query, follow }, name) {
     const waiting = ready + delayed;
     const sure = await confirm({
       title: `Purge ${queue}?`,
-      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and whoever waits for their results is told so. Tasks in progress go on.`,
+      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and those who wait for their results are told so. Tasks in progress go on.`,
       button: `Cancel ${plural(waiting, "task")}`,
       danger: true,
       typed: queue,

@@ -28,7 +28,7 @@ export function openTask({ follow }, id) {
   let task = null;
 
   async function cancel() {
-    const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and whoever waits for its result is told so. A worker that holds it loses its lease.", button: "Cancel the task", danger: true });
+    const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and those who wait for its result are told so. A worker that holds it loses its lease.", button: "Cancel the task", danger: true });
     if (!sure) return;
     try {
       await post(path("tasks", id, "cancel"));
@@ -45,7 +45,7 @@ export function openTask({ follow }, id) {
   // What a task carries is fetched once a state: it can be large, and changes with the end alone.
   async function fetchContent() {
     if (!administers()) {
-      put(payload, h("p.empty", {}, "Payloads and results are not shown to viewers."));
+      put(payload, card("Payload", h("p.empty", {}, "Payloads and results are not shown to viewers."), { flush: true }));
       return;
     }
     const name = task.state + task.updatedAt + task.resultBytes;
@@ -98,7 +98,7 @@ export function openTask({ follow }, id) {
       fact("Changed", instant(task.updatedAt)),
       task.runAt && fact("Asked to start", due(task.runAt)),
       task.expiresAt && fact("Dies undelivered", due(task.expiresAt)),
-      task.keptUntil && fact("Kept", due(task.keptUntil)),
+      task.keptUntil && fact("Deleted", due(task.keptUntil)),
       task.idempotencyKey && fact("Idempotency key", h("code", {}, task.idempotencyKey)),
       task.webhook && fact("Webhook", h("code", {}, task.webhook)),
       task.traceParent && fact("Trace", h("code", {}, task.traceParent)),

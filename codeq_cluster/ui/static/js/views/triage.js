@@ -79,7 +79,7 @@ export async function requeueing(queue, what, after) {
   const sent = await ask({
     title: `Requeue ${howMany(found)}?`,
     button: "Requeue " + (found.more ? "them" : count(found.matched)),
-    body: [h("p", {}, "Their attempts begin anew, and their errors stay in their history."), list(found), changing.node],
+    body: [h("p", {}, "Their attempts are counted from zero again; their errors stay in their history."), list(found), changing.node],
     send: async () => ({ change: changing.read() }),
   });
   if (sent === null) return;

@@ -1,0 +1,141 @@
+"""The page's stream of events: it follows what happens, goes on where it broke off, has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.settings import LimitSettings
+from codeq_cluster.ui.live import STREAMS_MAX
+from tests.integration.http.client import PATIENCE_S, Client, serving, single
+from tests.integration.http.page import Session, logged_in, with_roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Event(NamedTuple):
+    """One event; `number` is empty where it has none."""
+
+    name: str
+    number: str
+    told: Any
+
+
+@dataclass(slots=True)
+class Stream:
+    """A browser's side of a stream."""
+
+    status: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield what comes; comments are no events."""
+        text = ""
+        while size := int(await self.reader.readline(), 16):
+            text += (await self.reader.readexactly(size + 2))[:-2].decode()
+            *whole, text = text.split("\n\n")
+            for each in whole:
+                fields = dict(line.partition(": ")[::2] for line in each.split("\n"))
+                if "event" in fields:
+                    number = fields.get("id", "")
+                    yield Event(fields["event"], number, json.loads(fields["data"]))
+
+    async def first(self, name: str) -> Event:
+        """Wait for the next event of a name."""
+        async with asyncio.timeout(PATIENCE_S):
+            async for event in self.events():
+                if event.name == name:
+                    return event
+        raise AssertionError(f"the stream ended before {name}")
+
+    def close(self) -> None:
+        """Go away."""
+        self.writer.close()
+
+
+async def opened(session: Session, query: str, **headers: str) -> Stream:
+    """Open a stream as a browser does."""
+    reader, writer = await session.client.connect()
+    head = session.client.head(
+        "GET", f"/ui/api/live?{query}", 0, token="", Cookie=session.cookie, **headers
+    )
+    writer.write(head)
+    lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+    return Stream(int(lines[0].split()[1]), reader, writer)
+
+
+@dataclass(slots=True)
+class World:
+    """A node, and an admin of a tenant on its page."""
+
+    client: Client
+    admin: Session
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Run a node for this file alone."""
+    settings = with_roles(single(tmp_path_factory.mktemp("live"), LimitSettings()))
+    async with serving(settings) as client:
+        client.token = "producer"
+        yield World(client, await logged_in(client, "admin"))
+
+
+async def test_a_stream_tells_what_changes(world: World) -> None:
+    """A queue that a task comes into is told of again, with nothing asked for."""
+    stream = await opened(world.admin, "view=queue&queue=streamed")
+    before = await stream.first("view")
+    await world.client.create("streamed")
+    after = await stream.first("view")
+    stream.close()
+
+    assert before.told["queue"]["ready"] == 0
+    assert after.told["queue"]["ready"] == 1
+
+
+async def test_charts_go_on_where_they_broke_off(world: World) -> None:
+    """By the number that the browser sends when it comes again: of the last slot that it has got."""
+    stream = await opened(world.admin, "view=overview")
+    whole = await stream.first("series")
+    last = whole.told["first"] + len(whole.told["created"]) - 1
+    stream.close()
+    again = await opened(world.admin, "view=overview", Last_Event_ID=str(last - 1))
+    rest = await again.first("series")
+    again.close()
+
+    assert whole.number == str(last)
+    assert rest.told["first"] == last
+
+
+async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
+    """One too many is told to ask now and then, which always works."""
+    streams = [await opened(world.admin, "view=frame") for _ in range(STREAMS_MAX)]
+    over = await opened(world.admin, "view=frame")
+    asked = await world.admin.get("/now?view=frame")
+    for stream in streams:
+        stream.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while (again := await opened(world.admin, "view=frame")).status != 200:
+            again.close()
+    again.close()
+
+    assert {stream.status for stream in streams} == {200}
+    assert (over.status, asked.status) == (503, 200)
+
+
+async def test_a_stream_is_refused_before_it_begins(world: World) -> None:
+    """For a view of another role, for one that there is not, and without a session."""
+    refused = [
+        (await opened(world.admin, "view=cluster")).status,
+        (await opened(world.admin, "view=nothing")).status,
+        (await opened(Session(world.client, "", ""), "view=frame")).status,
+    ]
+
+    assert refused == [403, 400, 401]
