@@ -101,7 +101,7 @@ async def test_a_stream_tells_what_changes(world: World) -> None:
 
 
 async def test_charts_go_on_where_they_broke_off(world: World) -> None:
-    """By the number that the browser sends when it comes again: of the last slot that it has got."""
+    """By the number of the last slot that it has got, which the browser sends when it is back."""
     stream = await opened(world.admin, "view=overview")
     whole = await stream.first("series")
     last = whole.told["first"] + len(whole.told["created"]) - 1
