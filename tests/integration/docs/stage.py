@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,7 @@ from docs.tools.examples import ARTIFACT, COMMAND
 BASE = "/v1/codeq"
 # Nobody listens there, so a callback to it is a dead delivery after its only attempt.
 NOBODY = "http://127.0.0.1:9/nobody"
+PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -97,14 +100,20 @@ class Stage:
         made = self.send("POST", "/workers/subscriptions", subscription)
         self.set["SUBSCRIPTION"] = made["subscriptionId"]
         self.set["BACKUP"] = self.send("POST", "/admin/backup")["id"]
-        while self.send("GET", f"/admin/backup/{self.set['BACKUP']}")["status"] != "DONE":
-            self.broker.settle()
+        backup = f"/admin/backup/{self.set['BACKUP']}"
+        self._until(lambda: self.send("GET", backup)["status"] == "DONE")
         self.set["DELIVERY"] = f"{self.undelivered(NOBODY)}.1"
 
     def undelivered(self, url: str) -> str:
         """Return a task whose callback nobody took."""
         task = self._dead(webhook=url)
         self.broker.advance(seconds=1)
-        while not self.send("GET", "/admin/deliveries?status=dead")["deliveries"]:
-            self.broker.settle()
+        self._until(lambda: self.send("GET", "/admin/deliveries?status=dead")["deliveries"])
         return task
+
+    def _until(self, holds: Callable[[], object]) -> None:
+        """Wait until something is so, for as long as a busy machine may take."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < until_s
+            self.broker.settle()
