@@ -34,9 +34,10 @@ from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.call import Services
 from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
-from codeq_cluster.api.middleware import Handler, Route, wrapped
+from codeq_cluster.api.middleware import Answering, Handler, Route, for_library, surrounded
 from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, Targets
 from codeq_cluster.api.waits import Waits
+from codeq_cluster.api.whole import WholeRoutes
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
 from codeq_cluster.broker.polls import Polls
@@ -48,6 +49,8 @@ BASE = "/v1/codeq"
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
 SERVICES = web.AppKey("services", Services)
 WAITS = web.AppKey("waits", Waits)
+# The busiest routes, for the server to take their requests without the library.
+WHOLE_ROUTES = web.AppKey("whole_routes", WholeRoutes[Answering])
 
 _BODY = "invalid body"
 _RESULT_BODY = "invalid request body"
@@ -55,18 +58,22 @@ _SUBSCRIBE = "codeq:subscribe"
 _SUBMIT = "codeq:result"
 
 
-def _produce(path: str, handler: Handler, unreadable: str = "") -> Route:
-    return Route("POST", BASE + path, handler, Access.PRODUCER, unreadable=unreadable)
+def _produce(path: str, handler: Handler) -> Route:
+    return Route("POST", BASE + path, handler, Access.PRODUCER, unreadable=_BODY, whole=True)
 
 
-def _work(
-    path: str, handler: Handler, scope: str, unreadable: str = _BODY, method: str = "POST"
-) -> Route:
-    return Route(method, BASE + path, handler, Access.WORKER, scope=scope, unreadable=unreadable)
+def _work(path: str, handler: Handler, scope: str) -> Route:
+    return Route("POST", BASE + path, handler, Access.WORKER, scope, _BODY, whole=True)
 
 
 def _submit(path: str, handler: Handler, unreadable: str) -> Route:
-    return Route("POST", BASE + path, handler, Access.WORKER, _SUBMIT, unreadable, large=True)
+    return Route(
+        "POST", BASE + path, handler, Access.WORKER, _SUBMIT, unreadable, large=True, whole=True
+    )
+
+
+def _subscriptions(path: str, handler: Handler, method: str, unreadable: str = "") -> Route:
+    return Route(method, BASE + path, handler, Access.WORKER, _SUBSCRIBE, unreadable)
 
 
 def _read(path: str, handler: Handler, method: str = "GET", *, stale: bool = False) -> Route:
@@ -86,9 +93,9 @@ def _open(path: str, handler: Handler) -> Route:
 
 
 ROUTES = (
-    _produce("/tasks", tasks.create, _BODY),
-    _produce("/tasks/batch", tasks.create_batch, _BODY),
-    _produce("/tasks/{id}/cancel", tasks.cancel),
+    _produce("/tasks", tasks.create),
+    _produce("/tasks/batch", tasks.create_batch),
+    Route("POST", BASE + "/tasks/{id}/cancel", tasks.cancel, Access.PRODUCER),
     _work("/tasks/claim", workers.claim, "codeq:claim"),
     _work("/tasks/claim/batch", workers.claim_batch, "codeq:claim"),
     _work("/tasks/{id}/heartbeat", workers.heartbeat, "codeq:heartbeat"),
@@ -96,17 +103,17 @@ ROUTES = (
     _work("/tasks/{id}/nack", workers.nack, "codeq:nack"),
     _submit("/tasks/{id}/result", workers.submit, _RESULT_BODY),
     _submit("/tasks/batch/results", workers.submit_batch, _BODY),
-    _work("/tasks/{id}/artifacts/{artifact}", uploads.upload, _SUBMIT, "", "PUT"),
+    Route("PUT", BASE + "/tasks/{id}/artifacts/{artifact}", uploads.upload, Access.WORKER, _SUBMIT),
     _read("/tasks/{id}", reads.task, stale=True),
     _read("/tasks/{id}/result", reads.result, stale=True),
     _read("/tasks/{id}/explain", reads.explain),
     _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.download, stale=True),
     _read("/tasks/{id}/artifacts/{upload}/{artifact}", downloads.describe, "HEAD", stale=True),
     Route("GET", BASE + "/raft/status", raft.status, Access.ANY),
-    _work("/workers/subscriptions", subscriptions.subscribe, _SUBSCRIBE),
-    _work("/workers/subscriptions", subscriptions.subscriptions, _SUBSCRIBE, "", "GET"),
-    _work("/workers/subscriptions/{id}/heartbeat", subscriptions.renew, _SUBSCRIBE),
-    _work("/workers/subscriptions/{id}", subscriptions.unsubscribe, _SUBSCRIBE, "", "DELETE"),
+    _subscriptions("/workers/subscriptions", subscriptions.subscribe, "POST", _BODY),
+    _subscriptions("/workers/subscriptions", subscriptions.subscriptions, "GET"),
+    _subscriptions("/workers/subscriptions/{id}/heartbeat", subscriptions.renew, "POST", _BODY),
+    _subscriptions("/workers/subscriptions/{id}", subscriptions.unsubscribe, "DELETE"),
     _administer("/admin/queues", queues.queues),
     _administer("/admin/queues/{command}", queues.queue),
     _administer("/admin/queues/{command}/pause", queues.pause, "POST"),
@@ -201,8 +208,13 @@ def make_app(
     app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
     app[SERVICES] = services
     app[WAITS] = services.waits
+    whole = WholeRoutes[Answering](BASE + "/tasks", body_bytes_max=settings.limits.max_body_bytes)
     for route in ROUTES:
+        answering = surrounded(route, services)
         # An artifact's name may have slashes.
         path = route.path.replace("{artifact}", "{artifact:.+}")
-        app.router.add_route(route.method, path, wrapped(route, services))
+        app.router.add_route(route.method, path, for_library(answering))
+        if route.whole:
+            whole.add(route.path, answering)
+    app[WHOLE_ROUTES] = whole
     return app

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from codeq_cluster.api.access_log import AccessLog
+from codeq_cluster.api.answer import JSON
 from codeq_cluster.api.errors import ApiError, bad_request
 from codeq_cluster.api.import_room import ImportRoom
 from codeq_cluster.api.large_bodies import LargeBodies
 from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, Targets
 from codeq_cluster.api.waits import Waits
+from codeq_cluster.api.whole import Whole
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator, Identity
 from codeq_cluster.broker.polls import Polls
@@ -22,7 +24,6 @@ from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 
-JSON = "application/json; charset=utf-8"
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # Of the query string, and what a read is without it.
 CONSISTENCY = "consistency"
@@ -35,6 +36,9 @@ _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NONE: tuple[str, ...] = ()
 _NO_HEADERS: Mapping[str, str] = {}
+
+# What a route is asked: by the library's way, or in one piece.
+Asked = web.Request | Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +76,41 @@ class Call:
     """One authenticated request.
 
     Attributes:
+        headers: Of the request, to be asked by names in lower case.
+        named: The parts of the path that the route names.
         identity: The caller; a nobody on open routes.
         text: The body, empty on routes that take none.
         request_id: The caller's own, or one made for it.
     """
 
-    __slots__ = ("identity", "request", "request_id", "services", "text", "timeout_s")
+    __slots__ = (
+        "_asked",
+        "headers",
+        "identity",
+        "named",
+        "request_id",
+        "services",
+        "text",
+        "timeout_s",
+    )
 
     def __init__(
-        self,
-        request: web.Request,
-        services: Services,
-        identity: Identity,
-        text: str,
-        request_id: str,
+        self, asked: Asked, services: Services, identity: Identity, text: str, request_id: str
     ) -> None:
-        self.request = request
+        self._asked = asked
+        self.headers: Mapping[str, str] = asked.headers
+        self.named: Mapping[str, str] = asked.match_info
         self.services = services
         self.identity = identity
         self.text = text
         self.request_id = request_id
         self.timeout_s = services.settings.limits.request_timeout_ms / 1000
+
+    @property
+    def request(self) -> web.Request:
+        """Return the library's request, which a route that takes whole ones may not have."""
+        assert isinstance(self._asked, web.Request)
+        return self._asked
 
     def task_id(self, *, not_found: ApiError) -> str:
         """Return the task id of the path.
@@ -100,7 +118,7 @@ class Call:
         Raises:
             ApiError: The given one, for what no task of ours can be called.
         """
-        task_id = self.request.match_info["id"]
+        task_id = self.named["id"]
         if not is_task_id(task_id):
             raise not_found
         return task_id
@@ -111,7 +129,7 @@ class Call:
         Raises:
             ApiError: 400 for what no command can be called.
         """
-        command = self.request.match_info["command"]
+        command = self.named["command"]
         if not COMMAND.fullmatch(command):
             raise bad_request("invalid command", "invalid-command")
         return command
@@ -161,12 +179,14 @@ class Call:
         return self.request.query.get(name, "") if self.request.query_string else ""
 
 
-def authorization(request: web.BaseRequest) -> str | None:
+def authorization(asked: Asked) -> str | None:
     """Return the Authorization header, None for none.
 
     Several are joined so that none of them is accepted: a proxy in front may have checked another.
     """
-    given = request.headers.getall("Authorization", _NONE)
+    if isinstance(asked, Whole):
+        return asked.headers.get("authorization")
+    given = asked.headers.getall("Authorization", _NONE)
     return ", ".join(given) if given else None
 
 

@@ -12,15 +12,17 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from codeq_cluster.api.answer import Answer
 from codeq_cluster.api.call import (
     CONSISTENCY,
-    JSON,
     LINEARIZABLE,
     NEVER_STALE,
+    Asked,
     Call,
     Services,
     authorization,
@@ -34,6 +36,7 @@ from codeq_cluster.api.errors import (
     invalid_body,
 )
 from codeq_cluster.api.large_bodies import Body
+from codeq_cluster.api.whole import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
@@ -46,9 +49,11 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
 _CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
 
-Handler = Callable[[Call], Awaitable[web.StreamResponse]]
-Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call], Awaitable[web.StreamResponse | Answer]]
+Answering = Callable[[Asked], Awaitable[web.StreamResponse | Answer]]
+LibraryHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Admitting = Callable[[web.Request], Awaitable[Identity]]
+_AdmittingAny = Callable[[Asked], Awaitable[Identity]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Route:
         unreadable: What the route calls a body it cannot read; empty when it takes no body.
         large: The body may bring artifacts along.
         stale: The caller may ask for the local replica's word.
+        whole: Its requests are read without the library when they come in one piece. It takes a
+            body, its handler asks nothing of the library's request, and it returns an `Answer`.
     """
 
     method: str
@@ -70,10 +77,26 @@ class Route:
     unreadable: str = ""
     large: bool = False
     stale: bool = False
+    whole: bool = False
 
 
-def wrapped(route: Route, services: Services, admit: Admitting | None = None) -> Answering:
-    """Return the aiohttp handler of a route.
+def wrapped(route: Route, services: Services, admit: Admitting | None = None) -> LibraryHandler:
+    """Return what the library calls for a route's requests; as `surrounded`."""
+    return for_library(surrounded(route, services, admit))
+
+
+def for_library(answering: Answering) -> LibraryHandler:
+    """Return what the library calls for the requests that are answered so."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = await answering(request)
+        return answer.response() if isinstance(answer, Answer) else answer
+
+    return handle
+
+
+def surrounded(route: Route, services: Services, admit: Admitting | None = None) -> Answering:
+    """Return a route's handler with all that surrounds it.
 
     Args:
         route: Which one.
@@ -81,7 +104,8 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
         admit: Says who calls, or refuses; None to go by the route's access and the bearer token.
     """
     access, unreadable = route.access, route.unreadable
-    admitted = admit or _by_token(route, services.authenticator)
+    # A route with an admission of its own is asked by the library alone.
+    admitted = cast("_AdmittingAny", admit) if admit else _by_token(route, services.authenticator)
     handler = _with_large_body(route, services) if route.large else route.handler
     small = unreadable and not route.large
     limits = services.settings.limits
@@ -89,17 +113,22 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
     access_log = services.access_log
     monotonic = time.monotonic
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    async def handle(asked: Asked) -> web.StreamResponse | Answer:
         started_s = monotonic()
-        request_id = request_id_of(request)
+        request_id = request_id_of(asked)
         status = _CLIENT_GONE
         identity = _NOBODY
         try:
-            identity = await admitted(request)
-            if request.query_string and not route.stale:
-                _refuse_consistency(request)
-            text = await _body(request, limits, unreadable) if small else ""
-            response = await handler(Call(request, services, identity, text, request_id))
+            identity = await admitted(asked)
+            if isinstance(asked, Whole):
+                # A body of this size needs no room for large ones.
+                call = Call(asked, services, identity, asked.text(unreadable), request_id)
+                response = await route.handler(call)
+            else:
+                if asked.query_string and not route.stale:
+                    _refuse_consistency(asked)
+                text = await _body(asked, limits, unreadable) if small else ""
+                response = await handler(Call(asked, services, identity, text, request_id))
             status = response.status
         except (ApiError, AccessRefused, CodeqError) as refused:
             if isinstance(refused, AccessRefused):
@@ -109,7 +138,7 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
                     status=refused.status,
                     reason=refused.reason or refused.text,
                 )
-            response = error_response(_answer(refused), request_id)
+            response = error_answer(_answer(refused), request_id)
             status = response.status
         except ConnectionError:
             raise  # The client has gone away: the server counts on seeing this.
@@ -123,7 +152,7 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
                     "tenant": identity.tenant,
                 },
             )
-            response = error_response(
+            response = error_answer(
                 ApiError(500, "internal error", "internal", retryable=False), request_id
             )
             status = response.status
@@ -138,7 +167,9 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
                 seconds=took_s,
                 tenant=identity.tenant,
             )
-        if not response.prepared:
+        if isinstance(response, Answer):
+            response.request_id = request_id
+        elif not response.prepared:
             response.headers["X-Request-Id"] = request_id
         return response
 
@@ -147,14 +178,14 @@ def wrapped(route: Route, services: Services, admit: Admitting | None = None) ->
     return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
 
 
-def _by_token(route: Route, authenticator: Authenticator) -> Admitting:
+def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
     """Return what lets in the callers whose bearer token opens the route."""
     access, scope = route.access, route.scope
 
-    async def admit(request: web.Request) -> Identity:
+    async def admit(asked: Asked) -> Identity:
         if access is Access.OPEN:
             return _NOBODY
-        header = authorization(request)
+        header = authorization(asked)
         known = authenticator.known(header, access)
         identity = known or await authenticator.authenticate(header, access)
         if scope and scope not in identity.scopes:
@@ -168,7 +199,7 @@ def _with_large_body(route: Route, services: Services) -> Handler:
     """Return the handler of a route that reads its body within the room for large ones."""
     limits, room = services.settings.limits, services.large_bodies
 
-    async def handle(call: Call) -> web.StreamResponse:
+    async def handle(call: Call) -> web.StreamResponse | Answer:
         with room.body() as body:
             call.text = await _body(
                 call.request, limits, route.unreadable, bytes_max=room.bytes_max, large=body
@@ -181,18 +212,24 @@ def _with_large_body(route: Route, services: Services) -> Handler:
 def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
     """Return the handler with a span around each request."""
 
-    async def traced(request: web.Request) -> web.StreamResponse:
-        with tracing.serving(route.method, route.path, request.headers) as span:
-            response = await handle(request)
-            span.answered(response.status, response.headers["X-Request-Id"])
+    async def traced(asked: Asked) -> web.StreamResponse | Answer:
+        with tracing.serving(route.method, route.path, asked.headers) as span:
+            response = await handle(asked)
+            span.answered(response.status, _request_id_in(response))
             return response
 
     return traced
 
 
-def request_id_of(request: web.BaseRequest) -> str:
+def _request_id_in(response: web.StreamResponse | Answer) -> str:
+    if isinstance(response, Answer):
+        return response.request_id
+    return response.headers["X-Request-Id"]
+
+
+def request_id_of(request: web.BaseRequest | Whole) -> str:
     """Return the caller's request id, or a new one of 32 hex characters."""
-    given = request.headers.get("X-Request-Id")
+    given = request.headers.get("x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     return new_request_id()
@@ -203,16 +240,14 @@ def new_request_id() -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-def error_response(error: ApiError, request_id: str) -> web.Response:
+def error_answer(error: ApiError, request_id: str) -> Answer:
     """Render an error answer."""
-    response = web.Response(
-        body=envelope(error, request_id),
+    return Answer(
+        envelope(error, request_id),
         status=error.status,
-        headers={"Content-Type": JSON, "X-Request-Id": request_id, **error.headers},
+        headers=error.headers,
+        request_id=request_id,
     )
-    if error.status == 408:
-        response.force_close()
-    return response
 
 
 def _refuse_consistency(request: web.Request) -> None:

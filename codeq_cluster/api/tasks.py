@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from codeq_cluster.api import schemas
+from codeq_cluster.api.answer import Answer
 from codeq_cluster.api.call import COMMAND, Call, reply
 from codeq_cluster.api.errors import (
     ApiError,
@@ -40,7 +41,7 @@ _TRACE_PARENT = re.compile(
 _TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: at least that much is propagated.
 
 
-async def create(call: Call) -> web.Response:
+async def create(call: Call) -> Answer:
     """Create one task: 202, replayed or not."""
     await call.spend(*_CREATING)
     body = schemas.TASK.decode(call.text, error=_INVALID.text)
@@ -51,14 +52,14 @@ async def create(call: Call) -> web.Response:
     match outcome:
         case Created():
             headers = {"X-CodeQ-Idempotent-Replay": "true"} if outcome.replay else {}
-            return reply(_rendered(call, outcome), status=202, headers=headers)
+            return Answer(_rendered(call, outcome), status=202, headers=headers)
         case Rejected():
             raise from_rejection(outcome)
         case CodeqError():
             raise outcome
 
 
-async def create_batch(call: Call) -> web.Response:
+async def create_batch(call: Call) -> Answer:
     """Create tasks, each on its own; the answer keeps their order."""
     items = schemas.TASKS.decode(call.text, error=_INVALID.text).tasks
     batch_max = call.services.settings.limits.batch_max
@@ -92,7 +93,7 @@ async def create_batch(call: Call) -> web.Response:
                 results.append(_item_error(outcome))
             case CodeqError():
                 results.append(_item_error(from_failure(outcome)))
-    return reply(encode({"results": results}))
+    return Answer(encode({"results": results}))
 
 
 async def cancel(call: Call) -> web.Response:
@@ -189,7 +190,7 @@ def _check_bound(name: str, value: int, most: int) -> None:
 
 
 def _trace(call: Call) -> tuple[str, str]:
-    headers, tracing = call.request.headers, call.services.tracing
+    headers, tracing = call.headers, call.services.tracing
     trace_parent = headers.get("traceparent", "")
     # A malformed parent starts no error: the standard says to act as if there were none.
     if not trace_parent or not _TRACE_PARENT.fullmatch(trace_parent):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
 
 from codeq_cluster.api import schemas
 from codeq_cluster.api.allowed import allowed_commands
+from codeq_cluster.api.answer import Answer
 from codeq_cluster.api.attachments import artifacts_of, from_refusal
-from codeq_cluster.api.call import Call, is_task_id, reply
+from codeq_cluster.api.call import Call, is_task_id
 from codeq_cluster.api.errors import (
     ApiError,
     bad_request,
@@ -35,18 +35,18 @@ _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
-async def claim(call: Call) -> web.Response:
+async def claim(call: Call) -> Answer:
     """Claim one task: 200, or 204 when none came in time."""
     await call.spend(*_CLAIMING)
     body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
     claimed = await _claimed(call, body, count=1)
     if not claimed.tasks:
-        return web.Response(status=204)
+        return Answer(status=204)
     _trace(call, claimed)
-    return reply(_rendered(call, claimed)[0])
+    return Answer(_rendered(call, claimed)[0])
 
 
-async def claim_batch(call: Call) -> web.Response:
+async def claim_batch(call: Call) -> Answer:
     """Claim up to `count` tasks; the wait ends with the first."""
     await call.spend(*_CLAIMING)
     body = schemas.CLAIM.decode(call.text, error=_INVALID.text)
@@ -58,12 +58,12 @@ async def claim_batch(call: Call) -> web.Response:
         raise bad_request(f"count exceeds maximum of {count_max}", "count-too-large")
     claimed = await _claimed(call, body, count=count)
     if not claimed.tasks:
-        return web.Response(status=204)
+        return Answer(status=204)
     _trace(call, claimed)
-    return reply(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
+    return Answer(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
 
 
-async def heartbeat(call: Call) -> web.Response:
+async def heartbeat(call: Call) -> Answer:
     """Extend a lease."""
     body = schemas.LEASE.decode(call.text, error=_INVALID.text)
     extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
@@ -77,10 +77,10 @@ async def heartbeat(call: Call) -> web.Response:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(encode({"ok": True, "leaseUntil": rfc3339(outcome.lease_until_ms)}))
+    return Answer(encode({"ok": True, "leaseUntil": rfc3339(outcome.lease_until_ms)}))
 
 
-async def abandon(call: Call) -> web.Response:
+async def abandon(call: Call) -> Answer:
     """Give a task back to its queue; the body may be missing."""
     body = schemas.LEASE.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.abandon(
@@ -92,10 +92,10 @@ async def abandon(call: Call) -> web.Response:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(encode({"status": "dlq" if outcome.dead else "requeued"}))
+    return Answer(encode({"status": "dlq" if outcome.dead else "requeued"}))
 
 
-async def nack(call: Call) -> web.Response:
+async def nack(call: Call) -> Answer:
     """Give a task back after a delay, the given one or the back-off's."""
     body = schemas.LEASE.decode(call.text, error=_INVALID.text)
     delay_s = schemas.whole(body.delay_seconds, error=_INVALID)
@@ -115,10 +115,10 @@ async def nack(call: Call) -> web.Response:
         "status": "dlq" if outcome.dead else "requeued",
         "delaySeconds": -(-outcome.delay_ms // 1000),
     }
-    return reply(encode(answer))
+    return Answer(encode(answer))
 
 
-async def submit(call: Call) -> web.Response:
+async def submit(call: Call) -> Answer:
     """End a task with a result."""
     body = schemas.RESULT.decode(call.text, error=_INVALID_RESULT.text)
     token = lease_token(call, body.lease_token, _INVALID_RESULT)
@@ -129,14 +129,14 @@ async def submit(call: Call) -> web.Response:
     )
     match outcome:
         case Submitted():
-            return reply(encode(result_view(outcome.result)))
+            return Answer(encode(result_view(outcome.result)))
         case Rejected():
             raise from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
         case CodeqError():
             raise outcome
 
 
-async def submit_batch(call: Call) -> web.Response:
+async def submit_batch(call: Call) -> Answer:
     """End tasks with results, each on its own; of a task named twice the second is refused."""
     items = schemas.RESULTS.decode(call.text, error=_INVALID.text).results
     batch_max = call.services.settings.limits.batch_max
@@ -167,7 +167,7 @@ async def submit_batch(call: Call) -> web.Response:
                 results.append(_item_error(task_id, outcome))
             case CodeqError():
                 results.append(_item_error(task_id, from_failure(outcome)))
-    return reply(encode({"results": results}))
+    return Answer(encode({"results": results}))
 
 
 async def _claimed(call: Call, body: schemas.ClaimBody, *, count: int) -> Claimed:
@@ -211,7 +211,7 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
     """
     if in_body is not None:
         return schemas.whole(in_body, error=error)
-    in_header = call.request.headers.get("X-CodeQ-Lease-Token")
+    in_header = call.headers.get("x-codeq-lease-token")
     if not in_header:
         return 0
     try:
