@@ -96,7 +96,7 @@ class KernelSyncer:
     def _give_up(self, error: OSError) -> None:
         self._refused = True
         log.info(
-            "the kernel syncs no file for this node, a thread does",
+            "the log is synced by a thread: the kernel refused",
             extra={"error": str(error), "setting": "store.sync"},
         )
         closed = self._close(0)

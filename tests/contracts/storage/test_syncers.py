@@ -193,4 +193,4 @@ async def test_what_the_kernel_refuses_the_thread_does_from_then_on(
 
     assert not syncer.by_kernel
     assert [error.errno if isinstance(error, OSError) else error for error in told] == [code] * 3
-    assert caplog.text.count("the kernel syncs no file for this node, a thread does") == 1
+    assert caplog.text.count("the log is synced by a thread: the kernel refused") == 1

@@ -51,6 +51,24 @@ def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
         assert node.rows(0) == {**shown, b"log/2": b"c"}
 
 
+def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
+    """The job was written: it is told as a failure of the disk, and the log goes on behind it."""
+    node = SimNode()
+    node.start()
+    told = node.begin(0, (b"log/0", b"a")), node.begin(1, (b"log/0", b"b"))
+    node.run(node.flush_s / 2)
+    assert [each() for each in told] == [[], []]
+    node.disks[0].full = True
+    node.run(1.0)
+    node.disks[0].full = False
+
+    for each in told:
+        [error] = each()
+        assert isinstance(error, StorageFailed)
+        assert "syncing the write-ahead log: No space left" in str(error)
+    assert node.write(1, (b"log/1", b"c")) is None
+
+
 def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after() -> None:
     """Each leaves a segment of its own behind; a power cut finds the way through them."""
     for seed in range(10):
