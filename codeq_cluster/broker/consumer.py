@@ -85,9 +85,9 @@ class Consumer:
         self._waiters.claiming()
         if wait_s <= 0:
             return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
-        if self._known(tenant, queues):
+        if known := self._known(tenant, queues):
             # Mostly there is work: whoever finds some at once need not be in line for it.
-            claimed = await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=False)
+            claimed = await self._take_from(known, wanted, deadline=deadline_in(timeout_s))
             if claimed.tasks:
                 return claimed
         ticket = self._waiters.for_work(tenant, queues)
