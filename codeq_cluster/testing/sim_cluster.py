@@ -90,6 +90,7 @@ class SimCluster:
         settings: RaftSettings | None = None,
         rules: Rules = ALL_RULES,
         preferred: str | None = None,
+        level: int = LEVEL,
     ) -> None:
         self.random = random
         self.ids = tuple(node_ids)
@@ -103,7 +104,7 @@ class SimCluster:
                 Member(id=node_id, data=self._data[node_id], level=LEVEL)
                 for node_id in self.ids[first:] + self.ids[:first]
             ),
-            level=LEVEL,
+            level=level,
         )
         self.clock = SimClock()
         self.network = SimNetwork(self.clock, random)

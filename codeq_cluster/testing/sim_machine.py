@@ -19,13 +19,18 @@ Applied = Callable[[int, int, bytes | None], None]
 
 
 class SimMachine:
-    """Appends every payload to a list, in the state of a shard."""
+    """Appends every payload to a list, in the state of a shard.
+
+    Attributes:
+        waits: Whether somebody waits for the list to grow; None for after every other entry.
+    """
 
     def __init__(self, shard: Shard, database: SimDatabase, applied: Applied) -> None:
         self._shard = shard
         self._store = shard.state
         self._database = database
         self._applied = applied
+        self.waits: bool | None = None
         self.load()
 
     def load(self) -> None:
@@ -74,8 +79,8 @@ class SimMachine:
 
     @property
     def awaited(self) -> bool:
-        """Tell whether somebody waits for the list to grow: after every other entry."""
-        return self.applied_index % 2 == 0
+        """Tell whether somebody waits for the list to grow."""
+        return self.applied_index % 2 == 0 if self.waits is None else self.waits
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Append the payload."""

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 
 
 def settled(
-    node_ids: str = "ABC", *, rules: Rules = ALL_RULES, settings: RaftSettings | None = None
+    node_ids: str = "ABC",
+    *,
+    rules: Rules = ALL_RULES,
+    settings: RaftSettings | None = None,
+    level: int = LEVEL,
 ) -> SimCluster:
     """Return a running cluster led by node A, all of whose nodes have applied everything."""
-    cluster = SimCluster(node_ids, random=Random(1), rules=rules, settings=settings)  # noqa: S311
+    cluster = SimCluster(
+        node_ids,
+        random=Random(1),  # noqa: S311 - a scene is played the same way each time
+        rules=rules,
+        settings=settings,
+        level=level,
+    )
     cluster.start()
     cluster.elect("A")
     cluster.run(0.3)

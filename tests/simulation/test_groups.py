@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
@@ -41,13 +42,49 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip() -> None:
 
 
 def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
-    """A leader tells them within some milliseconds when no entry does; it costs no answer."""
-    cluster = settled()
+    """A leader tells them within 20 ms when no entry does; it costs no answer."""
+    cluster = waiting_at("")
 
     cluster.propose(b"one")
     cluster.run(0.01)
+    before = [b"one" in cluster.values(node_id) for node_id in "ABC"]
+    cluster.run(0.015)
 
+    assert before == [True, False, False]
     assert all(b"one" in cluster.values(node_id) for node_id in "ABC")
+
+
+def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
+    """Half a millisecond after the leader knows; the other one waits for the next entry."""
+    cluster = waiting_at("C")
+
+    cluster.propose(b"one")
+    cluster.run(0.0032)
+
+    assert [b"one" in cluster.values(node_id) for node_id in "ABC"] == [True, False, True]
+
+
+def test_the_release_before_is_not_told_that_somebody_waits() -> None:
+    """It would refuse the whole answer; what it is not told it does without."""
+    wires = {}
+    for level in (1, 2):
+        cluster = waiting_at("BC", level=level)
+        wires[level] = Wiretap(cluster)
+        cluster.propose(b"one")
+        cluster.run(0.05)
+
+    assert not any("w" in answer for answer in wires[1].of(ANSWER, "B", "A"))
+    assert any("w" in answer for answer in wires[2].of(ANSWER, "B", "A"))
+
+
+def waiting_at(node_ids: str, *, level: int = LEVEL) -> SimCluster:
+    """Return a settled cluster with somebody who waits on these nodes and on no others."""
+    cluster = settled(level=level)
+    for node_id, node in cluster.nodes.items():
+        node.machine.waits = node_id in node_ids
+    # The answers of one round say so.
+    cluster.run(0.3)
+    return cluster
 
 
 def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
