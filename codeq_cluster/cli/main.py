@@ -91,7 +91,7 @@ def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
         prog="codeq-cluster",
         description="A Raft-replicated task broker.",
         epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 auth, 4 the API refused, 130 "
-        "interrupted, 141 nobody reads the output.",
+        "interrupted, 141 nobody reads the output, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"codeq-cluster {__version__}")
     parser.set_defaults(every_command=partial(_parser, ()))

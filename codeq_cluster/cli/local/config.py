@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-
-from rich.console import Console
-from rich.table import Table
 
 from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, table
 from codeq_cluster.cli.support.sources import add_sources, loaded
 from codeq_cluster.config.keys import KEYS
 
@@ -44,9 +41,6 @@ def _run(options: argparse.Namespace) -> Exit:
     if options.json:
         print(json.dumps(rows, indent=2))
         return Exit.OK
-    table = Table(*rows[0], box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row.values())
-    terminal = sys.stdout.isatty()
-    Console(highlight=False, markup=False, width=None if terminal else 250).print(table)
+    headers = [name.upper() for name in rows[0]]
+    table(headers, ([*row.values()] for row in rows), chars_max=TEXT_CHARS_MAX)
     return Exit.OK

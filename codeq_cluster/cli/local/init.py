@@ -19,6 +19,7 @@ from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import document, note, notes
 from codeq_cluster.cli.support.profiles import Profile
+from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.target import base_url
 from codeq_cluster.client import Probe, Refused, Unreachable
 from codeq_cluster.client.transport import trust
@@ -71,7 +72,9 @@ def _run(options: argparse.Namespace) -> Exit:
     else:
         print(name)
         note(f"profile {name} is kept in {kept.file}, and current")
-    note(asyncio.run(_looked(profile)))
+    with waiting("asking the cluster"):
+        found = asyncio.run(_looked(profile))
+    note(found)
     return Exit.OK
 
 

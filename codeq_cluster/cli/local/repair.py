@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 
 from codeq_cluster.backup.damage import Examined, examined
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
+from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.storage.directory import aside_path, set_aside
 
@@ -35,7 +37,9 @@ def add(commands: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> Exit:
     path: Path = options.data_dir
-    with examined(path) as found:
+    with ExitStack() as held:
+        with waiting(f"reading {path}"):
+            found = held.enter_context(examined(path))
         aside = aside_path(path)
         against = _against(found)
         if options.yes and (options.force or not against):

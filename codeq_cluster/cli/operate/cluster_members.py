@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import document, note, rows_of, table
+from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.target import OPERATORS
 from codeq_cluster.client import Operator, Refused
 
@@ -147,10 +148,11 @@ async def _rebalance(operator: Operator, options: argparse.Namespace) -> Exit:
     _check_wait(options.wait)
     answers: dict[int, Mapping[str, object]] = {}
     until = time.monotonic() + options.wait
-    while refusals := await _hand_back(operator, answers):
-        if time.monotonic() >= until:
-            break
-        await asyncio.sleep(_LOOK_EVERY_S)
+    with waiting("not every shard is led by the node that should lead it"):
+        while refusals := await _hand_back(operator, answers):
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(_LOOK_EVERY_S)
     if options.json:
         document({"transferred": list(answers.values()), "left": sorted(refusals)}, compact=True)
     else:
@@ -211,9 +213,9 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
         return Exit.OK
     note(f"{node_id} may come in: start it; waiting until it votes")
     try:
-        async with asyncio.timeout(seconds):
-            while not await _votes(operator, node_id):  # noqa: ASYNC110, it is another process
-                await asyncio.sleep(_LOOK_EVERY_S)
+        with waiting(f"{node_id} does not vote yet"):
+            async with asyncio.timeout(seconds):
+                await _voting(operator, node_id)
     except TimeoutError:
         note(f"after {seconds} s {await _lacks(operator, node_id)}")
         return Exit.ERROR
@@ -221,8 +223,10 @@ async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
     return Exit.OK
 
 
-async def _votes(operator: Operator, node_id: str) -> bool:
-    return (await _nodes(operator)).get(node_id, {}).get("voter") is True
+async def _voting(operator: Operator, node_id: str) -> None:
+    """Wait until a node votes."""
+    while (await _nodes(operator)).get(node_id, {}).get("voter") is not True:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _lacks(operator: Operator, node_id: str) -> str:

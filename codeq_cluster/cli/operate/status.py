@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, note, table
 from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
 from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 
@@ -187,35 +184,41 @@ def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
 
 
 def _print(reports: Sequence[NodeReport]) -> None:
-    terminal = sys.stdout.isatty()
-    console = Console(highlight=False, markup=False, width=None if terminal else 250)
-    nodes = Table("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM", box=None, pad_edge=False)
-    for report in reports:
-        leads = ",".join(str(shard.shard) for shard in report.shards if shard.is_leader)
-        nodes.add_row(
-            report.id or "?",
-            report.url,
-            _word(report.healthy),
-            _word(report.ready),
-            leads or "-",
-            report.problem or "-",
-        )
-    console.print(nodes)
+    table(
+        ("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM"),
+        (
+            (
+                report.id or "?",
+                report.url,
+                _word(report.healthy),
+                _word(report.ready),
+                [shard.shard for shard in report.shards if shard.is_leader],
+                report.problem,
+            )
+            for report in reports
+        ),
+        chars_max=TEXT_CHARS_MAX,
+    )
     summaries = _shards(reports)
     if summaries:
-        shards = Table(
-            "SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (LAG)", box=None, pad_edge=False
+        print()
+        table(
+            ("SHARD", "LEADER", "TERM", "COMMIT", "APPLIED (LAG)"),
+            (
+                (
+                    shard.shard,
+                    shard.leader or "none",
+                    shard.term,
+                    shard.commit_index,
+                    "  ".join(
+                        f"{one.node}={one.applied_index} ({one.lag})" for one in shard.replicas
+                    ),
+                )
+                for shard in summaries
+            ),
         )
-        for shard in summaries:
-            shards.add_row(
-                str(shard.shard),
-                shard.leader or "none",
-                str(shard.term),
-                str(shard.commit_index),
-                "  ".join(f"{one.node}={one.applied_index} ({one.lag})" for one in shard.replicas),
-            )
-        console.print()
-        console.print(shards)
+    if any(report.problem for report in reports):
+        note("codeq-cluster doctor says what is wrong and what to do")
 
 
 def _word(value: bool) -> str:

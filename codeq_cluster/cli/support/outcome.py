@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
+import textwrap
 from enum import IntEnum
 
 from codeq_cluster.client import Refused, Unreachable, Untrusted
@@ -110,5 +112,13 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _say(text: str) -> None:
+    print(fitting(f"codeq-cluster: {text}"), file=sys.stderr, flush=True)
+
+
+def fitting(text: str) -> str:
+    """Return a text for standard error: one line, or lines of whole words for a terminal."""
     line = " ".join(text.split())
-    print(f"codeq-cluster: {line}", file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        return line
+    columns = shutil.get_terminal_size().columns
+    return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.outcome import Usage, fitting
 from codeq_cluster.client import Page
 
 # What a list shows without --limit, and the most that is gathered in memory for one table.
@@ -19,8 +21,13 @@ LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000
 
 _PAGE_MAX = 500
-_CELL_CHARS_MAX = 100
+CELL_CHARS_MAX = 100
+TEXT_CHARS_MAX = 2000  # Of what is there to be read, such as a reason.
 _PLAIN_WIDTH = 250
+_GAP = 2
+_WHOLE_CHARS = 24  # A time, or an address with its port.
+_BETWEEN = "   "
+_INDENT = 4
 
 
 def document(value: object, *, compact: bool) -> None:
@@ -36,17 +43,73 @@ def _plain(record: object) -> object:
 
 def note(text: str) -> None:
     """Say something beside the result."""
-    print(" ".join(text.split()), file=sys.stderr, flush=True)
+    print(fitting(text), file=sys.stderr, flush=True)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; the first column is never broken, so that ids can be copied."""
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, chars_max: int = CELL_CHARS_MAX
+) -> None:
+    """Print a table; where it is too wide for the terminal, each row as a few lines.
+
+    The first column is never broken, so that ids can be copied, nor is what is short, such as a
+    number, a time or an address.
+
+    Args:
+        headers: Of the columns.
+        rows: As many values each.
+        chars_max: Of a value; what is longer is cut.
+    """
+    cells = [[cell(value, chars_max) for value in row] for row in rows]
+    columns = [*zip(headers, *cells, strict=True)]
+    printed = console()
+    widths = _widths(columns, printed.width)
+    if widths is None:
+        _print_stacked(printed, headers, cells)
+        return
     made = Table(box=None, pad_edge=False)
-    for position, header in enumerate(headers):
-        made.add_column(header, no_wrap=position == 0, overflow="fold")
-    for row in rows:
-        made.add_row(*map(cell, row))
-    console().print(made)
+    for header, width in zip(headers, widths, strict=True):
+        made.add_column(header, width=width, overflow="fold")
+    for row in cells:
+        made.add_row(*row)
+    printed.print(made)
+
+
+def _widths(columns: Sequence[tuple[str, ...]], width: int) -> list[int] | None:
+    """Return how wide each column is, in all at most `width`; None when they do not fit.
+
+    Headers may be broken at their spaces, and cells that are long and not of the first column.
+    """
+    fitting = []
+    for position, (header, *cells) in enumerate(columns):
+        longest = max(map(len, cells), default=0)
+        word = max(map(len, header.split()), default=0)
+        fitting.append(max(word, longest if position == 0 else min(longest, _WHOLE_CHARS)))
+    spare = width - sum(fitting) - _GAP * (len(fitting) - 1)
+    if spare < 0:
+        return None
+    for position, column in enumerate(columns):
+        more = min(spare, max(map(len, column)) - fitting[position])
+        fitting[position] += more
+        spare -= more
+    return fitting
+
+
+def _print_stacked(
+    printed: Console, headers: Sequence[str], cells: Sequence[Sequence[str]]
+) -> None:
+    """Print each row as its first cell, and below it what the others say."""
+    for first, *others in cells:
+        printed.print(Text(first, style="bold"), soft_wrap=True)
+        line = ""
+        for header, value in zip(headers[1:], others, strict=True):
+            said = f"{header.lower()} {value}" if value != "-" else ""
+            if line and len(f"{line}{_BETWEEN}{said}") > printed.width - _INDENT:
+                printed.print(Padding(Text(line), (0, 0, 0, _INDENT)))
+                line = said
+            else:
+                line = _BETWEEN.join(filter(None, (line, said)))
+        if line:
+            printed.print(Padding(Text(line), (0, 0, 0, _INDENT)))
 
 
 def rows_of(value: object) -> list[Mapping[str, object]]:
@@ -73,7 +136,7 @@ def notes() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def cell(value: object) -> str:
+def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
     """Return a value in one line of bounded length, without what could command a terminal."""
     match value:
         case None | "":
@@ -83,9 +146,9 @@ def cell(value: object) -> str:
         case False:
             return "no"
         case list() | tuple():
-            return cell(",".join(map(str, value)))
+            return cell(",".join(map(str, value)), chars_max)
     line = "".join(each if each.isprintable() else " " for each in str(value))
-    return line if len(line) <= _CELL_CHARS_MAX else f"{line[: _CELL_CHARS_MAX - 1]}…"
+    return line if len(line) <= chars_max else f"{line[: chars_max - 1]}…"
 
 
 def add_paging(parser: argparse.ArgumentParser) -> None:

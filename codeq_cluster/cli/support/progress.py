@@ -35,6 +35,17 @@ class Bar:
 
 
 @contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """Say what is waited for until the end of the block; nothing where there is no terminal."""
+    console = notes()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{words}; Ctrl-C ends the wait"):
+        yield
+
+
+@contextmanager
 def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:
     """Show a bar until the end of the block; nothing where standard error is no terminal.
 

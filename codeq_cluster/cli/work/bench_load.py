@@ -113,6 +113,7 @@ class Bench:
         self._figures = Figures()
         # By task, when its create began; bounded, since creates wait for room.
         self._open: dict[str, float] = {}
+        self._creates: set[asyncio.Task[None]] = set()
         # By task, when it was completed whose create is not answered yet.
         self._early: dict[str, float] = {}
         self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
@@ -140,6 +141,9 @@ class Bench:
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
+            # What was asked for is there soon, whoever waits for the answer.
+            if self._creates:
+                await asyncio.wait(self._creates, timeout=_CLEAN_S_MAX)
             self._figures.left = len(self._open)
             await self._clean()
         return self._figures
@@ -160,26 +164,33 @@ class Bench:
             await asyncio.sleep(_LOOK_S)
 
     async def _creator(self) -> None:
-        load, figures = self._load, self._figures
-        tasks = [NewTask(load.event, load.payload)] * load.batch
         while not self._over:
-            for _ in tasks:
+            for _ in range(self._load.batch):
                 await self._room.acquire()
-            began_s = time.monotonic()
-            made: Sequence[TaskRecord | NotCreated] = ()
-            try:
-                if load.batch == 1:
-                    made = [await self._client.create(load.event, load.payload)]
-                else:
-                    made = await self._client.create_many(tasks)
-            except (Refused, Unreachable) as error:
-                figures.failed(error)
+            create = asyncio.create_task(self._create())
+            self._creates.add(create)
+            create.add_done_callback(self._creates.discard)
+            # Cancelled half-way, its tasks would be in the queue and nobody would know of them.
+            await asyncio.shield(create)
+
+    async def _create(self) -> None:
+        load, figures = self._load, self._figures
+        began_s = time.monotonic()
+        made: Sequence[TaskRecord | NotCreated] = ()
+        try:
+            if load.batch == 1:
+                made = [await self._client.create(load.event, load.payload)]
             else:
-                figures.creating.append(time.monotonic() - began_s)
-            for each in made:
-                self._made(each, began_s)
-            for _ in range(load.batch - len(made)):
-                self._room.release()
+                tasks = [NewTask(load.event, load.payload)] * load.batch
+                made = await self._client.create_many(tasks)
+        except (Refused, Unreachable) as error:
+            figures.failed(error)
+        else:
+            figures.creating.append(time.monotonic() - began_s)
+        for each in made:
+            self._made(each, began_s)
+        for _ in range(load.batch - len(made)):
+            self._room.release()
 
     def _made(self, outcome: TaskRecord | NotCreated, began_s: float) -> None:
         if isinstance(outcome, NotCreated):

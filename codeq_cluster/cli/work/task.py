@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
+from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.client import Client, Operator
 from codeq_cluster.errors import ConfigInvalid
 
@@ -111,7 +112,8 @@ async def _get(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _result(client: Client, options: argparse.Namespace) -> None:
-    ended = await client.wait(options.id, timeout_s=options.wait)
+    with waiting(f"{options.id} has not ended"):
+        ended = await client.wait(options.id, timeout_s=options.wait)
     document({"task": ended.task, "result": ended.record}, compact=options.json)
 
 

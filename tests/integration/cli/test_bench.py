@@ -62,11 +62,14 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
 
 
 def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str],
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever of the many requests met it first."""
-    code = main(["bench", "--seconds", "1", "--worker-token", "wrong"])
+    """Whichever of the many requests met it first; creates that were under way leave nothing."""
+    code = main(["bench", "--seconds", "1", "--event", "unclaimed", "--worker-token", "wrong"])
+    with broker.sync_operator() as operator:
+        queue = operator.queue("unclaimed")
 
     error = capsys.readouterr().err
     assert (code, error.count("\n")) == (3, 1)
     assert "invalid token" in error
+    assert queue["ready"] == 0

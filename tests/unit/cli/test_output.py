@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from codeq_cluster.cli.support.outcome import Usage
-from codeq_cluster.cli.support.output import cell, gathered, listed
+from codeq_cluster.cli.support.output import _print_stacked, _widths, cell, gathered, listed
 from codeq_cluster.client import Page
 
 _COLUMNS = {"ID": "id", "ERROR": "error"}
@@ -55,6 +57,46 @@ def test_a_list_is_a_table_ids_or_json(capsys: pytest.CaptureFixture[str]) -> No
     assert table.err == ids.err == "there are more: --cursor=-next\n"
     assert json.loads(document.out) == {"tasks": list(page.rows), "cursor": "-next"}
     assert document.err == ""
+
+
+_ID = "984b572e-84db-c311-f621-63e248647fbb"
+_TIME = "2026-11-22T21:15:17.336Z"
+
+
+def test_a_table_that_fits_breaks_headers_before_addresses() -> None:
+    """At 80 columns, where it would be three columns too wide in one line each."""
+    headers = ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "KNOWS LEVEL", "LEADS")
+    row = ("n1", "http://127.0.0.1:18080", "127.0.0.1:28080", "yes", "yes", "2", "0,3")
+    widths = _widths([*zip(headers, row, strict=True)], 80)
+
+    assert widths == [4, 22, 15, 9, 5, 8, 5]
+
+
+@pytest.mark.parametrize("width", [80, 120, 250])
+def test_a_table_is_as_wide_as_there_is_room(width: int) -> None:
+    """Ids and times stay whole, what is long is broken; or it does not fit at all."""
+    columns = [("ID", _ID), ("EVENT", "greet"), ("UPDATED", _TIME), ("ERROR", "e" * 90)]
+    widths = _widths(columns, width)
+
+    assert (widths is None) == (width == 80)
+    if widths is not None:
+        assert widths[:3] == [len(_ID), 5, len(_TIME)]
+        assert sum(widths) + 2 * 3 == min(width, len(_ID) + 5 + len(_TIME) + 90 + 6)
+
+
+def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
+    """The id alone, then what is said of it; what is not said is left out."""
+    output = StringIO()
+    console = Console(file=output, width=40, highlight=False, markup=False)
+    cells = [[_ID, "greet", "-", _TIME, "odd size"]]
+    _print_stacked(console, ("ID", "EVENT", "PRIORITY", "UPDATED", "ERROR"), cells)
+
+    assert [line.rstrip() for line in output.getvalue().splitlines()] == [
+        _ID,
+        "    event greet",
+        f"    updated {_TIME}",
+        "    error odd size",
+    ]
 
 
 async def test_pages_are_read_until_the_limit() -> None:

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from codeq_cluster.cli.operate.doctor.finding import Finding, Level, fail
 from codeq_cluster.cli.operate.doctor.local import local_findings
@@ -19,12 +25,14 @@ from codeq_cluster.cli.operate.doctor.nodes import node_findings
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.output import document
+from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, cell, console, document
 from codeq_cluster.cli.support.sources import add_sources, loaded
 from codeq_cluster.cli.support.target import add_target, ca_of, names_cluster, token_of, urls_of
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
+
+_STYLES = {Level.OK: "green", Level.SKIPPED: "dim", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 # Where the environment says where the data is, it configures a node.
 _DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
@@ -55,11 +63,30 @@ def _run(options: argparse.Namespace) -> Exit:
             for each in findings
         ]
         document({"findings": rows}, compact=True)
+    elif sys.stdout.isatty():
+        _show(findings)
     else:
         for each in findings:
             print(each.line)
     failed = [each.code for each in findings if each.level is Level.FAIL]
     return max(failed, default=Exit.OK)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    """Print findings for a reader: below what each is about, in columns."""
+    printed = console()
+    for about, group in groupby(findings, key=lambda each: each.about):
+        printed.print(Text(about, style="bold"))
+        made = Table.grid(padding=(0, 2, 0, 0))
+        for width in (7, 11):
+            made.add_column(min_width=width, no_wrap=True)
+        made.add_column()
+        for each in group:
+            text = Text(cell(each.text, TEXT_CHARS_MAX))
+            if each.todo:
+                text.append(f"\n-> {cell(each.todo, TEXT_CHARS_MAX)}", style="bold")
+            made.add_row(Text(each.level, style=_STYLES[each.level]), each.check, text)
+        printed.print(Padding(made, (0, 0, 0, 2)))
 
 
 async def _of_nodes(options: argparse.Namespace) -> list[Finding]:

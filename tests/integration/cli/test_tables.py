@@ -1,0 +1,24 @@
+"""Tables: what lists look like in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codeq_cluster.testing.broker import LocalBroker
+from tests.integration.cli.terminal import run
+
+
+def test_an_id_can_be_copied_from_a_narrow_terminal(
+    broker: LocalBroker, variables: Mapping[str, str]
+) -> None:
+    """It stands whole on a line, as do the words beside it."""
+    with broker.sync_client() as client:
+        made = client.create("listed-in-a-narrow-terminal", 1)
+    asked = ("task", "list", "--event", made.command)
+    with run(*asked, environment=variables) as terminal:
+        code, shown = terminal.ended()
+
+    assert code == 0
+    assert max(len(line) for line in shown.splitlines()) <= 80 + len("\x1b[1m\x1b[0m")
+    assert made.id in shown
+    assert f"event {made.command}" in shown
