@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.broker.depths import plus
 from codeq_cluster.broker.engine import Engine
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node_outages import Outages
@@ -14,7 +15,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.wal_writer import Syncer
-from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry import Metrics, ScrapedMetric
 from codeq_cluster.wire import Certificates, Mesh
 
 Sample = tuple[Sequence[str], float]
@@ -31,7 +32,7 @@ def register_gauges(
     """Register every gauge of the node; each reads its source at scrape time."""
     for engine in engines:
         metrics.shard_opened(engine.shard)
-    _register_depths(metrics, engines)
+    register_depths(metrics, engines)
     _register_raft(metrics, groups)
     register_stores(metrics, stores)
     _register_link(metrics, mesh)
@@ -138,25 +139,36 @@ def _register_link(metrics: Metrics, mesh: Mesh) -> None:
     )
 
 
-def _register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
-    def depths() -> Iterator[Sample]:
-        # Every node holds every shard, so each queue is counted where its shard is led.
+_DEPTHS = (
+    ScrapedMetric(
+        name="codeq_queue_depth", text="Tasks of the shards led here.", labels=("command", "queue")
+    ),
+    ScrapedMetric(
+        name="codeq_dlq_depth", text="Dead letters of the shards led here.", labels=("command",)
+    ),
+)
+
+
+def register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
+    """Register how many tasks are where in the shards led here."""
+
+    def depths() -> Iterator[tuple[str, Sequence[str], float]]:
+        # Every node holds every shard, so each queue is counted where its shard is led. Added up
+        # by label first: there may be thousands of queues, and there are few labels.
+        sums: dict[str, Counters] = {}
         for engine in engines:
             if not engine.leads:
                 continue
             for (queue, _), counters in engine.replica.counters.items():
-                for place, count in _places(counters):
-                    yield (queue, place), count
+                label = metrics.command_label(queue)
+                before = sums.get(label)
+                sums[label] = counters if before is None else plus(before, counters)
+        for label, counters in sums.items():
+            for place, count in _places(counters):
+                yield "codeq_queue_depth", (label, place), count
+            yield "codeq_dlq_depth", (label,), counters.dead
 
-    metrics.read_at_scrape(
-        "codeq_queue_depth", "Tasks of the shards led here.", ("command", "queue"), depths
-    )
-    metrics.read_at_scrape(
-        "codeq_dlq_depth",
-        "Dead letters of the shards led here.",
-        ("command",),
-        lambda: [((queue,), count) for (queue, place), count in depths() if place == "dlq"],
-    )
+    metrics.read_together_at_scrape(_DEPTHS, depths)
 
 
 def _places(counters: Counters) -> tuple[tuple[str, int], ...]:

