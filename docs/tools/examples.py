@@ -1,4 +1,4 @@
-"""Examples: what each request of the HTTP reference sends, and what must be there for it."""
+"""Examples: the body and query of each request in the HTTP reference, and the task it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage: what must be there for a request of the HTTP reference to succeed."""
+"""Stage: the tasks and other things that a request of the HTTP reference needs to succeed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _TYPED = sorted(
 @pytest.mark.parametrize("command", _TYPED)
 def test_a_command_of_a_sentence_is_understood(command: str) -> None:
     """Whole, or as the name of a command that takes more."""
-    # What follows is the shell's; an address has a form, names have none.
+    # The rest of the line is the shell's; an address has a form, names have none.
     words = shlex.split(re.split(r" [>|\\]", command)[0].replace("URL", "http://127.0.0.1"))
     parser = _parser(words[:1])
     try:
