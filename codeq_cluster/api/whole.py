@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from codeq_cluster.api.errors import invalid_body
@@ -18,17 +20,17 @@ from codeq_cluster.api.errors import invalid_body
 # Longer ones are left to the library, which has limits for each part.
 _HEAD_BYTES_MAX = 8000
 _FIELDS_MAX = 64
-_REQUEST = re.compile(
-    r"POST (/[A-Za-z0-9._:/-]*) HTTP/1\.1\r\n"
-    # Values neither begin nor end with a space, of which parsers may think differently.
-    r"((?:[A-Za-z0-9-]+: (?:[!-~](?:[ -~]*[!-~])?)?\r\n)+)"
-)
+_LINE = re.compile(rb"POST (/[A-Za-z0-9._:/-]*) HTTP/1\.1")
+# Values neither begin nor end with a space, of which parsers may think differently.
+_FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: (?:[!-~](?:[ -~]*[!-~])?)?\r\n)+")
 _FIELD = re.compile(r"([A-Za-z0-9-]+): ([ -~]*)\r\n")
 _LENGTH = re.compile(r"[0-9]{1,9}")
 # Those that change how a request is read, or what becomes of its connection.
 _STRANGE = frozenset(("transfer-encoding", "expect", "upgrade", "content-encoding"))
 _ID = "{id}"
 _NONE: Mapping[str, str] = {}
+# Clients send the same headers again and again. Of 8 KB at most, mostly some hundred bytes.
+_HEADS_KEPT = 1024
 
 R = TypeVar("R")
 
@@ -97,28 +99,19 @@ class WholeRoutes(Generic[R]):
         """Return the route and the request that `data` is, None for what the library shall read."""
         if not data.startswith(self._begin):
             return None
-        end = data.find(b"\r\n\r\n", 0, _HEAD_BYTES_MAX)
-        if end < 0:
+        line_end = data.find(b"\r\n", 0, _HEAD_BYTES_MAX)
+        head_end = data.find(b"\r\n\r\n", line_end, _HEAD_BYTES_MAX)
+        if head_end < 0:
             return None
-        # Latin-1 takes any byte; the pattern takes ASCII alone.
-        matched = _REQUEST.fullmatch(data[: end + 2].decode("latin-1"))
-        if matched is None:
+        line = _LINE.fullmatch(data, 0, line_end)
+        if line is None:
             return None
-        path, head = matched.groups()
-        route, match_info = self._route(path)
+        route, match_info = self._route(line[1].decode())
         if route is None:
             return None
-        fields = _FIELD.findall(head)
-        headers = {name.lower(): text for name, text in fields}
-        if len(headers) != len(fields) or len(fields) > _FIELDS_MAX:
-            return None
-        if not _STRANGE.isdisjoint(headers):
-            return None
-        if headers.get("connection", "keep-alive").lower() != "keep-alive":
-            return None
-        body = data[end + 4 :]
-        length = headers.get("content-length", "")
-        if not _LENGTH.fullmatch(length) or int(length) != len(body):
+        headers = _headers(data[line_end + 2 : head_end + 2])
+        body = data[head_end + 4 :]
+        if headers is None or int(headers["content-length"]) != len(body):
             return None
         if len(body) > self._body_bytes_max:
             return None
@@ -133,3 +126,27 @@ class WholeRoutes(Generic[R]):
         if not task_id.strip(".") or not path.startswith(self._base):
             return None, _NONE
         return self._of_a_task.get(slash + last), {"id": task_id}
+
+
+@lru_cache(maxsize=_HEADS_KEPT)
+def _headers(head: bytes) -> Mapping[str, str] | None:
+    """Return the headers, None if they can mean more than one thing.
+
+    Args:
+        head: Their lines with the ends of them.
+    """
+    # Latin-1 takes any byte; the pattern takes ASCII alone.
+    text = head.decode("latin-1")
+    if _FIELDS.fullmatch(text) is None:
+        return None
+    fields = _FIELD.findall(text)
+    headers = {name.lower(): value for name, value in fields}
+    if len(headers) != len(fields) or len(fields) > _FIELDS_MAX:
+        return None
+    if not _STRANGE.isdisjoint(headers):
+        return None
+    if headers.get("connection", "keep-alive").lower() != "keep-alive":
+        return None
+    if not _LENGTH.fullmatch(headers.get("content-length", "")):
+        return None
+    return MappingProxyType(headers)  # It is kept, and shared with later requests.

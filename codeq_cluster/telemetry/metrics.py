@@ -11,6 +11,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from codeq_cluster.telemetry.http_times import HttpTimes
 from codeq_cluster.telemetry.scrapes import Scrapes
 
 _LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -92,12 +93,8 @@ class Metrics:
         self._rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )
-        self._http = self._histogram(
-            "codeq_http_request_seconds",
-            "From a request's head to its answer, waits included.",
-            ("route", "method", "status"),
-            _SHORT_BUCKETS,
-        )
+        self._http = HttpTimes(_SHORT_BUCKETS)
+        self.registry.register(self._http)
         self._forward = self._histogram(
             "codeq_forward_seconds", "Operations sent to another node.", ("op",), _SHORT_BUCKETS
         )
@@ -154,7 +151,7 @@ class Metrics:
 
     def http_answered(self, route: str, method: str, status: int, seconds: float) -> None:
         """Record an answered request; `route` is its pattern, never its path."""
-        self._observer(self._http, route, method, status).observe(seconds)
+        self._http.observe(route, method, status, seconds)
 
     def forwarded(self, op: str, seconds: float) -> None:
         """Record an operation that another node carried out."""
