@@ -13,7 +13,6 @@ from itertools import accumulate
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import INF, floatToGoString
 
 _NAME = "codeq_http_request_seconds"
 _LABELS = ("route", "method", "status")
@@ -39,7 +38,7 @@ class HttpTimes(Collector):
 
     def __init__(self, bounds_s: Sequence[float]) -> None:
         self._bounds_s = tuple(bounds_s)
-        self._ends = [floatToGoString(bound_s) for bound_s in (*self._bounds_s, INF)]
+        self._ends = [*(str(float(bound_s)) for bound_s in self._bounds_s), "+Inf"]
         self._times: dict[tuple[str, str, int], _Times] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
