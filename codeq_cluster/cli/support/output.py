@@ -63,6 +63,10 @@ def table(
     columns = [*zip(headers, *cells, strict=True)]
     printed = console()
     widths = _widths(columns, printed.width)
+    if widths is None and not printed.is_terminal:
+        # A program reads a line a row.
+        printed.width = sum(max(map(len, column)) + _GAP for column in columns)
+        widths = _widths(columns, printed.width)
     if widths is None:
         _print_stacked(printed, headers, cells)
         return

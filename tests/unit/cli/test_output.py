@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from codeq_cluster.cli.support.outcome import Usage
-from codeq_cluster.cli.support.output import _print_stacked, _widths, cell, gathered, listed
+from codeq_cluster.cli.support.output import _print_stacked, _widths, cell, gathered, listed, table
 from codeq_cluster.client import Page
 
 _COLUMNS = {"ID": "id", "ERROR": "error"}
@@ -97,6 +97,14 @@ def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
         f"    updated {_TIME}",
         "    error odd size",
     ]
+
+
+def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """However wide it is."""
+    table([f"COLUMN {n}" for n in range(12)], [["x" * 100] * 12, ["y"] * 12])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:]] == [["x" * 100] * 12, ["y"] * 12]
 
 
 async def test_pages_are_read_until_the_limit() -> None:
