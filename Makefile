@@ -56,7 +56,7 @@ bench-peers: $(VENV)/installed-bench  ## measure beside NATS, RabbitMQ and the o
 	$(BIN)/python -m bench.peers $(ARGS)
 
 docs: $(VENV)/installed-dev  ## check that the documentation agrees with the code
-	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py tests/unit/test_written_pages.py $(ARGS)
+	$(BIN)/pytest tests/unit/settings/test_documentation.py tests/unit/test_compared.py tests/unit/test_hazards_page.py tests/unit/test_written_pages.py tests/unit/test_links.py tests/unit/cli/test_commands_of_pages.py tests/integration/docs $(ARGS)
 
 pages: $(VENV)/installed-dev  ## write the pages that follow from the code or from measurements
 	$(BIN)/python -m docs.tools
