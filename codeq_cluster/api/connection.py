@@ -280,6 +280,10 @@ class Connection(web.RequestHandler):
                 await StreamWriter(self, self._loop).drain()
         except ConnectionError:
             self.force_close()
+        except Exception:
+            # A bug beyond the handler: nobody awaits this task, and the client must not wait.
+            log.exception("an answer could not be sent")
+            self.force_close()
         finally:
             self._answering = None
             self._quiet_since_s = self._loop.time()

@@ -29,8 +29,8 @@ _LENGTH = re.compile(r"[0-9]{1,9}")
 _STRANGE = frozenset(("transfer-encoding", "expect", "upgrade", "content-encoding"))
 _ID = "{id}"
 _NONE: Mapping[str, str] = {}
-# Clients send the same headers again and again. Of 8 KB at most, mostly some hundred bytes.
-_HEADS_KEPT = 1024
+# Clients send the same headers again and again: 512 heads x 24 KB at most, mostly 1 KB each.
+_HEADS_KEPT = 512
 
 R = TypeVar("R")
 
