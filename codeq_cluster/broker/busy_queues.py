@@ -23,9 +23,13 @@ from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.task import PRIORITY_MAX
 from codeq_cluster.core.turn_order import TurnOrder
 
-# Of one look: 128 x up to 50 us, more than the largest claim takes from; and 256 x 4 us.
+# Queues of one look whose tasks are read, since none of those it knew are left: more than the
+# largest claim takes from. 128 x up to 50 us.
 READS_MAX = 128
-ENTRIES_MAX = 256
+# Unread queues that one look takes in: so many that have to be read, and so many in all. A claim
+# looks at every shard of its node: 32 x up to 50 us, and 256 x 4 us.
+UNREAD_READS_MAX = 32
+UNREAD_MAX = 256
 
 _SEQ_BITS = 64
 _OUTDATED_MIN = 64  # See `TurnOrder`.
@@ -66,12 +70,12 @@ class BusyQueues:
 
     def read(self) -> None:
         """Begin a look: read the next unread queues, at least until one has something to give."""
-        self._reads_left = READS_MAX
+        self._reads_left = UNREAD_READS_MAX
         unread = self.unread
         entered = 0
         while unread:
             if self._by_rank:
-                if entered >= ENTRIES_MAX or self._reads_left <= 0:
+                if entered >= UNREAD_MAX or self._reads_left <= 0:
                     break
             elif self._reads_left <= 0:
                 self._reads_left = 1
@@ -79,6 +83,7 @@ class BusyQueues:
             del unread[queue]
             self._enter(queue)
             entered += 1
+        self._reads_left = READS_MAX
 
     def oldest(self) -> tuple[int, int] | None:
         """Return (priority, seq) of the first task among the queues that may be claimed from."""

@@ -90,7 +90,9 @@ _SEQ_KEY = keyspace.meta("seq")
 ENTRY_OVERHEAD_BYTES = 1024  # Of an entry's frame, clock and sequence rows.
 RETRY_S = 1.0  # After time could not act, for a reason of our own.
 ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
-READ_ON_S = 0.002  # Between two readings of queues that a look left out: up to 5 ms each.
+# Between two readings of queues that a look left out, which take up to 2 ms each: with all shards
+# of a node at it at once, others still have half of the loop.
+READ_ON_S = 0.01
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up in one go: 100 x up to 100 us.
 
 

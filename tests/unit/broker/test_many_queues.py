@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from codeq_cluster.broker.answers import LOOKED_AT_MAX
-from codeq_cluster.broker.busy_queues import READS_MAX
+from codeq_cluster.broker.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import DEPTHS_AT_ONCE
 from codeq_cluster.broker.questions import END, Browse, Page
@@ -222,7 +222,7 @@ async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
         asked_most = max(asked_most, state.asked - before)
 
     assert len(first) == 1
-    assert asked_most <= 2 * READS_MAX + 20
+    assert asked_most <= 2 * UNREAD_READS_MAX + 20
     assert names[-1] in [*first, *await _claimed(again, "second")]
     again.engine.stop()
 
