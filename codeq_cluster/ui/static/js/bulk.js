@@ -78,12 +78,13 @@ export function undoable(text, parts, undo, after) {
 // does nothing either.
 export function held(text, act) {
   let left = HELD_S;
-  const words = () => `${text} in ${left} s`;
-  const close = toast(words(), { kind: "bad", stays: 0, label: "Undo", action: () => { clearInterval(timer); toast("Nothing was done"); }, also: ["Now", () => { clearInterval(timer); act(); }] });
+  // Hidden from screen readers, which would read every second of it.
+  const countdown = h("span", { "aria-hidden": "true" }, ` in ${left} s`);
+  const close = toast([text, countdown], { kind: "bad", stays: 0, label: "Undo", action: () => { clearInterval(timer); toast("Nothing was done"); }, also: ["Now", () => { clearInterval(timer); act(); }] });
   const timer = setInterval(() => {
     left -= 1;
     if (left > 0) {
-      close.say(words());
+      put(countdown, ` in ${left} s`);
       return;
     }
     clearInterval(timer);

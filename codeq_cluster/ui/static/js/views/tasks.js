@@ -70,7 +70,7 @@ function openAll({ query }) {
   return {
     title: "Tasks",
     close: list.stop,
-    node: h("div", {}, head("Tasks"),
+    node: h("div", {}, head("Tasks", { actions: h("button", { type: "button", onclick: () => list.restart() }, "Refresh") }),
       h("div.filters", {},
         choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state })),
         text("command", "Queue", "Whole name"),
