@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -46,15 +46,13 @@ class Producer:
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
         """Create tasks; one answer an item, order kept, `Created.payload` always filled."""
-        near: dict[str, Container[int]] = {}
+        near: dict[str, int | None] = {}
         placed = [self._place(tenant, item, near) for item in items]
         self._placed += len(items)
         outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
         return [_answer(outcome, item) for outcome, item in zip(outcomes, items, strict=True)]
 
-    def _place(
-        self, tenant: str, item: NewTask, near: dict[str, Container[int]]
-    ) -> tuple[int, Create]:
+    def _place(self, tenant: str, item: NewTask, near: dict[str, int | None]) -> tuple[int, Create]:
         """Draw the id and find the shard: a key's own shard, so that one log decides about it.
 
         Args:
@@ -66,14 +64,15 @@ class Producer:
         fingerprint = ""
         count = self._shards.count
         if item.idempotency_key:
-            wanted: Container[int] = (shard_of(f"{tenant}/{item.idempotency_key}", count),)
+            shard: int | None = shard_of(f"{tenant}/{item.idempotency_key}", count)
             fingerprint = fingerprint_of(item.command, item.payload)
         else:
             queue = item.command.lower()
-            wanted = near[queue] = near[queue] if queue in near else self._near(tenant, queue)
-        if wanted:
-            task_id = with_shard(task_id, shards=count, wanted=wanted)
-        shard = shard_of(task_id, count)
+            shard = near[queue] = near[queue] if queue in near else self._near(tenant, queue)
+        if shard is None:
+            shard = shard_of(task_id, count)
+        else:
+            task_id = with_shard(task_id, shards=count, wanted=(shard,))
         return shard, Create(
             id=task_id,
             tenant=tenant,
@@ -91,8 +90,8 @@ class Producer:
             trace_state=item.trace_state,
         )
 
-    def _near(self, tenant: str, queue: str) -> Container[int]:
-        """Return the shard on which a task saves a way to another node; none: any will do.
+    def _near(self, tenant: str, queue: str) -> int | None:
+        """Return the shard on which a task saves a way to another node; None: any will do.
 
         It is one of those that this node leads, as long as its queue is not longer by more than
         `AHEAD_MAX` tasks than the shortest: producers that all ask one node fill no shard alone.
@@ -104,9 +103,7 @@ class Producer:
             ready = [replica.ready(tenant, queue) for replica in replicas]
             most = min(ready) + AHEAD_MAX
             led = [shard for shard in led if ready[shard] <= most]
-        if not led:
-            return ()
-        return (led[self._placed // TOGETHER % len(led)],)
+        return led[self._placed // TOGETHER % len(led)] if led else None
 
 
 def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:

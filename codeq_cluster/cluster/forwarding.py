@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from codeq_cluster.cluster.deadlines import Deadlines
 from codeq_cluster.cluster.hints import Hints
 from codeq_cluster.cluster.leaders import Leaders, Replica
 from codeq_cluster.core.operations import Claim, Operation
@@ -144,12 +145,12 @@ class Tracing(Protocol):
         """Do within the block what another node's span asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Question:
     """One question to a leader, in both its forms.
 
     Attributes:
-        here: Asks this node's engine.
+        here: Asks this node's engine; a future it returns may be ended from outside.
         method: Of the call that asks another node's.
         body: Makes that call's body: plain values and structs.
         answer: Reads its packed answer.
@@ -200,6 +201,7 @@ class Forwarder:
         self._tracing = tracing
         self._is_out = is_out
         self._hints = Hints(peers)
+        self._deadlines = Deadlines()
         # A leader that stopped answering without its connection breaking (a paused process, a
         # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
         self._leaders = Leaders(
@@ -243,8 +245,16 @@ class Forwarder:
             nonlocal sent
             sent = [_retry(operation) for operation in operations]
 
+        def here() -> Awaitable[list[Outcome]]:
+            engine = self._engines[shard]
+            if self._tracing is not None:
+                return engine.operate(sent)
+            place: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+            engine.begin(sent, place)
+            return place
+
         question = _Question(
-            here=lambda: self._engines[shard].operate(sent),
+            here=here,
             method="operate",
             body=lambda: (shard, sent),
             answer=_read_outcomes,
@@ -430,10 +440,14 @@ class Forwarder:
     ) -> Any:
         if leader is None:
             raise NotLeader
-        if leader == self._node_id:
-            async with asyncio.timeout(left_s):
-                return await question.here()
         loop = asyncio.get_running_loop()
+        if leader == self._node_id:
+            asked = question.here()
+            if isinstance(asked, asyncio.Future):
+                self._deadlines.watch(asked, loop.time() + left_s)
+                return await asked
+            async with asyncio.timeout(left_s):
+                return await asked
         asked_at = loop.time()
         said = await self._call(leader, shard, question, left_s=left_s)
         self._took(question.method, loop.time() - asked_at)
