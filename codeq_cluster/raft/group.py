@@ -371,7 +371,7 @@ class RaftGroup:
         if not self._running:
             return
         heard = self._inbox.put(peer, message)
-        if heard is not None and not self._leading.can_wait(heard):
+        if heard is not None and not self._leading.can_wait(peer, heard):
             self._schedule()
 
     def peer_up(self, peer: str) -> None:

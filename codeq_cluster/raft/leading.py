@@ -180,11 +180,12 @@ class Leading:
         self._barriers.fail()
         self._changes.fail()
 
-    def can_wait(self, message: Message) -> bool:
+    def can_wait(self, peer: str, message: Message) -> bool:
         """Return whether a message needs no turn of its own: the next heartbeat's is soon enough.
 
         So it is with a follower's answer that makes nothing more committed, while nobody waits for
-        what it proves besides: half of all answers, and those to heartbeats.
+        what it proves besides: half of all answers, and those to heartbeats. A follower that lacks
+        entries is sent the next ones when it has taken the last, so its answers never wait.
         """
         return (
             isinstance(message, Answer)
@@ -193,6 +194,8 @@ class Leading:
             and message.term == self._engine.term()
             and message.next - 1 <= self._engine.commit_index()
             and not (message.awaited and self._announce_at is not None)
+            and peer in self._electorate.peers
+            and self._engine.next_index(peer) > self._journal.last
             and self._quiet
         )
 

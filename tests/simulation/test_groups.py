@@ -54,6 +54,20 @@ def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
     assert all(b"one" in cluster.values(node_id) for node_id in "ABC")
 
 
+def test_a_follower_that_was_away_catches_up_without_waiting_for_heartbeats() -> None:
+    """It is sent the next entries when it has taken the last, one round trip after another."""
+    small = RaftSettings(append_bytes_max=64)
+    cluster = settled(settings=small)
+    cluster.crash("C")
+    propose(cluster, 400, prefix="a value of some length ")
+    cluster.run(2.0)
+    cluster.start("C")
+
+    cluster.run(0.6)
+
+    assert len(cluster.values("C")) == 400
+
+
 def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
     """Half a millisecond after the leader knows; the other one waits for the next entry."""
     cluster = waiting_at("C")
