@@ -1,4 +1,4 @@
-"""Deadlines: a wait ends in time, one that has ended is left alone, and an idle loop has no timer."""
+"""Deadlines: a wait ends in time, one that has ended is left alone, an idle loop has no timer."""
 
 from __future__ import annotations
 
