@@ -389,9 +389,9 @@ class Node:
         if self.settings.raft.durability is not Durability.FSYNC:
             return None
         thread = ThreadSyncer(disk)
-        if self.settings.store.sync is LogSync.THREAD:
-            return thread
-        return KernelSyncer(loop, otherwise=thread)
+        if self.settings.store.sync is LogSync.KERNEL:
+            return KernelSyncer(loop, otherwise=thread)
+        return thread
 
     def _storage_failed(self, shard: int, error: BaseException) -> None:
         self._upkeep.failed(shard, error)

@@ -26,7 +26,7 @@ async def _main(path: Path, sync: LogSync) -> None:
     disk = DiskThread(loop)
     by_thread = ThreadSyncer(disk)
     by_kernel = KernelSyncer(loop, otherwise=by_thread)
-    syncer: Syncer = by_kernel if sync is LogSync.AUTO else by_thread
+    syncer: Syncer = by_kernel if sync is LogSync.KERNEL else by_thread
     file, _ = SegmentFiles(path).create("segment-1", HEAD, len(HEAD))
     offset = len(HEAD)
     for line in map(str.rstrip, sys.stdin):
@@ -44,7 +44,7 @@ async def _main(path: Path, sync: LogSync) -> None:
         error = told.result()
         assert error is None or isinstance(error, OSError)
         print(error.errno if error is not None else 0, turns, flush=True)
-    assert by_kernel.by_kernel, "the kernel has a sync"
+    assert by_kernel.by_kernel, "the kernel takes syncs"
     assert syncer.stop(_STOP_S)
     assert disk.stop(_STOP_S)
 

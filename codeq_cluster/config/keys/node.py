@@ -208,6 +208,7 @@ STORE = (
     key(
         "store.sync",
         member(LogSync),
-        "who waits for the disk: `auto` lets the kernel, where it can; `thread` always a thread",
+        "who waits for the disk; `kernel` costs less where cores are idle, `thread` is faster "
+        "where they are busy",
     ),
 )

@@ -29,14 +29,14 @@ DIGEST_BYTES = 16
 
 @asynccontextmanager
 async def storage_of(
-    path: Path, *, shards: int, planned: bool, sync: LogSync = LogSync.AUTO
+    path: Path, *, shards: int, planned: bool, sync: LogSync = LogSync.THREAD
 ) -> AsyncIterator[NodeStorage]:
     """Open a node's storage; at the end it stops as planned or as if the process were killed."""
     loop = asyncio.get_running_loop()
     cache = new_cache(_SETTINGS)
     disk = DiskThread(loop)
     syncer: Syncer = ThreadSyncer(disk)
-    if sync is LogSync.AUTO:
+    if sync is LogSync.KERNEL:
         syncer = KernelSyncer(loop, otherwise=syncer)
     failures: list[tuple[int, BaseException]] = []
     with open_directory(path, cluster_id="c", node_id="n1", shards=shards) as directory:
