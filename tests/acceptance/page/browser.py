@@ -135,6 +135,8 @@ class Chromium:
         context = await self.browser.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",
+            # What fades in has another contrast on its way.
+            reduced_motion="reduce",
             accept_downloads=True,
         )
         context.set_default_timeout(WAIT_MS)
