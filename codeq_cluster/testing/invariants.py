@@ -293,9 +293,13 @@ class ShardWatch(ReplicaWatch):
                         self._changed(before, after)
 
     def _changed(self, before: Task, after: Task) -> None:
-        """W9: hold one change of a task against what it was."""
-        granted = after.state is State.LEASED and after.claim != before.claim
-        if after.lease_token < before.lease_token + granted:
+        """W9: hold one change of a task against what it was.
+
+        One entry may carry a lease and its end: a claim, and the cancel that came right behind it.
+        """
+        is_new = after.state is State.LEASED and after.claim != before.claim
+        granted = after.lease_token - before.lease_token
+        if granted < is_new:
             text = f"its token is {after.lease_token} after {before.lease_token}"
         elif before.state in _ENDED and after.state is not before.state:
             text = f"it was {before.state.name} and is {after.state.name}"

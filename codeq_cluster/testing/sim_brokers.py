@@ -164,6 +164,8 @@ class SimBrokers:
         for disk in self.disks[node_id]:
             if power:
                 disk.lose_power(self._random)
+            else:
+                disk.lose_process(self._random)
             disk.full = False
         for answer in self._clients.pop(node.loop):
             self._lose(answer)

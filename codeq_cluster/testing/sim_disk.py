@@ -13,6 +13,7 @@ from codeq_cluster.raft.ports import Timers
 
 Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
+_REFUSED_IS_THERE = 0.5  # When the process ends before it has looked.
 _Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes], bool]
 
 
@@ -115,6 +116,20 @@ class SimDisk:
         self._harden(random.randint(0, len(self._volatile)), refused_too=True)
         self._volatile.clear()
         self._rows = dict(self._durable)
+        self._keys = sorted(self._rows)
+
+    def lose_process(self, random: Random) -> None:
+        """Settle what came of refused writes: the next process finds them, or not."""
+        if not any(refused for *_, refused in self._volatile):
+            return
+        kept: list[_Batch] = []
+        for puts, delete_ranges, deletes, refused in self._volatile:
+            if refused and random.random() >= _REFUSED_IS_THERE:
+                break  # Nothing that was written behind it is there either.
+            kept.append((puts, delete_ranges, deletes, False))
+        durable, self._volatile = dict(self._durable), list(kept)
+        self._harden(len(kept), refused_too=False)
+        self._rows, self._durable, self._volatile = self._durable, durable, kept
         self._keys = sorted(self._rows)
 
     @property
