@@ -103,8 +103,9 @@ def _problems(look: Look) -> list[Text]:
         Text(f" {problem.severity:<5}{cell(problem.text)}", style=_COLORS.get(problem.severity, ""))
         for problem in look.overview.problems
     ]
-    for shard in look.standing.leaderless:
-        text = f" bad  Shard {shard} has no leader that {look.standing.node} knows"
+    if look.standing.leaderless:
+        numbers = ", ".join(map(str, look.standing.leaderless))
+        text = f" bad  Shards without a leader that {look.standing.node} knows: {numbers}"
         found.insert(0, Text(text, style=_COLORS["bad"]))
     if look.trouble:
         found.insert(0, Text(f" bad  {cell(look.trouble)}", style=_COLORS["bad"]))

@@ -129,7 +129,7 @@ def test_nodes_that_are_away_are_named_at_each_shard() -> None:
     text = "\n".join(_drawn(replace(look, shards=(away,), standing=leaderless)))
 
     assert "n2 away" in text
-    assert "Shard 0 has no leader that n1 knows" in text
+    assert "Shards without a leader that n1 knows: 0" in text
     assert "none" in text
 
 
