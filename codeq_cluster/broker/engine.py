@@ -293,7 +293,8 @@ class Engine:
         if queue:
             found = {queue: counted[queue, tenant]} if (queue, tenant) in counted else {}
         else:
-            found = {name: each for (name, owner), each in counted.items() if owner == tenant}
+            names = self._replica.counted_queues(tenant)
+            found = {name: counted[name, tenant] for name in names}
         depths: list[Depth] = []
         for name, counters in found.items():
             oldest_ms = oldest_ready_ms(self._store, name, tenant) if counters.ready else 0
@@ -321,16 +322,12 @@ class Engine:
         await self._barrier()
         match question:
             case Browse():
-                queues = [
-                    queue for queue, tenant in self._replica.counters if tenant == question.tenant
-                ]
+                queues = self._replica.counted_queues(question.tenant)
                 return browse(self._store, queues, question)
             case BrowseDelayed():
-                delayed = [
-                    queue
-                    for (queue, tenant), counters in self._replica.counters.items()
-                    if tenant == question.tenant and counters.delayed
-                ]
+                tenant, counted = question.tenant, self._replica.counted
+                names = self._replica.counted_queues(tenant)
+                delayed = [queue for queue in names if counted(queue, tenant).delayed]
                 return browse_delayed(self._store, delayed, question)
             case ListItems():
                 return list_items(self._store, question)

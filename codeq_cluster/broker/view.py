@@ -70,6 +70,7 @@ class ShardView:
         # key -> (batch, value): the newest value decided; an older batch must not take it away.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._tasks: dict[str, tuple[int, Task | None]] = {}
+        self._counted: dict[str, set[str]] = {}  # By tenant, the queues that have counters.
         self._busy: dict[str, set[str]] = {}
         self._lines: dict[str, BusyQueues] = {}  # Of the tenants of whom any queue was asked for.
         self._unread: dict[str, None] = {}  # Of these, whose lines are known in part only.
@@ -258,6 +259,10 @@ class ShardView:
         """Return what the tenant takes up on this shard."""
         return self._usages.get(tenant, _NO_USAGE)
 
+    def counted_queues(self, tenant: str) -> AbstractSet[str]:
+        """Return the tenant's queues that have any tasks, ended ones included."""
+        return self._counted.get(tenant, _NO_QUEUES)
+
     def counted(self, queue: str, tenant: str) -> Counters:
         """Return a queue's counters, decided changes included."""
         return self.counters.get((queue, tenant), _NONE)
@@ -354,8 +359,10 @@ class ShardView:
         counters = _NONE if value is None else records.decode_counters(value)
         self._use(tenant, self.counters.get(place, _NONE), counters)
         if counters == _NONE:
-            self.counters.pop(place, None)
+            self._uncount(place)
         else:
+            if place not in self.counters:
+                self._counted.setdefault(tenant, set()).add(queue)
             self.counters[place] = counters
         busy = self._busy.get(tenant)
         if counters.ready:
@@ -368,6 +375,14 @@ class ShardView:
                 line.opened(queue)  # One task less may be leased.
         else:
             self._drain(queue, tenant)
+
+    def _uncount(self, place: tuple[str, str]) -> None:
+        if self.counters.pop(place, None) is not None:
+            queue, tenant = place
+            queues = self._counted[tenant]
+            queues.discard(queue)
+            if not queues:
+                del self._counted[tenant]
 
     def _drain(self, queue: str, tenant: str) -> None:
         """Forget what is kept of a queue's ready tasks: there are none."""

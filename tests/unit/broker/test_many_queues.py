@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -11,11 +12,12 @@ from codeq_cluster.broker.answers import LOOKED_AT_MAX
 from codeq_cluster.broker.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.catalogue import Catalogue
 from codeq_cluster.broker.engine import DEPTHS_AT_ONCE
-from codeq_cluster.broker.questions import END, Browse, Page
+from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, Page
 from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.items import Policy
-from codeq_cluster.core.operations import Nack, PauseQueue
+from codeq_cluster.core.operations import Cancel, Delete, Nack, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.core.task import Counters
 from codeq_cluster.node_metrics import register_depths
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
@@ -250,3 +252,38 @@ async def test_a_scrape_looks_at_each_of_many_queues_once(many: Shard) -> None:
     assert 'codeq_queue_depth{command="queue-00001",queue="ready"} 1.0' in text
     assert 'codeq_dlq_depth{command="other"} 1.0' in text
     assert labels <= 15
+
+
+class _Unwalked(dict[tuple[str, str], Counters]):
+    """Counters that may be looked up, and not be walked over."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        raise AssertionError("somebody walks over the queues of all tenants")
+
+    def items(self) -> NoReturn:
+        raise AssertionError("somebody walks over the queues of all tenants")
+
+
+async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() -> None:
+    """However many queues the others have; a tenant whose last task is gone has none."""
+    shard = make_shard(MemoryShard(), TestClock())
+    shard.log.lead()
+    engine = shard.engine
+    await engine.operate([create("other", tenant="umbrella"), create("later", delay_ms=50)])
+    await engine.operate([create("now", command="scan")])
+    engine.replica.counters = _Unwalked(engine.replica.counters)
+    asked = Browse(tenant="acme", queue="", places=tuple(Place), after=b"", count=9)
+    listed = await engine.answer(asked)
+    delayed = await engine.answer(BrowseDelayed(tenant="acme", queue="", after=b"", count=9))
+    depths = await engine.depths("acme")
+
+    assert isinstance(listed, Page)
+    assert isinstance(delayed, Page)
+    assert sorted(task.id for _, task in listed.rows) == ["later", "now"]
+    assert [task.id for _, task in delayed.rows] == ["later"]
+    assert sorted(depth.queue for depth in depths) == ["render", "scan"]
+    await engine.operate([Cancel(request="c", id="other", tenant="umbrella")])
+    await engine.operate([Delete(request="d", tenant="umbrella", ids=("other",), by="op")])
+
+    assert engine.replica.counted_queues("umbrella") == set()
+    shard.engine.stop()
