@@ -39,7 +39,7 @@ from codeq_cluster.broker.answers import (
 )
 from codeq_cluster.broker.batch import Batch, Place, Waiting, weigh
 from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.gathering import Gathering
+from codeq_cluster.broker.gathering import GATHER_S_MAX, Gathering
 from codeq_cluster.broker.ports import (
     Clock,
     Depth,
@@ -105,12 +105,14 @@ class EngineLimits:
         bytes_max: The same in bytes of rows.
         lease_grace_ms: No lease ends this soon after the node began to lead.
         entry_bytes_max: Of one entry of the log.
+        gather_s: An entry waits so long, at most, for those who were just answered.
     """
 
     operations_max: int
     bytes_max: int
     lease_grace_ms: int
     entry_bytes_max: int
+    gather_s: float = GATHER_S_MAX
 
 
 class Reign:
@@ -467,7 +469,7 @@ class Engine:
         reign = Reign(
             term,
             view,
-            Gathering(self._group.wake),
+            Gathering(self._group.wake, wait_s_max=self._limits.gather_s),
             clock_base_ms=now_ms - self._clock.monotonic_ms(),
             leases_from_ms=now_ms + self._limits.lease_grace_ms,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-GATHER_S_MAX = 0.006
+GATHER_S_MAX = 0.006  # Unless an engine is told otherwise.
 
 
 class Gathering:
@@ -19,10 +19,12 @@ class Gathering:
 
     Args:
         wake: Called when the next entry is due although fewer operations came than expected.
+        wait_s_max: No entry waits longer; 0 for not at all.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], *, wait_s_max: float = GATHER_S_MAX) -> None:
         self._wake = wake
+        self._wait_s_max = wait_s_max
         self._expected = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,8 +38,8 @@ class Gathering:
         """
         self.stop()
         self._expected = answered + waiting
-        if self._expected > 1 and waiting < self._expected:
-            wait_s = min(GATHER_S_MAX, took_s)
+        if self._wait_s_max and 1 < self._expected > waiting:
+            wait_s = min(self._wait_s_max, took_s)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._over)
 
     def is_due(self, waiting: int) -> bool:

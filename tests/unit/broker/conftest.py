@@ -102,6 +102,7 @@ def make_shard(
             bytes_max=bytes_max,
             lease_grace_ms=GRACE_MS,
             entry_bytes_max=entry_bytes_max,
+            gather_s=0,  # What is decided is taken at once: the tests do not wait.
         ),
         clock=clock,
         fraction=random.Random(7).random,
