@@ -27,14 +27,14 @@ def test_a_seed_runs_the_same_way_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "seed"),
+    "rules",
     [
-        (Rules(clamp_commit=False), 0),
-        (Rules(hold_promises=False), 0),
-        (Rules(fresh_only=False, skip_what_we_have=False), 4),
+        Rules(clamp_commit=False),
+        Rules(hold_promises=False),
+        Rules(fresh_only=False, skip_what_we_have=False),
     ],
     ids=["clamp_commit", "hold_promises", "fresh_only and skip_what_we_have"],
 )
-def test_a_rule_switched_off_is_noticed(rules: Rules, seed: int) -> None:
-    """The simulator sees what the rule prevents, under a seed that is fine with it."""
-    assert simulate(seed, rules=rules).violation
+def test_a_rule_switched_off_is_noticed(rules: Rules) -> None:
+    """The simulator sees what the rule prevents, in one of the first seeds."""
+    assert any(simulate(seed, rules=rules).violation for seed in range(20))
