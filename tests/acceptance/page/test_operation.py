@@ -185,7 +185,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
 
         assert "http://127.0.0.1/…" in shown
         assert "secret" not in shown
-        assert set(buttons) <= {"Refresh"}
+        assert set(buttons) <= {"Refresh", "Stop"}  # Of a search.
 
 
 async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
