@@ -283,7 +283,11 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
             ids: set[str] = set()
             # On each shard at least one.
             while len(ids) < 6 or {shard_of(each, 2) for each in ids} != {0, 1}:
-                made = await client.create("n1", PRODUCER_TOKEN, "c", payload={"n": len(ids)})
+                # A key has a shard of its own; tasks without one stay together for a while.
+                key = f"k{len(ids)}"
+                made = await client.create(
+                    "n1", PRODUCER_TOKEN, "c", payload={"n": len(ids)}, idempotencyKey=key
+                )
                 assert made.outcome is Outcome.OK, made
                 ids.add(made.body["id"])
         running = await command("inspect", data)

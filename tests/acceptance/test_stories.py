@@ -271,7 +271,11 @@ async def test_batches_through_every_node_reach_every_shard(
 ) -> None:
     """One hundred creates, claims and results of a batch each, order kept, nothing left."""
     command = fresh("batch")
-    items: list[dict[str, Any]] = [{"command": command, "payload": {"n": n}} for n in range(100)]
+    # Keys have shards of their own: without one, tasks that come together stay together.
+    items: list[dict[str, Any]] = [
+        {"command": command, "payload": {"n": n}, "idempotencyKey": f"{command}-{n}"}
+        for n in range(100)
+    ]
     made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": items})
     tasks = [result["task"] for result in made.body["results"]]
     held: list[dict[str, Any]] = []

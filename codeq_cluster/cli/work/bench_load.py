@@ -118,6 +118,7 @@ class Bench:
         self._early: dict[str, float] = {}
         self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
         self._over = False
+        self._is_enough = False
 
     async def run(self) -> Figures:
         """Create for as long as wanted, complete what there is, cancel the rest; return figures.
@@ -129,15 +130,19 @@ class Bench:
         try:
             async with asyncio.TaskGroup() as working:
                 claiming = [working.create_task(self._claimer()) for _ in range(self._claimers)]
-                async with asyncio.TaskGroup() as creating:
-                    for _ in range(self._load.in_flight):
-                        creating.create_task(self._creator())
-                    creating.create_task(self._until(began_s + self._load.seconds))
-                self._figures.load_s = time.monotonic() - began_s
-                await self._drained(time.monotonic() + _DRAIN_S_MAX)
-                self._figures.whole_s = time.monotonic() - began_s
-                for each in claiming:
-                    each.cancel()
+                try:
+                    async with asyncio.TaskGroup() as creating:
+                        for _ in range(self._load.in_flight):
+                            creating.create_task(self._creator())
+                        creating.create_task(self._until(began_s + self._load.seconds))
+                    self._figures.load_s = time.monotonic() - began_s
+                    await self._drained(time.monotonic() + _DRAIN_S_MAX)
+                    self._figures.whole_s = time.monotonic() - began_s
+                finally:
+                    # A request may fail just as it is cancelled: its loop ends by this alone.
+                    self._is_enough = True
+                    for each in claiming:
+                        each.cancel()
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
@@ -210,7 +215,7 @@ class Bench:
 
     async def _claimer(self) -> None:
         count = min(_CLAIM_MAX, ceil(self._load.in_flight / self._claimers))
-        while True:
+        while not self._is_enough:
             try:
                 tasks = await self._leases.claim(
                     [self._load.event], count=count, lease_s=_LEASE_S, wait_s=_CLAIM_WAIT_S
