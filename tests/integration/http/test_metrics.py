@@ -132,9 +132,9 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
         for name in CONTRACT.keys() - LEVELS
         if not any(value > 0 for _, value in samples[name])
     ]
-    assert {("n1", "n2", "n3")} == {
-        tuple(sorted({labels["peer"] for labels, _ in samples["codeq_raft_peer_lag"]}))
-    }
+    peers = {labels["peer"] for labels, _ in samples["codeq_raft_peer_lag"]}
+    assert peers <= {"n1", "n2", "n3"}
+    assert len(peers) >= 2  # So many when one node leads every shard at the moment.
     places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
     assert places == {"ready", "delayed", "in_progress", "dlq"}
 
