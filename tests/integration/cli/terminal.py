@@ -36,6 +36,8 @@ class Terminal:
         self._theirs = theirs
         self._seen = ""
         self._grown = threading.Condition()
+        # A job in a shell's background ignores Ctrl-C, and so would all that it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             [*COMMAND, *words],
             stdin=theirs,

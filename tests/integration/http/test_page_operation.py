@@ -49,13 +49,13 @@ class World:
         return shown
 
     async def worker(self, name: str) -> dict[str, Any]:
-        """Return a worker's row, as soon as the page knows its lease."""
+        """Return a worker's row, as soon as the page knows its lease and its claim."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 rows = (await self.view("viewer", "workers"))["workers"]
-                found = [row for row in rows if row["worker"] == name and row["leases"]]
-                if found:
-                    return dict(found[0])
+                for row in rows:
+                    if row["worker"] == name and row["leases"] and row["nodes"]:
+                        return dict(row)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
