@@ -5,6 +5,8 @@ An action that changes nothing leaves no record: it is a replay, or there was no
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
@@ -53,15 +55,20 @@ _Action = (
 )
 
 
+def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:
+    """Yield the tenant's tasks that an operation names, each once; others are left alone."""
+    assert len(ids) <= IDS_MAX
+    for task_id in dict.fromkeys(ids):
+        task = view.task(task_id)
+        if task is not None and task.tenant == tenant:
+            yield task
+
+
 def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
     """Make dead letters ready again; those this request has revived before count as well."""
-    assert len(operation.ids) <= IDS_MAX
     count = 0
     changes: list[Change] = []
-    for task_id in dict.fromkeys(operation.ids):
-        task = view.task(task_id)
-        if task is None or task.tenant != operation.tenant:
-            continue
+    for task in named_tasks(view, operation.tenant, operation.ids):
         if not revived_under(task, operation.request):
             if task.state is not State.DEAD:
                 continue

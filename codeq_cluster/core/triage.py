@@ -5,7 +5,7 @@ Each is on record, and each sent again under the same request is answered as bef
 
 from __future__ import annotations
 
-from codeq_cluster.core.administering import IDS_MAX, revived_under
+from codeq_cluster.core.administering import named_tasks, revived_under
 from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.operations import Purge, Rebury, Revise
 from codeq_cluster.core.outcomes import Changed
@@ -20,14 +20,10 @@ _WAITING = (State.READY, State.DELAYED)
 def purge(view: View, operation: Purge, rules: Rules) -> Decision:
     """Cancel tasks that wait in a queue; one that was claimed or has ended is left alone."""
     assert operation.request
-    assert len(operation.ids) <= IDS_MAX
     count = 0
     changes: list[Change] = []
     policy = view.policy(operation.tenant, operation.queue)
-    for task_id in dict.fromkeys(operation.ids):
-        task = view.task(task_id)
-        if task is None or task.tenant != operation.tenant:
-            continue
+    for task in named_tasks(view, operation.tenant, operation.ids):
         if task.ended_by != operation.request:
             if task.state not in _WAITING or task.command.lower() != operation.queue:
                 continue
@@ -63,13 +59,9 @@ def revise(view: View, operation: Revise, rules: Rules) -> Decision:
 def rebury(view: View, operation: Rebury, rules: Rules) -> Decision:
     """Take a requeue back: what nobody has claimed since is a dead letter as before."""
     assert operation.request
-    assert len(operation.ids) <= IDS_MAX
     count = 0
     changes: list[Change] = []
-    for task_id in dict.fromkeys(operation.ids):
-        task = view.task(task_id)
-        if task is None or task.tenant != operation.tenant:
-            continue
+    for task in named_tasks(view, operation.tenant, operation.ids):
         if task.ended_by != operation.request:
             if not _waits_since(task, operation.requeue):
                 continue

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from codeq_cluster.backup.looking import Logged, StoppedNode, decoded, stopped_node
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit, Usage
-from codeq_cluster.cli.support.output import LIMIT_DEFAULT, LIMIT_MAX, document, note, table
+from codeq_cluster.cli.support.output import add_limit, check_limit, document, note, table
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.task import Task
@@ -53,20 +53,13 @@ def add(commands: Verbs) -> None:
         what.add_argument(f"--{name}", dest="what", action="store_const", const=name, help=words)
     what.add_argument("--key", metavar="KEY", help="one row, such as codeq/payload/ID")
     parser.add_argument("--shard", type=int, metavar="N", help="only of this shard")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        default=LIMIT_DEFAULT,
-        metavar="N",
-        help=f"entries at most, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
-    )
+    add_limit(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> Exit:
-    if not 1 <= options.limit <= LIMIT_MAX:
-        raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+    check_limit(options)
     with stopped_node(options.data) as node:
         shards = node.identity.shards
         if options.shard is not None and not 0 <= options.shard < shards:

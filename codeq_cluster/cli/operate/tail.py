@@ -25,12 +25,10 @@ from codeq_cluster.cli.operate.look import Flows, Look, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import cell, console
-from codeq_cluster.cli.support.watching import asked_to_end
+from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
 from codeq_cluster.errors import CodeqError
 
-_INTERVAL_S = 2.0
-_INTERVALS_S = (1.0, 60.0)
 _LINES_DEFAULT = 10
 _LINES_MAX = 500  # A page of the audit.
 _NEW_MAX = 100  # Of the audit, and of each queue's dead letters, at one look.
@@ -46,13 +44,7 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser(
         "tail", help="follow what happens in the cluster", description=__doc__
     )
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=_INTERVAL_S,
-        metavar="SECONDS",
-        help=f"between looks, {_INTERVALS_S[0]:g} to {_INTERVALS_S[1]:g}; default: {_INTERVAL_S:g}",
-    )
+    add_interval(parser)
     parser.add_argument(
         "--lines",
         type=int,
@@ -68,7 +60,7 @@ def add(commands: Verbs) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     for flag, value, (least, most) in (
-        ("--interval", options.interval, _INTERVALS_S),
+        ("--interval", options.interval, INTERVALS_S),
         ("--lines", options.lines, (0, _LINES_MAX)),
         ("--seconds", options.seconds, (0, _SECONDS_MAX)),
     ):

@@ -21,24 +21,16 @@ from codeq_cluster.cli.operate.top_screen import screen
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import console, document
-from codeq_cluster.cli.support.watching import asked_to_end
+from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
 
-_INTERVAL_S = 2.0
-_INTERVALS_S = (1.0, 60.0)
 _LINES_MAX = 60  # Where there is no terminal to say how many there are.
 
 
 def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser("top", help="watch the cluster on one screen", description=__doc__)
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=_INTERVAL_S,
-        metavar="SECONDS",
-        help=f"between looks, {_INTERVALS_S[0]:g} to {_INTERVALS_S[1]:g}; default: {_INTERVAL_S:g}",
-    )
+    add_interval(parser)
     parser.add_argument(
         "--once", action="store_true", help="look once and end, as without a terminal"
     )
@@ -46,7 +38,7 @@ def add(commands: Verbs) -> None:
 
 
 async def _top(live: Live, options: argparse.Namespace) -> Exit | None:
-    least, most = _INTERVALS_S
+    least, most = INTERVALS_S
     if not least <= options.interval <= most:
         raise Usage(f"--interval {options.interval:g}: allowed is {least:g} to {most:g}")
     flows = Flows()

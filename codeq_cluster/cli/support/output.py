@@ -155,8 +155,8 @@ def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
     return line if len(line) <= chars_max else f"{line[: chars_max - 1]}…"
 
 
-def add_paging(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a list."""
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for how much is shown; `check_limit` follows."""
     parser.add_argument(
         "--limit",
         type=int,
@@ -164,6 +164,17 @@ def add_paging(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"entries at most, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
     )
+
+
+def check_limit(options: argparse.Namespace) -> None:
+    """Raise Usage for a limit out of bounds."""
+    if not 1 <= options.limit <= LIMIT_MAX:
+        raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+
+
+def add_paging(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a list."""
+    add_limit(parser)
     parser.add_argument("--cursor", default="", help="go on where a list before this one ended")
 
 
@@ -184,8 +195,7 @@ async def gathered(
     Raises:
         Usage: The limit is out of bounds.
     """
-    if not 1 <= options.limit <= LIMIT_MAX:
-        raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+    check_limit(options)
     rows: list[Mapping[str, object]] = []
     cursor = options.cursor
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -19,7 +20,21 @@ _ENDINGS = {
     signal.SIGTERM: Exit.TERMINATED,
     signal.SIGHUP: Exit.TERMINATED,
 }
+_INTERVAL_S = 2.0
+INTERVALS_S = (1.0, 60.0)  # The least and the most.
 _LOCAL = 3  # Where termios has the local modes, echo among them.
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for how often a cluster is looked at."""
+    least, most = INTERVALS_S
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"between looks, {least:g} to {most:g}; default: {_INTERVAL_S:g}",
+    )
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from codeq_cluster.broker.triage import Acted, ErrorKind, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.merge_patch import NoObject, patched
-from codeq_cluster.ui.views.rows import TaskRow, task_row
+from codeq_cluster.ui.views.rows import TaskRows, task_row
 
 # One request acts on so many, well within its time; the page asks again for the rest.
 AT_ONCE = 1000
@@ -68,13 +68,6 @@ class PurgeBody(Struct, rename="camel", forbid_unknown_fields=True):
 TRIAGE = Schema(TriageBody)
 UNDO = Schema(UndoBody)
 PURGE = Schema(PurgeBody)
-
-
-class DeadRows(Struct, rename="camel", kw_only=True):
-    """Part of a list; the cursor is missing at its end."""
-
-    tasks: list[TaskRow]
-    cursor: str | UnsetType = UNSET
 
 
 class KindRow(Struct, rename="camel", kw_only=True):
@@ -131,7 +124,7 @@ async def dead_letters(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
     )
     rows = list(map(task_row, found))
-    return reply(encode(DeadRows(tasks=rows, cursor=asked.cursor(edge) or UNSET)))
+    return reply(encode(TaskRows(tasks=rows, cursor=asked.cursor(edge) or UNSET)))
 
 
 async def kinds(call: Call) -> web.Response:

@@ -55,6 +55,13 @@ class TaskRow(Struct, rename="camel", omit_defaults=True, kw_only=True):
     error: str = ""
 
 
+class TaskRows(Struct, rename="camel", kw_only=True):
+    """Part of a list; the cursor is missing at its end."""
+
+    tasks: list[TaskRow]
+    cursor: str | UnsetType = UNSET
+
+
 class TaskDetail(TaskRow, rename="camel", omit_defaults=True, kw_only=True):
     """One task, whole but for its payload and its result.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aiohttp import web
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from codeq_cluster.api import paging, schemas
 from codeq_cluster.api import tasks as task_routes
@@ -18,18 +18,11 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRow, task_detail, task_row
+from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
 
 _NOT_FOUND = ApiError(404, "task not found", "not-found")
 _INVALID_INSTANT = bad_request("invalid instant (use RFC3339)", "invalid-query")
 _TEXT_CHARS_MAX = 1024
-
-
-class TaskRows(Struct, rename="camel", kw_only=True):
-    """Part of a list; the cursor is missing at its end."""
-
-    tasks: list[TaskRow]
-    cursor: str | UnsetType = UNSET
 
 
 class TaskLook(Struct, rename="camel", kw_only=True):
