@@ -44,6 +44,8 @@ LOG_TAIL_LINES = 60
 # Below the kernel's range of ephemeral ports: a port of a killed node must still be free when the
 # node comes back, and an outgoing connection may not have taken it meanwhile.
 PORTS = range(20_000, 32_000)
+# `codeq-cluster dev` has its links 10,000 above its HTTP ports; they are to be in `PORTS` too.
+DEV_LINK_OFFSET = 10_000
 PORTS_CLAIMED_MAX = 200
 _claims: deque[socket.socket] = deque()
 
@@ -122,6 +124,16 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise ClusterError(f"no {count} free ports in {PORTS}")
+
+
+def free_port_base(nodes: int) -> int:
+    """Return a first port for `codeq-cluster dev` with that many nodes, as `free_ports` does."""
+    bases = range(PORTS.start, PORTS.stop - DEV_LINK_OFFSET - nodes)
+    for base in random.SystemRandom().sample(bases, len(bases)):
+        http = range(base, base + nodes)
+        if all(claim_port(port) and claim_port(port + DEV_LINK_OFFSET) for port in http):
+            return base
+    raise ClusterError(f"no {nodes} free ports in a row in {bases}")
 
 
 def claim_port(port: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 import signal
 import socket
@@ -16,27 +15,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.testing.cluster import ClusterError, claim_port, until
+from codeq_cluster.testing.cluster import ClusterError, free_port_base, until
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 25.0
 DEV = [sys.executable, "-m", "codeq_cluster.cli.main", "dev"]
-
-
-# The links' ports are 10,000 above and, like these, below the kernel's range of ephemeral ports.
-BASES = range(20_000, 22_700)
-
-
-def port_base() -> int:
-    """Return a port that is free with the next two, as are the links' ports that go with them.
-
-    They are this process's, though nobody may listen there for a while.
-    """
-    for base in random.SystemRandom().sample(BASES, len(BASES)):
-        ports = (*range(base, base + 3), *range(base + 10_000, base + 10_003))
-        if all(map(claim_port, ports)):
-            return base
-    raise ClusterError("no three free ports in a row")
 
 
 def refused(*arguments: str) -> tuple[int, list[str]]:
@@ -113,7 +96,7 @@ def get(url: str, token: str) -> dict[str, object]:
 
 async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> None:
     """The printed lines work as printed, Ctrl-C ends all, and the data is there next time."""
-    directory, base = tmp_path / "dev", str(port_base())
+    directory, base = tmp_path / "dev", str(free_port_base(3))
     async with running(directory, "--port-base", base) as (process, said):
         text = said()
         urls = re.findall(r"^  n\d +(http://\S+)$", text, re.MULTILINE)
@@ -135,7 +118,7 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
     assert not any(lives(node["pid"]) for node in nodes)
     async with running(directory, "--port-base", base):
         again = get(f"{urls[0]}/v1/codeq/tasks/{task_id}/result", token)
-        locked = refused("--data", str(directory), "--port-base", str(port_base()))
+        locked = refused("--data", str(directory), "--port-base", str(free_port_base(3)))
 
     assert told == again
     assert locked[0] == 1
@@ -149,7 +132,7 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
 
 async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -> None:
     """`--nodes 1` runs inside one process, and its printed lines work as well."""
-    async with running(tmp_path / "dev", "--nodes", "1", "--port-base", str(port_base())) as (
+    async with running(tmp_path / "dev", "--nodes", "1", "--port-base", str(free_port_base(3))) as (
         process,
         said,
     ):
@@ -163,7 +146,7 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     """A port somebody listens on ends the start with 1 and names the port."""
-    base = port_base()
+    base = free_port_base(3)
     port = base + 1
     with socket.create_server(("127.0.0.1", port)):
         code, lines = refused("--data", str(tmp_path / "dev"), "--port-base", str(base))
@@ -176,7 +159,7 @@ def test_a_foreign_directory_is_said_in_one_line(tmp_path: Path) -> None:
     """A directory with somebody's files in it ends the start with 1 and keeps them."""
     precious = tmp_path / "thesis.txt"
     precious.write_text("finished at last")
-    code, lines = refused("--data", str(tmp_path), "--port-base", str(port_base()))
+    code, lines = refused("--data", str(tmp_path), "--port-base", str(free_port_base(3)))
 
     assert (1, 1) == (code, len(lines)), lines
     assert str(tmp_path) in lines[0]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.testing.cluster import until
+from codeq_cluster.testing.cluster import free_port_base, until
 from tests.acceptance.runbooks import Block, blocks
-from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S, get, port_base
+from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S, get
 from tests.integration.docs.pages import differing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ class Checkout:
     def __init__(self, directory: Path) -> None:
         """Make it; what is installed is this test's own environment."""
         self._directory = directory
-        self._base = port_base()
+        self._base = free_port_base(3)
         (directory / "jepsen-lite").mkdir(parents=True)
         for name in ("Makefile", "pyproject.toml", "jepsen-lite/pyproject.toml"):
             # With its time: `make` installs again what is older than it.

@@ -18,19 +18,14 @@ from codeq_cluster.cli.local.dev.plan import PlannedNode, plan
 from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.support.dev_cluster import published
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.testing.cluster import claim_port, free_ports, until
+from codeq_cluster.testing.cluster import free_port_base, until
 
 _WITHIN_S = 60.0
 
 
 def _planned(directory: Path, nodes: int) -> tuple[PlannedNode, ...]:
     """Lay out nodes on ports that are free now."""
-    for base in free_ports(50):
-        planned = plan(directory, nodes=nodes, port_base=base)
-        ports = {port for node in planned for port in (node.port, node.link_port)}
-        if all(claim_port(port) for port in ports - {base}):
-            return planned
-    pytest.fail("no free ports in a row")
+    return plan(directory, nodes=nodes, port_base=free_port_base(nodes))
 
 
 class _Running:
