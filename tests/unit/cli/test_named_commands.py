@@ -49,7 +49,7 @@ def test_every_command_takes_what_the_readme_says() -> None:
     leaves = dict(_leaves(_parser([])))
     asking = {name for name, flags in leaves.items() if "--url" in flags}
 
-    assert "All but `dev`, `node` and `completion` take `--json`" in _TABLE
+    assert "Every command except `dev`, `node` and `completion` takes `--json`" in _TABLE
     assert _WITHOUT_JSON == {name for name, flags in leaves.items() if "--json" not in flags}
     target = {"--token", "--ca", "--profile"}
     assert asking == {name for name, flags in leaves.items() if target <= flags}
