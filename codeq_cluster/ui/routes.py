@@ -17,6 +17,7 @@ from codeq_cluster.api import cluster as cluster_routes
 from codeq_cluster.api import deliveries as delivery_routes
 from codeq_cluster.api import downloads
 from codeq_cluster.api import queues as queue_routes
+from codeq_cluster.api import tasks as task_routes
 from codeq_cluster.api import topics as topic_routes
 from codeq_cluster.api.app import SERVICES
 from codeq_cluster.api.call import Call
@@ -95,7 +96,7 @@ def mount(app: web.Application, sources: Sources) -> None:
         Route("GET", PATH, assets.page, Access.OPEN),
         Route("GET", f"{PATH}/{{rest:.*}}", assets.page, Access.OPEN),
     ]
-    for line in _table(sources, entry, live):
+    for line in _table(entry, live):
         route = Route(
             line.method, API + line.path, line.handler, Access.PAGE, unreadable=line.unreadable
         )
@@ -107,8 +108,7 @@ def mount(app: web.Application, sources: Sources) -> None:
         app.router.add_route(route.method, route.path, wrapped(route, services))
 
 
-def _table(sources: Sources, entry: Entry, live: Live) -> Sequence[PageRoute]:
-    del sources
+def _table(entry: Entry, live: Live) -> Sequence[PageRoute]:
     named = "/queues/{command}"
     return (
         PageRoute("DELETE", "/session", entry.logout, _ANYBODY),
@@ -124,6 +124,7 @@ def _table(sources: Sources, entry: Entry, live: Live) -> Sequence[PageRoute]:
         PageRoute("POST", f"{named}/dlq/delete", dead_letters.delete, _ADMINS, _BODY),
         PageRoute("POST", f"{named}/dlq/undo", dead_letters.take_back, _ADMINS, _BODY),
         PageRoute("GET", "/tasks", tasks.search, _VIEWERS),
+        PageRoute("POST", "/tasks", task_routes.create, _ADMINS, _BODY),
         PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
         PageRoute("GET", ARTIFACT, downloads.download, _ADMINS),

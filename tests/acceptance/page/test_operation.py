@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from playwright.async_api import Route
 from playwright.async_api import TimeoutError as NotInTime
 
 from codeq_cluster.testing.client import Client
@@ -33,6 +34,65 @@ async def undelivered(client: Client, command: str) -> None:
     await client.create("n1", "producer", command, webhook=webhook)
     claimed = await client.claim("n1", WORKER, [command])
     assert (await client.finish("n1", WORKER, claimed.body, {})).status == 200
+
+
+async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client: Client) -> None:
+    """What is wrong with it is said beside its field: by the page, and by the server."""
+    await admin.open("/tasks")
+    await admin.click("New task")
+    await admin.page.get_by_label("Command").fill("first task")
+    await admin.page.get_by_label("Payload, JSON").fill('{"big": 12345678901234567890, ')
+    await admin.click("Create", within="dialog")
+    await admin.shows("The payload is no JSON", within="dialog label:has(textarea) + [role=alert]")
+    await admin.page.get_by_label("Payload, JSON").fill('{"big": 12345678901234567890}')
+    await admin.click("Create", within="dialog")
+    await admin.shows("invalid command", within="dialog label:has([name=command]) + [role=alert]")
+    wrong = await admin.page.locator("dialog [aria-invalid]").get_attribute("name")
+    await admin.page.get_by_label("Command").fill("first.TASK")
+    await admin.page.get_by_label("Priority").fill("7")
+    await admin.click("Create", within="dialog")
+    await admin.page.wait_for_selector("main .tag:has-text('Ready')")
+    await admin.shows("12345678901234567890")
+    shown = await admin.text()
+    claimed = await client.claim("n3", WORKER, ["first.task"])
+
+    assert wrong == "command"
+    assert claimed.body["id"] in shown
+    assert claimed.body["payload"] == '{"big": 12345678901234567890}'
+    assert (claimed.body["command"], claimed.body["priority"]) == ("first.TASK", 7)
+
+
+async def test_a_double_click_creates_one_task(admin: Window, client: Client) -> None:
+    """In a queue's own view, which fills its name in."""
+    await admin.open("/queues/clicked.twice", ready="main .figures")
+    await admin.click("New task")
+    await admin.page.get_by_label("Payload, JSON").fill("[]")
+    await admin.page.get_by_role("button", name="Create", exact=True).dblclick()
+    await admin.page.wait_for_selector("main .tag:has-text('Ready')")
+
+    assert (await client.depth("n1", "admin", "clicked.twice"))["ready"] == 1
+
+
+async def test_a_task_whose_answer_got_lost_is_not_created_again(
+    admin: Window, client: Client
+) -> None:
+    """The form is still there, and sends the same idempotency key."""
+
+    async def lose(route: Route) -> None:
+        await route.fetch()
+        await route.abort()
+
+    await admin.page.route("**/ui/api/tasks", lose, times=1)
+    await admin.open("/queues/answer.lost", ready="main .figures")
+    await admin.click("New task")
+    await admin.page.get_by_label("Payload, JSON").fill("[]")
+    await admin.click("Create", within="dialog")
+    await admin.shows("this node does not answer", within="dialog [role=alert]")
+    await admin.click("Create", within="dialog")
+    await admin.shows("There was a task with this idempotency key already", within="#toasts")
+    await admin.page.wait_for_selector("main .tag:has-text('Ready')")
+
+    assert (await client.depth("n1", "admin", "answer.lost"))["ready"] == 1
 
 
 async def test_workers_are_shown_with_what_they_hold(admin: Window, client: Client) -> None:
@@ -181,7 +241,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
         await window.shows("hooks.viewed")
         shown = await window.page.content()
         buttons = []
-        for path in ("/webhooks", "/topics", "/topics/hooks.viewed", "/workers"):
+        for path in ("/webhooks", "/topics", "/topics/hooks.viewed", "/workers", "/tasks", ""):
             await window.open(path)
             buttons += await window.page.locator("main button").all_inner_texts()
 
@@ -243,6 +303,13 @@ async def test_everybody_can_use_every_view(
         await window.open("/topics/every.topic")
         await window.click("Edit")
         faults["dialog"] = await window.faults_of_access()
+        await window.open("/tasks")
+        await window.click("New task")
+        await window.page.get_by_label("Payload, JSON").fill("{")
+        await window.page.get_by_label("Command").fill("every.task")
+        await window.click("Create", within="dialog")
+        await window.shows("The payload is no JSON", within="dialog [role=alert]")
+        faults["new task"] = await window.faults_of_access()
 
         assert not {path: found for path, found in faults.items() if found}
 

@@ -4,11 +4,12 @@ import { h, put } from "./dom.js";
 
 let numbered = 0;
 
-// Opens a form in a dialog. Returns what send(form) returned, or null when it was closed.
+// Opens a form in a dialog. Returns what send(form) returned, or null when it was closed. What send
+// throws is shown beside the field that its `field` names, else below them all.
 export function ask({ title, body, button = "OK", danger = false, send }) {
   return new Promise((done) => {
     const id = "dialog-" + ++numbered;
-    const error = h("p.error", { role: "alert" });
+    const error = h("p.error", { role: "alert", id: id + "-error" });
     const go = h("button.primary", { class: danger ? "danger" : "" }, button);
     const form = h("form", { method: "dialog" },
       h("h2", { id }, title), body, error,
@@ -18,13 +19,13 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       go.disabled = true;
-      put(error);
+      complain(form, error);
       try {
         answer = await send(form);
         dialog.close();
       } catch (failure) {
-        put(error, failure.message);
         go.disabled = false;
+        complain(form, error, failure);
       }
     });
     dialog.addEventListener("close", () => {
@@ -36,6 +37,25 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
     const first = [...form.querySelectorAll("input, textarea, select")].find((each) => each.checkVisibility());
     (first || go).focus();
   });
+}
+
+// Says what is wrong, or takes back what was said before.
+function complain(form, error, failure) {
+  for (const each of form.querySelectorAll("[aria-invalid]")) {
+    each.removeAttribute("aria-invalid");
+    each.removeAttribute("aria-errormessage");
+  }
+  put(error, failure && failure.message);
+  const field = failure && failure.field && form.elements.namedItem(failure.field);
+  if (!field) {
+    form.querySelector(":scope > .buttons").before(error);
+    return;
+  }
+  for (let outer = field.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+  field.closest("label").after(error);
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-errormessage", error.id);
+  field.focus();
 }
 
 // Asks whether to go on; with `typed`, only after that has been typed in.

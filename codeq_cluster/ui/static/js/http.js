@@ -40,7 +40,8 @@ export function query(values) {
   return given.length ? "?" + new URLSearchParams(given) : "";
 }
 
-export async function ask(method, where, body, { signal, quiet } = {}) {
+// heard(headers) hears of an answer that is no refusal.
+export async function ask(method, where, body, { signal, quiet, heard } = {}) {
   let answer;
   try {
     answer = await fetch("/ui/api" + where, {
@@ -60,10 +61,13 @@ export async function ask(method, where, body, { signal, quiet } = {}) {
   } catch {
     said = { error: "the answer is no JSON: " + text.slice(0, 80) };
   }
-  if (answer.ok) return said;
+  if (answer.ok) {
+    if (heard) heard(answer.headers);
+    return said;
+  }
   if (answer.status === 401 && !quiet) onEnd();
   throw new Refused(answer.status, said);
 }
 
 export const get = (where, options) => ask("GET", where, undefined, options);
-export const post = (where, body = {}) => ask("POST", where, body);
+export const post = (where, body = {}, options) => ask("POST", where, body, options);

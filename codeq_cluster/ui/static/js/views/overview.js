@@ -5,8 +5,9 @@ import { h, patch, put } from "../dom.js";
 import { count, rate, short, span } from "../format.js";
 import { card, figure, head, number, perSecond, waited } from "../parts.js";
 import { href, keep } from "../router.js";
-import { seesTenant } from "../state.js";
+import { administers, seesTenant } from "../state.js";
 import { table } from "../table.js";
+import { newTaskButton } from "./new-task.js";
 
 const FLOWS = [
   { name: "created", label: "Created", kind: "created" },
@@ -93,7 +94,7 @@ export function open({ query, follow }) {
   const own = seesTenant();
   return {
     title: "Overview",
-    node: h("div", {}, head("Overview", { actions: drawn.range }), h("div.stack", {},
+    node: h("div", {}, head("Overview", { actions: [drawn.range, administers() && newTaskButton()] }), h("div.stack", {},
       own && figures,
       card("What needs attention", problems, { flush: true }),
       drawn.node,

@@ -10,6 +10,7 @@ import { href, keep } from "../router.js";
 import { administers } from "../state.js";
 import { table } from "../table.js";
 import { failed, toast } from "../toast.js";
+import { newTaskButton } from "./new-task.js";
 import { charts } from "./overview.js";
 
 export function openQueue({ query, follow }, name) {
@@ -99,6 +100,7 @@ export function openQueue({ query, follow }, name) {
     patch(state, row.paused && h("span.tag.warn", {}, "paused"));
     workers.draw(view.polls);
     patch(actions, drawn.range, administers() && [
+      newTaskButton({ command: queue }),
       row.paused
         ? h("button", { type: "button", onclick: () => change("resume", `${queue} is resumed`) }, "Resume")
         : h("button", { type: "button", onclick: pause }, "Pause"),

@@ -5,8 +5,10 @@ import { get, query as asQuery } from "../http.js";
 import { choice, head, settled } from "../parts.js";
 import { go, href, keep } from "../router.js";
 import { pages } from "../search.js";
+import { administers } from "../state.js";
 import { instant, shortId, STATES, tag } from "../states.js";
 import { table } from "../table.js";
+import { newTaskButton } from "./new-task.js";
 import { openTask } from "./task.js";
 
 const AGES = [["", "Any age"], ["900", "Up to 15 minutes"], ["3600", "Up to 1 hour"], ["86400", "Up to 1 day"], ["-3600", "Over 1 hour"], ["-86400", "Over 1 day"], ["-604800", "Over 1 week"]];
@@ -70,7 +72,10 @@ function openAll({ query }) {
   return {
     title: "Tasks",
     close: list.stop,
-    node: h("div", {}, head("Tasks", { actions: h("button", { type: "button", onclick: () => list.restart() }, "Refresh") }),
+    node: h("div", {}, head("Tasks", { actions: [
+      h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
+      administers() && newTaskButton({ primary: true }),
+    ] }),
       h("div.filters", {},
         choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state })),
         text("command", "Queue", "Whole name"),
