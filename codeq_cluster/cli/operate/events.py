@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,9 +9,6 @@ from enum import StrEnum
 
 from codeq_cluster.cli.operate.look import Look, Problem
 from codeq_cluster.cli.support.output import cell
-
-# What grows in a problem's text while it is the same problem.
-_MEASURED = re.compile(r"\d[\d,.]*(?=%| more)")
 
 
 class Kind(StrEnum):
@@ -63,7 +59,8 @@ def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
         led = f"is led by {shard.leader_id}" if shard.leader_id else "has no leader"
         text = f"shard {shard.shard_idx} {led}, term {shard.term}; {was or 'nobody'} before"
         yield Event(at=at, kind=Kind.LEADER, text=text)
-    known, found = _by_name(before), _by_name(now)
+    known = {problem.id: problem for problem in before.overview.problems}
+    found = {problem.id: problem for problem in now.overview.problems}
     for name, problem in found.items():
         if name not in known:
             yield Event(at=at, kind=Kind.WRONG, text=_worded(problem))
@@ -92,15 +89,6 @@ def died(task: Mapping[str, object]) -> Event:
         kind=Kind.DEAD,
         text=f"{named}: {cell(task.get('error'))}",
     )
-
-
-def _by_name(look: Look) -> dict[tuple[str, str], Problem]:
-    return {_name(problem): problem for problem in look.overview.problems}
-
-
-def _name(problem: Problem) -> tuple[str, str]:
-    """Return what stays the same of a problem as long as it lasts."""
-    return problem.link, _MEASURED.sub("", problem.text.partition(":")[0])
 
 
 def _worded(problem: Problem) -> str:

@@ -58,11 +58,15 @@ class Tenant(Struct, rename="camel"):
 
 
 class Problem(Struct):
-    """Something that is wrong; `bad` comes before `warn`."""
+    """Something that is wrong; `bad` comes before `warn`.
 
+    Attributes:
+        id: The same for as long as it lasts, whatever its text measures.
+    """
+
+    id: str
     severity: str
     text: str
-    link: str = ""
 
 
 class Node(Struct):

@@ -32,9 +32,12 @@ class Problem(Struct, rename="camel", kw_only=True):
     """One thing that is wrong.
 
     Attributes:
+        id: Its kind and what it is about: the same for as long as it lasts, whatever its text
+            measures, and no other problem's.
         link: Where on the page more is told, below its root; empty for nowhere.
     """
 
+    id: str
     severity: Severity
     text: str
     link: str = ""
@@ -44,11 +47,15 @@ def of_node(standing: Standing) -> Iterator[Problem]:
     """Yield what is wrong as far as the serving node sees it."""
     for text in standing.missing:
         yield Problem(
-            severity=Severity.BAD, text=f"Node {standing.node} is not ready: {text}", link="cluster"
+            id=f"not-ready/{standing.node}/{text.partition(':')[0]}",
+            severity=Severity.BAD,
+            text=f"Node {standing.node} is not ready: {text}",
+            link="cluster",
         )
     for node in standing.nodes:
         if not node.connected:
             yield Problem(
+                id=f"away/{node.id}",
                 severity=Severity.BAD,
                 text=f"Node {node.id} is not connected with {standing.node}",
                 link="cluster",
@@ -61,6 +68,7 @@ def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
         if report.disk_free_bytes < _DISK_LOW * report.disk_bytes:
             free = report.disk_free_bytes / report.disk_bytes
             yield Problem(
+                id=f"disk/{report.id}",
                 severity=Severity.WARN,
                 text=f"The disk of {report.id} is {1 - free:.0%} full",
                 link="cluster",
@@ -68,6 +76,7 @@ def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
     versions = sorted({report.version for report in reports.values()})
     if len(versions) > 1:
         yield Problem(
+            id="releases",
             severity=Severity.WARN,
             text=f"Nodes run releases {' and '.join(versions)}: an upgrade is under way",
             link="cluster",
@@ -95,11 +104,13 @@ def of_queues(
     unpolled = [row for row in old if not everything and row.command not in polled]
     late = [row for row in old if row.oldest_ready_seconds >= _BEHIND_S and row not in unpolled]
     yield from _each(
+        "unpolled",
         [(row.command, f"No worker asks for {row.command}: {_waits(row)}") for row in unpolled],
         Severity.BAD,
     )
     by_number = sorted(died.items(), key=lambda each: -each[1])
     yield from _each(
+        "dead-letters",
         [
             (queue, f"Dead letters of {queue}: {n:,} more in a quarter of an hour")
             for queue, n in by_number
@@ -107,8 +118,9 @@ def of_queues(
         Severity.BAD,
         page="dead-letters",
     )
-    yield from _each([(row.command, _behind(row)) for row in late], Severity.WARN)
+    yield from _each("behind", [(row.command, _behind(row)) for row in late], Severity.WARN)
     yield from _each(
+        "paused",
         [
             (row.command, f"Queue {row.command} is paused: {_waits(row)}")
             for row in waiting
@@ -122,6 +134,7 @@ def of_webhooks(dead: int) -> Iterator[Problem]:
     """Yield that result callbacks were given up."""
     if dead:
         yield Problem(
+            id="webhooks",
             severity=Severity.WARN,
             text=f"Dead webhook deliveries: {dead}",
             link="webhooks",
@@ -129,15 +142,16 @@ def of_webhooks(dead: int) -> Iterator[Problem]:
 
 
 def _each(
-    found: Sequence[tuple[str, str]], severity: Severity, *, page: str = "queues"
+    kind: str, found: Sequence[tuple[str, str]], severity: Severity, *, page: str = "queues"
 ) -> Iterator[Problem]:
     """Yield a problem for each (queue, text), the first ones by themselves."""
     for queue, text in found[:SHOWN_MAX]:
-        yield Problem(severity=severity, text=text, link=f"{page}/{queue}")
+        yield Problem(id=f"{kind}/{queue}", severity=severity, text=text, link=f"{page}/{queue}")
     more = len(found) - SHOWN_MAX
     if more > 0:
         others = "queue" if more == 1 else "queues"
-        yield Problem(severity=severity, text=f"The same of {more} more {others}", link="queues")
+        text = f"The same of {more} more {others}"
+        yield Problem(id=kind, severity=severity, text=text, link="queues")
 
 
 def _polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> tuple[set[str], bool]:

@@ -95,6 +95,21 @@ async def test_a_task_whose_answer_got_lost_is_not_created_again(
     assert (await client.depth("n1", "admin", "answer.lost"))["ready"] == 1
 
 
+async def test_a_readers_place_in_the_problems_is_kept(admin: Window, client: Client) -> None:
+    """When another one comes before it."""
+    await client.create("n1", "producer", "place.older")
+    await admin.open()
+    await client.create("n1", "producer", "place.kept")
+    await client.call("POST", "n1", "/admin/queues/place.kept/pause", "admin", {})
+    kept = admin.page.locator("li[data-key='paused/place.kept'] a")
+    await kept.focus()
+    await client.call("POST", "n1", "/admin/queues/place.older/pause", "admin", {})
+    before = "li[data-key='paused/place.older'] ~ li[data-key='paused/place.kept']"
+    await admin.page.wait_for_selector(before)
+
+    assert await kept.evaluate("(link) => link === document.activeElement")
+
+
 async def test_workers_are_shown_with_what_they_hold(admin: Window, client: Client) -> None:
     """Their names are text whatever they hold, and lead to the tasks."""
     created = await client.create("n1", "producer", "workers.held")

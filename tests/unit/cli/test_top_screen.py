@@ -40,7 +40,9 @@ def _look(*, problems: int = 1, shards: int = 4, queues: int = 6) -> Look:
         standing=Standing(node="n1", nodes=[Node("n1", connected=True), Node("n2")]),
         totals=Totals(ready=74_070, failed=3),
         overview=Overview(
-            problems=[Problem("bad", f"Node n{n} is not connected") for n in range(problems)],
+            problems=[
+                Problem(f"n{n}", "bad", f"Node n{n} is not connected") for n in range(problems)
+            ],
             rates=_RATES,
             busy=busy,
             queues=queues,
@@ -148,7 +150,7 @@ def test_names_cannot_command_the_terminal() -> None:
     """A queue's name or a node's text is shown as it is, in one line."""
     look = _look(queues=0)
     hostile = Overview(
-        problems=[Problem("bad", "[red]\x1b[2J\nnext")], busy=[_queue("a\x1b[31mb")], queues=1
+        problems=[Problem("it", "bad", "[red]\x1b[2J\nnext")], busy=[_queue("a\x1b[31mb")], queues=1
     )
     text = "\n".join(_drawn(replace(look, overview=hostile)))
 

@@ -53,6 +53,7 @@ def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
     rows = [row("a", ready=1200, oldest_s=61)]
     expected = [
         Problem(
+            id="unpolled/a",
             severity=Severity.BAD,
             text="No worker asks for a: 1,200 tasks, the oldest for 61 s",
             link="queues/a",
@@ -91,6 +92,19 @@ def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
     ]
 
 
+def test_a_problem_keeps_its_id_while_it_grows_and_shares_it_with_no_other() -> None:
+    """A reader's place in the list is found again by it."""
+    rows = [row("a", ready=3, oldest_s=400, paused=True), row("b", ready=3, oldest_s=400)]
+    later = [row("b", ready=9, oldest_s=900), row("a", ready=9, oldest_s=900, paused=True)]
+    many = [row(f"q{n}", ready=1, oldest_s=100) for n in range(SHOWN_MAX + 2)]
+    first, second = told(rows, a=1, b=2), told(later, a=7, b=5)
+    ids = [problem.id for problem in told([*rows, *many], a=1)]
+
+    assert {problem.id for problem in first} == {problem.id for problem in second}
+    assert [problem.text for problem in first] != [problem.text for problem in second]
+    assert len(set(ids)) == len(ids)
+
+
 def test_dead_letters_that_grow_lead_to_them() -> None:
     """The queue with most comes first."""
     problems = told([row("a"), row("b")], a=1, b=12)
@@ -110,7 +124,7 @@ def test_many_of_a_kind_are_summed_up() -> None:
         *(f"queues/q{n}" for n in range(SHOWN_MAX + 1, 1, -1)),
         "queues",
     ]
-    assert problems[-1].text == "The same of 2 more queues"
+    assert (problems[-1].text, problems[-1].id) == ("The same of 2 more queues", "unpolled")
 
 
 def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:

@@ -79,7 +79,7 @@ export function open({ query, follow }) {
       waiting.draw(data.waiting);
       busy.draw(data.busy);
       patch(problems, data.problems.length
-        ? data.problems.map((each) => h("li", { class: each.severity }, each.link ? h("a", { href: href(...each.link.split("/")) }, each.text) : each.text))
+        ? data.problems.map((each) => h("li", { class: each.severity, "data-key": each.id }, each.link ? h("a", { href: href(...each.link.split("/")) }, each.text) : each.text))
         : h("li.good", {}, "Nothing is wrong."));
       if (data.tenants) {
         tenants.draw(data.tenants);
