@@ -105,6 +105,7 @@ class Node:
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
         self._stack = contextlib.AsyncExitStack()
         self._databases: list[RocksShard] = []
+        self._syncer: Syncer | None = None
         self._shards: Sequence[Shard] = ()
         self._engines: list[Engine] = []
         self._groups: list[RaftGroup] = []
@@ -366,7 +367,7 @@ class Node:
             self._databases.append(database)
         directory.note_made()
         disk = DiskThread(loop)
-        syncer = self._make_syncer(disk, loop)
+        syncer = self._syncer = self._make_syncer(disk, loop)
         register_log_sync(self.metrics, syncer)
         storage = NodeStorage(
             self._databases,
@@ -632,10 +633,16 @@ class Node:
 
     def status(self) -> list[ShardStatus]:
         """Return one status a shard."""
+        log_sync = self._log_sync()
         return [
-            status_of(group, members=self._members, settings=self.settings)
+            status_of(group, members=self._members, settings=self.settings, log_sync=log_sync)
             for group in self._groups
         ]
+
+    def _log_sync(self) -> str:
+        if self._syncer is None:
+            return "none"
+        return (LogSync.KERNEL if self._syncer.by_kernel else LogSync.THREAD).value
 
     def missing(self, *, in_full: bool) -> list[str]:
         """Return what keeps this node from being ready; in full it names directories."""

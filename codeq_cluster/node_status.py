@@ -8,13 +8,16 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.settings import NodeSettings
 
 
-def status_of(group: RaftGroup, *, members: NodeMembers, settings: NodeSettings) -> ShardStatus:
+def status_of(
+    group: RaftGroup, *, members: NodeMembers, settings: NodeSettings, log_sync: str
+) -> ShardStatus:
     """Return what a group shows of itself.
 
     Args:
         group: Of this node.
         members: Who forms the cluster, and where they are.
         settings: The node's.
+        log_sync: Who syncs the node's log now.
     """
     status = group.status()
     known = members.known()
@@ -41,6 +44,7 @@ def status_of(group: RaftGroup, *, members: NodeMembers, settings: NodeSettings)
         level=group.level,
         knows=_knows(group, settings.node_id),
         durability=settings.raft.durability.value,
+        log_sync=log_sync,
         peers=tuple(
             PeerStatus(
                 id=peer.id,

@@ -269,6 +269,7 @@ class RaftGroup(Struct, rename="camel"):
     digest: str
     log_bytes: int
     durability: str
+    log_sync: str
     self_http_addr: str = msgspec.field(name="selfHTTPAddr")
     peers: list[RaftPeer]
 

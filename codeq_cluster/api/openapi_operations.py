@@ -110,6 +110,7 @@ _RAFT = {
             "digest": "9f2c1a7be0d34c55",
             "logBytes": 65536,
             "durability": "fsync",
+            "logSync": "thread",
             "selfHTTPAddr": "http://10.0.0.1:8080",
             "peers": [
                 {

@@ -234,6 +234,7 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
             "digest": shard.digest,
             "logBytes": shard.log_bytes,
             "durability": shard.durability,
+            "logSync": shard.log_sync,
             "selfHTTPAddr": shard.self_http_addr,
             "peers": [
                 {

@@ -138,6 +138,7 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
         level: Of the formats in use.
         knows: The newest formats this node is on record with.
         durability: What an acknowledged write survives: `fsync` or `os`.
+        log_sync: Who syncs this node's log now: `thread`, `kernel`, or `none` with `os`.
     """
 
     shard_idx: int
@@ -160,4 +161,5 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     level: int = 1
     knows: int = 1
     durability: str = ""
+    log_sync: str = ""
     peers: tuple[PeerStatus, ...] = ()

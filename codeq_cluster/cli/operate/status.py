@@ -19,7 +19,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """One replica of one shard, as its node sees it."""
+    """One replica of one shard, as its node sees it; `log_sync` is who syncs its log."""
 
     shard: int
     is_leader: bool
@@ -28,6 +28,7 @@ class ShardReport:
     commit_index: int
     applied_index: int
     digest: str
+    log_sync: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
                 commit_index=int(group.get("commitIndex", 0)),
                 applied_index=int(group.get("appliedIndex", 0)),
                 digest=str(group.get("digest", "")),
+                log_sync=str(group.get("logSync", "")),
             )
             for group in groups
         )
@@ -158,6 +160,7 @@ def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
                 "healthy": report.healthy,
                 "ready": report.ready,
                 "problem": report.problem or None,
+                "logSync": _log_sync(report) or None,
                 "leads": [shard.shard for shard in report.shards if shard.is_leader],
             }
             for report in reports
@@ -185,7 +188,7 @@ def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
 
 def _print(reports: Sequence[NodeReport]) -> None:
     table(
-        ("NODE", "URL", "HEALTHY", "READY", "LEADS", "PROBLEM"),
+        ("NODE", "URL", "HEALTHY", "READY", "LEADS", "LOG SYNC", "PROBLEM"),
         (
             (
                 report.id or "?",
@@ -193,6 +196,7 @@ def _print(reports: Sequence[NodeReport]) -> None:
                 _word(report.healthy),
                 _word(report.ready),
                 [shard.shard for shard in report.shards if shard.is_leader],
+                _log_sync(report) or "?",
                 report.problem,
             )
             for report in reports
@@ -219,6 +223,11 @@ def _print(reports: Sequence[NodeReport]) -> None:
         )
     if any(report.problem for report in reports):
         note("codeq-cluster doctor says what is wrong and what to do")
+
+
+def _log_sync(report: NodeReport) -> str:
+    """Return who syncs a node's log: one for all its shards; empty when it does not tell."""
+    return report.shards[0].log_sync if report.shards else ""
 
 
 def _word(value: bool) -> str:

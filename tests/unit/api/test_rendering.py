@@ -168,6 +168,7 @@ def test_raft_status_speaks_of_every_group() -> None:
         self_id="a",
         self_addr="h:1",
         self_http_addr="http://a",
+        log_sync="kernel",
         peers=(PeerStatus(id="b", http_addr="http://b", connected=True, match_index=4),),
     )
     view = json.loads(encode(raft_view([status])))
@@ -184,6 +185,7 @@ def test_raft_status_speaks_of_every_group() -> None:
         "hasLeader",
     ]
     assert view["groups"][0]["selfHTTPAddr"] == "http://a"
+    assert view["groups"][0]["logSync"] == "kernel"
     assert view["groups"][0]["peers"] == [
         {"id": "b", "httpAddr": "http://b", "connected": True, "matchIndex": 4}
     ]

@@ -92,7 +92,12 @@ def test_a_cluster_that_nobody_may_command_is_found(
 
 @asynccontextmanager
 async def _node(
-    *, version: str, ahead_s: float, code: int, offers: Mapping[str, str] | None = None
+    *,
+    version: str = __version__,
+    ahead_s: float = 0,
+    code: int = 200,
+    offers: Mapping[str, str] | None = None,
+    group: Mapping[str, str] | None = None,
 ) -> AsyncIterator[str]:
     """Serve what the doctor asks; yields the base URL."""
 
@@ -103,6 +108,8 @@ async def _node(
             return web.json_response(said, headers=headers)
         if request.path == "/v1/codeq/raft/status" and code != 200:
             return web.json_response({"error": "invalid token"}, status=code)
+        if request.path == "/v1/codeq/raft/status" and group is not None:
+            return web.json_response({"groups": [group]}, headers=headers)
         return web.json_response({"status": "ok"}, headers=headers)
 
     app = web.Application()
@@ -190,6 +197,31 @@ async def test_a_running_node_says_what_it_takes(
     found = [row["level"] for name in offers for row in rows if row["check"] == name]
     assert code == 0
     assert found == levels
+
+
+@pytest.mark.parametrize(
+    ("said", "finding"),
+    [
+        (("fsync", "thread"), ("ok", "fsync, the log is synced by a thread")),
+        (("fsync", "kernel"), ("ok", "fsync, the log is synced by the kernel")),
+        (("os", "none"), ("warn", "os: an answered write can be lost in a power cut")),
+    ],
+)
+async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
+    said: tuple[str, str],
+    finding: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the node says it is now, whatever its configuration asks for."""
+    monkeypatch.chdir(tmp_path)
+    group = dict(zip(("durability", "logSync"), said, strict=True))
+    async with _node(group=group) as url:
+        await _doctor("--url", url, "--json")
+
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert (rows["durability"]["level"], rows["durability"]["text"]) == finding
 
 
 def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def _group(node: str, *, leader: str, term: int, applied: int) -> Mapping[str, o
         "commitIndex": applied,
         "appliedIndex": applied,
         "digest": f"digest-{applied}",
+        "logSync": f"sync-of-{node}",
     }
 
 
@@ -72,7 +73,9 @@ async def test_a_replica_behind_shows_its_lag(capsys: pytest.CaptureFixture[str]
     assert (shard["leader"], shard["term"], shard["commitIndex"]) == ("n1", 2, 9)
     assert [(one["node"], one["lag"]) for one in shard["replicas"]] == [("n1", 0), ("n2", 5)]
     assert [node["leads"] for node in document["nodes"]] == [[0], []]
+    assert [node["logSync"] for node in document["nodes"]] == ["sync-of-n1", "sync-of-n2"]
     assert "n1=9 (0)  n2=4 (5)" in table
+    assert "sync-of-n2" in table
 
 
 async def test_a_node_that_is_not_ready_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:

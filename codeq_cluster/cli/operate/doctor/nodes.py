@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,12 +15,13 @@ from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail,
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 from codeq_cluster.client.transport import trust
-from codeq_cluster.settings import ArtifactProvider, Signing
+from codeq_cluster.settings import ArtifactProvider, Durability, LogSync, Signing
 
 _TIMEOUT_S = 5.0
 # A lease is kept this much longer than its clock says, and a token's times are this lenient.
 _SKEW_S_WARN = 2.0
 _SKEW_S_FAIL = 60.0
+_BY: Mapping[str, str] = {LogSync.THREAD: "a thread", LogSync.KERNEL: "the kernel"}
 
 
 async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
@@ -32,7 +34,7 @@ async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
             reached,
             await _ready(url, probe),
             *await _of_description(url, probe),
-            await _token(url, probe),
+            *await _of_status(url, probe),
             await _clock(url, probe),
         ]
     if urlsplit(url).scheme == "https":
@@ -92,16 +94,31 @@ def _version(url: str, about: object) -> Finding:
     return ok("version", url, version)
 
 
-async def _token(url: str, probe: Probe) -> Finding:
+async def _of_status(url: str, probe: Probe) -> list[Finding]:
+    """Judge the token by whether the node shows its status, and what it says there."""
     try:
-        await probe.raft_status()
+        status = await probe.raft_status()
     except Refused as error:
         code = Exit.AUTH if error.status in (401, 403) else Exit.API
         todo = "pass a token the node takes, with --token or CODEQ_TOKEN; its log says why"
-        return fail("token", url, str(error), todo, code)
+        return [fail("token", url, str(error), todo, code)]
     except Unreachable as error:
-        return fail("token", url, str(error), "see the end of the node's log")
-    return ok("token", url, "it is taken")
+        return [fail("token", url, str(error), "see the end of the node's log")]
+    return [ok("token", url, "it is taken"), *_durability(url, status)]
+
+
+def _durability(url: str, status: object) -> list[Finding]:
+    """Judge what an answered write survives, and say who syncs the log that it waits for."""
+    try:
+        assert isinstance(status, dict)
+        group = status["groups"][0]
+        durability, log_sync = str(group["durability"]), str(group["logSync"])
+    except (AssertionError, KeyError, IndexError, TypeError):
+        return []  # An earlier release, which the line of its version tells.
+    if durability != Durability.FSYNC:
+        text = f"{durability}: an answered write can be lost in a power cut"
+        return [warn("durability", url, text, "set durability to fsync where tasks must not be")]
+    return [ok("durability", url, f"fsync, the log is synced by {_BY.get(log_sync, log_sync)}")]
 
 
 async def _clock(url: str, probe: Probe) -> Finding:
