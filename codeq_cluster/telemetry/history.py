@@ -172,12 +172,25 @@ class History:
 
         The list holds a number a `Flow`.
         """
+        return self.flows(tenant, since=self._slot - RATE_SLOTS - 1, until=self._slot)
+
+    def flows(self, tenant: str, *, since: int, until: int) -> dict[str, list[int]]:
+        """Return what flowed in the slots of `FINE_S` between two, by queue, where anything did.
+
+        Args:
+            tenant: Whose queues.
+            since: Number of the slot before the first one.
+            until: Number of the slot after the last one; those that are not over do not count.
+        """
+        last = range(max(since + 1, self._slot - SLOTS), min(self._slot, until))
+        at = [slot % SLOTS for slot in last]
+        # A queue has been quiet since it last wrote anything but zeros.
+        quiet_max = self._slot - last.start
         found = {}
-        last = [slot % SLOTS for slot in range(self._slot - RATE_SLOTS, self._slot)]
         for (owner, queue), track in self._queues.items():
-            if owner == tenant and track.quiet <= RATE_SLOTS:
+            if owner == tenant and track.quiet < quiet_max:
                 fine = track.rings[FINE_S]
-                flows = [sum(fine[flow][at] for at in last) for flow in Flow]
+                flows = [sum(fine[flow][slot] for slot in at) for flow in Flow]
                 if any(flows):
                     found[queue] = flows
         return found

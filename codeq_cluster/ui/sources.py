@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -13,9 +13,10 @@ from codeq_cluster.broker.depths import LocalDepths
 from codeq_cluster.broker.polls import Poll, Polls
 from codeq_cluster.cluster.gathering import Gathering
 from codeq_cluster.cluster.reports import NodeReport
-from codeq_cluster.telemetry.history import Flow, History, Slice, merged
+from codeq_cluster.telemetry.history import FINE_S, Flow, History, Slice, merged
 
 RATES = "rates"
+FLOWS = "flows"
 SLOTS = "slots"
 POLLS = "polls"
 REPORT = "report"
@@ -88,6 +89,10 @@ class Sources:
         async def rates(tenant: Any) -> dict[str, list[int]]:
             return self.history.rates(str(tenant))
 
+        async def flows(asked: Any) -> dict[str, list[int]]:
+            tenant, since, until = asked
+            return self.history.flows(tenant, since=since, until=until)
+
         async def slots(asked: Any) -> Slice:
             tenant, queue, step_s, since, until = asked
             return self.history.slots(tenant, queue, step_s=step_s, since=since, until=until)
@@ -96,6 +101,7 @@ class Sources:
             return self.polls.of(str(tenant))
 
         self.gathering.offer(RATES, rates)
+        self.gathering.offer(FLOWS, flows)
         self.gathering.offer(SLOTS, slots)
         self.gathering.offer(POLLS, polls)
         self.gathering.offer(REPORT, report)
@@ -104,15 +110,24 @@ class Sources:
         """Return what flowed in the last minute over all nodes, by queue: a number a `Flow`."""
 
         async def make() -> dict[str, list[int]]:
-            sums: dict[str, list[int]] = {}
-            said = await self.gathering.ask(RATES, tenant, dict[str, list[int]])
-            for rates in said.values():
-                for queue, flows in rates.items():
-                    before = sums.get(queue, [0] * len(Flow))
-                    sums[queue] = [a + b for a, b in zip(before, flows, strict=True)]
-            return sums
+            return _sums(await self.gathering.ask(RATES, tenant, dict[str, list[int]]))
 
         return await self.shared.of((RATES, tenant), 2, make)
+
+    async def flows(self, tenant: str, *, since: int) -> tuple[int, dict[str, list[int]]]:
+        """Return what flowed after a slot over all nodes, by queue, and the last slot in it.
+
+        The list holds a number a `Flow`. With `since` 0 nothing has: the last slot alone is told.
+        """
+        until = (self.now_ms() // 1000 - _SETTLED_S) // FINE_S
+        if not 0 < since < until - 1:
+            return until - 1, {}
+
+        async def make() -> dict[str, list[int]]:
+            asked = [tenant, since, until]
+            return _sums(await self.gathering.ask(FLOWS, asked, dict[str, list[int]]))
+
+        return until - 1, await self.shared.of((FLOWS, tenant, since, until), FINE_S, make)
 
     async def slots(self, tenant: str | None, queue: str, *, step_s: int, since: int) -> Slice:
         """Return the slots after `since`, over all nodes; `since` is 0 for all there are."""
@@ -140,3 +155,13 @@ class Sources:
             return await self.gathering.ask(REPORT, None, NodeReport)
 
         return await self.shared.of(REPORT, 1, make)
+
+
+def _sums(said: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """Return what several nodes have counted, added up by queue."""
+    sums: dict[str, list[int]] = {}
+    for counted in said.values():
+        for queue, flows in counted.items():
+            before = sums.get(queue, [0] * len(Flow))
+            sums[queue] = [a + b for a, b in zip(before, flows, strict=True)]
+    return sums

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from codeq_cluster.cli.operate.look import Look, Problem
+from codeq_cluster.cli.operate.look import Flow, Flowed, Look, Problem
 from codeq_cluster.cli.support.output import cell
 
 
@@ -17,6 +17,7 @@ class Kind(StrEnum):
     WRONG = "wrong"
     OVER = "over"
     LEADER = "leader"
+    TASKS = "tasks"
     DEAD = "dead"
     AUDIT = "audit"
     AWAY = "away"
@@ -71,6 +72,17 @@ def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
                 yield Event(at=at, kind=Kind.OVER, text=cell(problem.text))
 
 
+def counted(flowed: Flowed) -> Iterator[Event]:
+    """Yield a line for each queue that tasks went through, the busiest first."""
+    at = datetime.fromtimestamp((flowed.last + 1) * flowed.step, UTC)
+    for queue in flowed.queues:
+        yield Event(at=at, kind=Kind.TASKS, text=f"{cell(queue.command)}: {_numbers(queue)}")
+    if flowed.more:
+        queues = "queue" if flowed.more == 1 else "queues"
+        text = f"{flowed.more:,} more {queues}: {_numbers(flowed.others)}"
+        yield Event(at=at, kind=Kind.TASKS, text=text)
+
+
 def audited(record: Mapping[str, object]) -> Event:
     """Return what an admin or an operator changed, as the audit has it."""
     said = [cell(record.get(name)) for name in ("actor", "action", "target", "detail")]
@@ -89,6 +101,16 @@ def died(task: Mapping[str, object]) -> Event:
         kind=Kind.DEAD,
         text=f"{named}: {cell(task.get('error'))}",
     )
+
+
+def _numbers(flow: Flow) -> str:
+    said = (
+        (flow.created, "created"),
+        (flow.started, "claimed"),
+        (flow.completed, "completed"),
+        (flow.failed, "failed"),
+    )
+    return ", ".join(f"{number:,} {word}" for number, word in said if number)
 
 
 def _worded(problem: Problem) -> str:

@@ -105,6 +105,33 @@ class Series(Struct):
     completed: list[int] = []
 
 
+class Flow(Struct, frozen=True):
+    """How many tasks went through a queue, or through several, which have no name."""
+
+    command: str = ""
+    created: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Flowed(Struct):
+    """What went through each queue in the slots up to the last one.
+
+    Attributes:
+        step: Seconds of a slot.
+        last: Number of the last slot: Unix seconds divided by the step.
+        queues: The busiest first.
+        more: How many more queues `others` is the sum of.
+    """
+
+    step: int
+    last: int
+    queues: list[Flow] = []
+    more: int = 0
+    others: Flow = Flow()
+
+
 class Trouble(Struct):
     """Why a part of the view cannot be shown now."""
 
@@ -137,6 +164,10 @@ class _Parts(Struct):
     view: Overview | None = None
     series: Series | None = None
     trouble: Trouble | None = None
+
+
+class _FlowParts(Struct):
+    view: Flowed | None = None
 
 
 class _Groups(Struct):
@@ -204,6 +235,25 @@ async def taken(live: Live, flows: Flows) -> Look:
         shards=tuple(sorted(groups.groups, key=lambda shard: shard.shard_idx)),
         trouble=parts.trouble.error if parts.trouble else "",
     )
+
+
+async def flowed(live: Live, *, since: int) -> Flowed | None:
+    """Return what went through the queues after a slot; with 0 nothing, but the last slot.
+
+    None where that cannot be told now, and of a node whose release does not tell it.
+
+    Raises:
+        Refused: The token has no tenant to look at.
+        Unreachable: No node answers.
+    """
+    try:
+        parts = await live.look("flows", since=since)
+    except Refused as refused:
+        if refused.code != "invalid-query":
+            raise
+        return None
+    told: _FlowParts = _as(_FlowParts, parts)
+    return told.view
 
 
 def _as(kind: type[Any], answer: Mapping[str, Any]) -> Any:

@@ -1,10 +1,11 @@
 """Command `tail`: what happens in the cluster, a line each, until Ctrl-C.
 
 A line is of one kind: `wrong` and `over` for what needs attention and no longer does, `leader` for
-a shard that another node leads, `dead` for a task that became a dead letter, `audit` for what an
-admin or an operator changed, `away` and `back` for a cluster that does not answer. Dead letters and
-the audit need the token of an admin of the tenant. It looks every few seconds, so what came and
-went between two looks is not told.
+a shard that another node leads, `tasks` for how many of a queue were created, claimed, completed
+and failed in the seconds before, `dead` for a task that became a dead letter, `audit` for what an
+admin or an operator changed, `away` and `back` for a cluster that does not answer. Counts of tasks
+need a token of the tenant, dead letters and the audit that of its admin. It looks every few
+seconds, so what was wrong only between two looks is not told.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from itertools import takewhile
 
 from rich.text import Text
 
-from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, died
-from codeq_cluster.cli.operate.look import Flows, Look, taken
+from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, counted, died
+from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, Usage
 from codeq_cluster.cli.support.output import cell, console
@@ -36,6 +37,7 @@ _SECONDS_MAX = 7 * 86_400
 _GIVE_UP_S = 300.0  # Without an answer from any node.
 
 _ADMIN = "codeq:admin"
+_OF_TENANT = frozenset((_ADMIN, "codeq:view"))
 _STYLES = {Kind.WRONG: "red", Kind.OVER: "green", Kind.AWAY: "red", Kind.BACK: "green"}
 
 
@@ -51,6 +53,13 @@ def add(commands: Verbs) -> None:
         default=_LINES_DEFAULT,
         metavar="N",
         help=f"of the audit from before, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
+    )
+    parser.add_argument(
+        "--kind",
+        action="append",
+        choices=[kind.value for kind in Kind],
+        metavar="KIND",
+        help=f"print lines of this kind alone, again for more: {', '.join(Kind)}; default: all",
     )
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="end after so long; default: go on"
@@ -70,7 +79,13 @@ def _check(options: argparse.Namespace) -> None:
 
 async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
     _check(options)
-    say = _say_json if options.json else _say
+    tell = _say_json if options.json else _say
+    wanted = frozenset(options.kind or Kind)
+
+    def say(event: Event) -> None:
+        if event.kind in wanted:
+            tell(event)
+
     async with asked_to_end(keys=False) as asked:
         try:
             async with asyncio.timeout(options.seconds):
@@ -84,7 +99,10 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
     flows = Flows()
     look = await taken(live, flows)
     news = _News(live) if _ADMIN in look.roles else None
+    tasks = _Tasks(live) if look.roles & _OF_TENANT else None
     events = await news.begin(options.lines) if news is not None else []
+    if tasks is not None:
+        await tasks.since()
     _tell([*events, *begun(look, at=_now())], say)
     silent_s: float | None = None
     while True:
@@ -92,6 +110,8 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
         try:
             fresh = await taken(live, flows)
             events = [*between(look, fresh, at=_now())]
+            if tasks is not None:
+                events += await tasks.since()
             if news is not None:
                 events += await news.since(look, fresh)
         except (Refused, Unreachable) as error:
@@ -112,6 +132,23 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
 
 def _is_final(error: CodeqError) -> bool:
     return isinstance(error, Refused) and error.status in (401, 403)
+
+
+class _Tasks:
+    """How many tasks went through each queue that was not told yet."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._last = 0  # Of the slots that were counted.
+
+    async def since(self) -> list[Event]:
+        """Return what was counted since it was asked last; the first time nothing."""
+        found = await flowed(self._live, since=self._last)
+        # The clock of another node can be behind: what was told once must not be told again.
+        if found is None or found.last <= self._last:
+            return []
+        self._last = found.last
+        return [*counted(found)]
 
 
 class _News:

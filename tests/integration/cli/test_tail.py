@@ -34,12 +34,28 @@ async def test_changes_and_dead_letters_are_told_until_ctrl_c(
             task_id = await _die(broker, "told-of")
             terminal.shows("topic.put told-after")
             terminal.shows(f"{task_id} of told-of: of a broken leg")
+            terminal.shows("told-of: 1 created")
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()
 
             assert (code, terminal.modes) == (130, terminal.modes_before)
     assert shown.count("topic.put told-before") == 1
     assert "Traceback" not in shown
+
+
+def test_lines_of_one_kind_are_had_alone(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are left out."""
+    with broker.sync_operator() as operator:
+        operator.put_topic("told-alone", {"weight": 2})
+    code = main(["tail", "--seconds", "0.5", "--kind", "audit", "--lines", "1"])
+    audit = capsys.readouterr().out
+    main(["tail", "--seconds", "0.5", "--kind", "dead", "--kind", "leader"])
+
+    assert code == 0
+    assert "topic.put told-alone" in audit
+    assert capsys.readouterr().out == ""
 
 
 def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:

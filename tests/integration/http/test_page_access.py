@@ -59,6 +59,7 @@ VIEW_STATUSES = {
     "frame": _ANYBODY,
     "overview": _ANYBODY,
     "queues": _TENANT,
+    "flows": _TENANT,
     "queue": _TENANT,
     "task": _TENANT,
     "workers": _TENANT,

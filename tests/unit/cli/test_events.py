@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, died
-from codeq_cluster.cli.operate.look import Look, Overview, Problem, Shard, Standing
+from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, counted, died
+from codeq_cluster.cli.operate.look import Flow, Flowed, Look, Overview, Problem, Shard, Standing
 
 _AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -76,6 +76,25 @@ def test_a_shard_that_another_node_leads_is_told(
     events = [*between(_look(leader=before), _look(leader=now), at=_AT)]
 
     assert _told(events) == [("leader", text)]
+
+
+def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
+    """What did not happen is left out, and many queues are one line."""
+    told = Flowed(
+        step=5,
+        last=int(_AT.timestamp()) // 5 - 1,
+        queues=[Flow("greet", 1200, 2, 0, 0), Flow("a\x1b[31mb", 0, 0, 3, 4)],
+        more=2,
+        others=Flow(created=1, failed=1),
+    )
+    events = [*counted(told)]
+
+    assert {event.at for event in events} == {_AT}
+    assert _told(events) == [
+        ("tasks", "greet: 1,200 created, 2 claimed"),
+        ("tasks", "a [31mb: 3 completed, 4 failed"),
+        ("tasks", "2 more queues: 1 created, 1 failed"),
+    ]
 
 
 def test_the_audit_and_dead_letters_have_their_own_time() -> None:

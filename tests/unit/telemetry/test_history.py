@@ -151,6 +151,27 @@ async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
     assert story.history.rates("acme") == {}
 
 
+async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
+    """Neither what was before nor the slot under way is in it, and quiet queues are left out."""
+    story = Story()
+    for flow in (Flow.CREATED, Flow.STARTED, Flow.COMPLETED):
+        story.history.count("acme", "resize", flow)
+        story.history.count("acme", "render", Flow.CREATED)
+        await story.pass_by()
+    story.history.count("acme", "resize", Flow.FAILED)
+    story.history.count("other", "resize", Flow.FAILED)
+
+    assert story.history.flows("acme", since=FIRST, until=NEVER) == {
+        "resize": [0, 1, 1, 0],
+        "render": [2, 0, 0, 0],
+    }
+    assert story.history.flows("acme", since=FIRST, until=FIRST + 2) == {
+        "resize": [0, 1, 0, 0],
+        "render": [1, 0, 0, 0],
+    }
+    assert story.history.flows("acme", since=FIRST + 2, until=NEVER) == {}
+
+
 async def test_queues_whose_dead_letters_grow_are_named() -> None:
     """By how many, since the history begins; one whose dead letters were requeued is not."""
     story = Story()
