@@ -697,12 +697,14 @@ class RaftGroup:
         self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
     ) -> None:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
-        self._leading.told(peer, self._engine.commit_index())
+        tell_all = not self._rules.tell_committed_only
+        commit = self._journal.last if tell_all else self._engine.commit_index()
+        self._leading.told(peer, commit)
         message = Append(
             term=self._engine.term(),
             prev=prev,
             prev_term=prev_term,
-            commit=self._engine.commit_index(),
+            commit=commit,
             terms=[entry[2] for entry in entries],
             commands=[entry[0] for entry in entries],
             floor=self._memory.floor,

@@ -192,7 +192,7 @@ class Leading:
             and message.success
             and self._engine.leads()
             and message.term == self._engine.term()
-            and message.next - 1 <= self._engine.commit_index()
+            and (message.next - 1 <= self._engine.commit_index() or not self._rules.commit_at_once)
             and not (message.awaited and self._announce_at is not None)
             and peer in self._electorate.peers
             and self._engine.next_index(peer) > self._journal.last

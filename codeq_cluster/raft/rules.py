@@ -21,6 +21,8 @@ class Rules:
         keep_next_index: An acknowledgement never rewinds what is already on its way.
         hold_promises: T9, nothing that promises durability leaves before the flush.
         apply_flushed_only: An entry is applied only when the own journal holds it durably.
+        tell_committed_only: Followers are told of no entry as committed before a majority holds it.
+        commit_at_once: The answer that commits an entry does not wait for the next heartbeat.
         pre_vote: T12, stand only when a majority would vote.
         sticky: T12, no vote against a leader that is alive.
         term_hints: T11, tell a leader of an older term.
@@ -44,6 +46,8 @@ class Rules:
     keep_next_index: bool = True
     hold_promises: bool = True
     apply_flushed_only: bool = True
+    tell_committed_only: bool = True
+    commit_at_once: bool = True
     pre_vote: bool = True
     sticky: bool = True
     term_hints: bool = True

@@ -9,6 +9,7 @@ import pytest
 
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.raft.rules import ALL_RULES, Rules
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
@@ -31,14 +32,17 @@ def test_a_cluster_of_any_size_elects_and_commits(node_ids: str) -> None:
     cluster.check_converged()
 
 
-def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip() -> None:
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(commit_at_once=False)], ids=["all rules", "without"]
+)
+def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Rules) -> None:
     """Followers write while the leader does: 0.5 ms there, 1 ms of disk, 0.5 ms back."""
-    cluster = settled()
+    cluster = settled(rules=rules)
 
     cluster.propose(b"one")
     cluster.run(0.0021)
 
-    assert b"one" in cluster.acknowledged
+    assert (rules == ALL_RULES) == (b"one" in cluster.acknowledged)
 
 
 def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
@@ -78,6 +82,21 @@ def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
     assert [b"one" in cluster.values(node_id) for node_id in "ABC"] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, Rules(tell_committed_only=False)], ids=["all rules", "without"]
+)
+def test_what_no_majority_holds_is_announced_to_nobody(rules: Rules) -> None:
+    """A follower that is with the minority holds the entry, waits for it and does not apply it."""
+    cluster = waiting_at("B", node_ids="ABCDE", rules=rules)
+    cluster.cut("AB", "CDE")
+
+    cluster.propose(b"one")
+    cluster.run(0.05)
+
+    assert cluster.nodes["B"].group.status().log_last == cluster.nodes["A"].group.status().log_last
+    assert (rules == ALL_RULES) == (b"one" not in cluster.values("B"))
+
+
 def test_the_release_before_is_not_told_that_somebody_waits() -> None:
     """It would refuse the whole answer; what it is not told it does without."""
     wires = {}
@@ -91,11 +110,13 @@ def test_the_release_before_is_not_told_that_somebody_waits() -> None:
     assert any("w" in answer for answer in wires[2].of(ANSWER, "B", "A"))
 
 
-def waiting_at(node_ids: str, *, level: int = LEVEL) -> SimCluster:
-    """Return a settled cluster with somebody who waits on these nodes and on no others."""
-    cluster = settled(level=level)
+def waiting_at(
+    waits: str, *, node_ids: str = "ABC", rules: Rules = ALL_RULES, level: int = LEVEL
+) -> SimCluster:
+    """Return a settled cluster with somebody who waits on some nodes and on no others."""
+    cluster = settled(node_ids, rules=rules, level=level)
     for node_id, node in cluster.nodes.items():
-        node.machine.waits = node_id in node_ids
+        node.machine.waits = node_id in waits
     # The answers of one round say so.
     cluster.run(0.3)
     return cluster
