@@ -119,6 +119,24 @@ async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> N
     assert answers == [b"first", *(b"%d" % number for number in range(asked)), b"healthy"]
 
 
+async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() -> None:
+    """A client that sends a create and its claim at once gets them done in that order."""
+    async with _serving() as (server, served):
+        reader, writer = await _connected(server, served)
+        writer.write(_request(b"first"))
+        await served.begun.wait()
+        served.begun.clear()
+        writer.write(_request(b"second"))
+        # What was sent before a connection was made and served has arrived.
+        await _connected(server, served)
+        begun = served.begun.is_set()
+        served.go_on.set()
+        answers = [(await read_answer(reader)).body for _ in range(2)]
+
+    assert not begun
+    assert answers == [b"first", b"second"]
+
+
 async def test_a_client_that_goes_away_cancels_its_request() -> None:
     """Nobody would read the answer; others are served."""
     async with _serving() as (server, served):

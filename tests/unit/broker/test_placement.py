@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.broker.producer import AHEAD_MAX, TOGETHER, Producer
 from codeq_cluster.broker.requests import NewTask
-from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.operations import Create, Operation
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
+from codeq_cluster.core.sharding import shard_of
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Node:
     replicas: list[Replica] = field(default_factory=list)
 
     asked: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -45,8 +47,10 @@ class Node:
     async def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
     ) -> list[Outcome]:
-        """Count what is asked; nothing comes of it."""
+        """Count what is asked, and keep whose id names another shard; nothing comes of it."""
         self.asked[shard] += len(operations)
+        creates = [each for each in operations if isinstance(each, Create)]
+        self.lost += [each.id for each in creates if shard_of(each.id, self.count) != shard]
         return [Rejected(Rejection.NOT_FOUND) for _ in operations]
 
 
@@ -65,6 +69,14 @@ async def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
     assert await placed(node) == {1: 100}
+
+
+async def test_the_id_of_a_task_names_its_shard() -> None:
+    """By the id alone every node finds the task later."""
+    node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
+
+    assert await placed(node) == {1: 100}
+    assert node.lost == []
 
 
 async def test_a_node_that_leads_several_shards_fills_them_in_turn() -> None:

@@ -1,0 +1,43 @@
+"""Gathering: an entry waits for callers who were just answered, and never for long."""
+
+from __future__ import annotations
+
+from random import Random
+
+from codeq_cluster.broker.gathering import GATHER_S_MAX
+from codeq_cluster.broker.requests import NewTask
+from codeq_cluster.testing.sim_broker import BrokerSettings
+from codeq_cluster.testing.sim_brokers import SimBrokers
+
+_ENTRY_S = 0.01  # More than one takes on three quiet nodes; less than between two heartbeats.
+_NEW = (NewTask(command="work", payload='{"n": 1}'),)
+
+
+def test_callers_who_do_not_come_again_are_not_waited_for() -> None:
+    """Of twenty who were answered together, one asks again; the entry goes within its bound."""
+    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
+    for node_id in brokers.ids:
+        brokers.start(node_id)
+    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers.run(1.0)
+    leader = brokers.leader(0)
+    assert leader
+
+    async def create() -> None:
+        await brokers.request(
+            leader, lambda broker: broker.create("", _NEW, timeout_s=4), give_up_s=5
+        )
+
+    async def create_twice() -> None:
+        await create()
+        await create()
+
+    together = [brokers.outside.create_task(create()) for _ in range(19)]
+    again = brokers.outside.create_task(create_twice())
+    answered = brokers.run_until(lambda: all(each.done() for each in together), seconds=1)
+    brokers.run(GATHER_S_MAX + _ENTRY_S)
+    there = again.done()
+    brokers.close()
+
+    assert answered
+    assert there

@@ -1,0 +1,65 @@
+"""Busy queues: a queue that has work is found again, whatever it was left out for."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.core.operations import PauseQueue, ResumeQueue
+from codeq_cluster.core.outcomes import Claimed, Created
+
+from .conftest import Shard, claim, create
+
+pytestmark = pytest.mark.asyncio
+
+
+async def _claimed(shard: Shard, request: str) -> list[str]:
+    """Claim one task of any command; return what was got."""
+    [outcome] = await shard.engine.operate([claim(request, commands=())])
+    assert isinstance(outcome, Claimed)
+    return [task.id for task in outcome.tasks]
+
+
+async def test_a_queue_that_is_resumed_is_served_again(shard: Shard) -> None:
+    """It was left out by a look while it was paused; others had work all the time."""
+    await shard.engine.operate([create("one", command="left"), create("two", command="other")])
+    await shard.engine.operate(
+        [PauseQueue(request="p", tenant="acme", queue="left", by="operator")]
+    )
+    got = await _claimed(shard, "first") + await _claimed(shard, "second")
+    await shard.engine.operate(
+        [ResumeQueue(request="r", tenant="acme", queue="left", by="operator")]
+    )
+
+    assert got == ["two"]
+    assert await _claimed(shard, "third") == ["one"]
+
+
+async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
+    shard: Shard,
+) -> None:
+    """A task that is gone would hide the one that is there from every look."""
+    await shard.engine.operate([create("one")])
+    shard.log.depose("n2")
+    assert shard.engine.head("acme", ()) is not None
+    shard.log.lead()
+    [created] = await shard.engine.operate([create("two")])
+    got = await _claimed(shard, "first")
+    shard.log.depose("n2")
+    head = shard.engine.head("acme", ())
+
+    assert got == ["one"]
+    assert isinstance(created, Created)
+    assert head is not None
+    assert head.seq == created.task.seq
+
+
+async def test_a_task_of_a_higher_priority_brings_its_queue_forward(shard: Shard) -> None:
+    """Its queue had a place already, behind another one."""
+    await shard.engine.operate(
+        [create(each, command=each[0]) for each in ("a1", "a2", "a3", "b1", "b2")]
+    )
+    first = await _claimed(shard, "first")
+    await shard.engine.operate([create("b9", command="b", priority=9)])
+
+    assert first == ["a1"]
+    assert await _claimed(shard, "second") == ["b9"]
