@@ -70,7 +70,7 @@ class Client(Asker):
                 return _with(answer, _created, body)
             case F.CLAIM:
                 wanted = {
-                    "commands": [args.command],
+                    "commands": [] if args.any_command else [args.command],
                     "leaseSeconds": args.lease_ms // 1000,
                     "waitSeconds": args.wait_ms // 1000,
                 }

@@ -63,6 +63,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ttl_ms: Of a create.
         lease_ms: Of a claim; the extension of a heartbeat.
         wait_ms: How long a claim waits for a task.
+        any_command: The claim took any command; all tasks that were worked on have `command`.
         deadline_ms: The broker must have answered by then, waits not counted.
         webhook: Whether the create named one.
         final: A read after everything came to rest.
@@ -85,6 +86,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     idempotency_key: str = ""
     lease_ms: int = 0
     wait_ms: int = 0
+    any_command: bool = False
     deadline_ms: int = 0
     status: str = ""
     webhook: bool = False

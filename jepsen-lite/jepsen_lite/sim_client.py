@@ -129,7 +129,7 @@ class SimClient(Asker):
         claimed = await broker.claim(
             TENANT,
             worker,
-            commands=(args.command,),
+            commands=() if args.any_command else (args.command,),
             count=1,
             lease_ms=args.lease_ms,
             wait_s=max(0.0, args.wait_ms / 1000 - EARLY_S),

@@ -413,7 +413,14 @@ class Workload:
         self, process: Process, worker: str, wait_ms: int, *, node: str = "", lease_s: int = 0
     ) -> Answer:
         lease_s = lease_s or process.random.randint(*self._mix.lease_s)
-        args = Args(command=COMMAND, lease_ms=1000 * lease_s, wait_ms=wait_ms)
+        args = Args(
+            command=COMMAND,
+            # Half of the workers, so that both ways to look for work meet every fault; what only
+            # makes the state large has a command of its own, which nobody shall claim.
+            any_command=not self._mix.ballast and int(worker.rpartition("-")[2]) % 2 == 1,
+            lease_ms=1000 * lease_s,
+            wait_ms=wait_ms,
+        )
         answer = await self._client.invoke(process, F.CLAIM, args, node=node, worker=worker)
         self.known.hear(answer.out.task)
         return answer
