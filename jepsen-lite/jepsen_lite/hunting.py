@@ -26,6 +26,7 @@ from jepsen_lite.workload import WORKLOADS
 RUNS_MAX = 100
 _TEST_WITHIN_S = 300.0
 _TEST_FAILED = 1  # Of pytest's exit statuses.
+_HARNESS = ("jepsen_lite", "native", "tests")  # What its own tests need of it.
 
 
 class Hunt(Struct, frozen=True, kw_only=True):
@@ -170,13 +171,17 @@ def _noticed(mutant: Mutant, line: Line) -> bool:
 def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
     """Run the mutant's test on the broken copy, and see whether it fails for the right reason."""
     shutil.copytree(source / "tests", copy / "tests")
+    harness = HOME.name
+    for part in _HARNESS:
+        # The harness's own tests start programs, which must find the copy as well.
+        shutil.copytree(HOME / part, copy / harness / part)
     shutil.copy(source / "pyproject.toml", copy)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", mutant.test]
     begun_s, begun = time.monotonic(), dt.datetime.now(dt.UTC)
     done = subprocess.run(
         command,
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy)},
+        env={**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{copy / harness}"},
         capture_output=True,
         check=False,
         timeout=_TEST_WITHIN_S,
