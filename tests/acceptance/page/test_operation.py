@@ -54,6 +54,8 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
     await admin.shows("12345678901234567890")
     shown = await admin.text()
+    await admin.page.get_by_role("link", name="Who works on it?").click()
+    await admin.shows("codeq-cluster worker start --events first.task --handler PROGRAM")
     claimed = await client.claim("n3", WORKER, ["first.task"])
 
     assert wrong == "command"

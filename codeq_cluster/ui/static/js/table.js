@@ -3,6 +3,7 @@
 import { h, patch } from "./dom.js";
 
 // columns: [{name, title?, cell(row) → text or nodes, num, less, wide, sort}], key(row) → text.
+// empty: what stands there without rows, or a function that makes it.
 // sorted: {by, order, on(by, order)} when the server sorts; selection: a Set of keys and onselect.
 export function table({ caption, columns, key, sorted, selection, onselect, empty }) {
   const body = h("tbody");
@@ -40,7 +41,7 @@ export function table({ caption, columns, key, sorted, selection, onselect, empt
     rowsNow = rows;
     patch(head, selection && h("th.check", { scope: "col" }, all), columns.map(header));
     const width = columns.length + (selection ? 1 : 0);
-    patch(body, rows.length ? rows.map(row) : h("tr", { "data-key": "-" }, h("td.empty", { colspan: width }, empty || "Nothing here.")));
+    patch(body, rows.length ? rows.map(row) : h("tr", { "data-key": "-" }, h("td.empty", { colspan: width }, typeof empty === "function" ? empty() : empty || "Nothing here.")));
     if (all) {
       const chosen = rows.filter((each) => selection.has(key(each))).length;
       all.checked = chosen > 0 && chosen === rows.length;

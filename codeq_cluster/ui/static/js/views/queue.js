@@ -26,7 +26,7 @@ export function openQueue({ query, follow }, name) {
   const state = h("span");
   const workers = table({
     caption: "Workers that ask for this queue",
-    empty: "No worker has asked for it since the nodes started.",
+    empty: () => ["No worker has asked for it since the nodes started. This starts one:", h("div", {}, h("code.break", {}, `codeq-cluster worker start --events ${queue} `, h("span.nowrap", {}, "--handler PROGRAM")))],
     key: (row) => row.worker + " " + row.node,
     columns: [
       { name: "Worker", wide: true, cell: (row) => h("span.break", {}, row.worker) },

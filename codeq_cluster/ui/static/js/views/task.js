@@ -83,7 +83,7 @@ export function openTask({ follow }, id) {
     task = look.task;
     const why = look.explanation;
     patch(state, tag(task.state));
-    patch(reason, h("p.reason", { class: TONES[why.reason] || "" }, why.message[0].toUpperCase() + why.message.slice(1) + ".", why.until && [" ", h("span.dim", { title: stamp(why.until) }, why.reason === "running" ? "Its lease ends " : "That ends ", until(why.until), ".")]));
+    patch(reason, h("p.reason", { class: TONES[why.reason] || "" }, why.message[0].toUpperCase() + why.message.slice(1) + ".", why.until && [" ", h("span.dim", { title: stamp(why.until) }, why.reason === "running" ? "Its lease ends " : "That ends ", until(why.until), ".")], task.state === "ready" && [" ", h("a", { href: href("queues", task.command.toLowerCase()) }, "Who works on it?")]));
     const fact = (term, value) => value !== undefined && value !== "" && [h("dt", {}, term), h("dd", {}, value)];
     patch(facts,
       fact("Queue", h("a", { href: href("queues", task.command.toLowerCase()) }, task.command)),
