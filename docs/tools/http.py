@@ -17,7 +17,7 @@ _Json = Mapping[str, Any]
 
 _LINK = re.compile(r"\]\(#(\w+)\)")
 
-# Where the reference and its examples take defaults and bounds from: a node that is told nothing.
+# The settings that give the reference its defaults and bounds: those of an unconfigured node.
 _SETTINGS = NodeSettings(
     node_id="n1",
     cluster_id="c",
@@ -25,30 +25,30 @@ _SETTINGS = NodeSettings(
     peers=(PeerAddress(id="n1", link="127.0.0.1:7000", http="http://127.0.0.1"),),
     data_dir=Path("data"),
 )
-# Told of once, at the head of the page, and not with each of the routes they can happen to.
+# Listed once at the head of the page, since any route can answer them.
 _USUAL: Mapping[str, str] = {
-    "unauthorized": "401: the token is missing, malformed or not good here.",
-    "forbidden": "403: the token is good, and does not allow this.",
-    "invalid-consistency": "400: `?consistency=` on a route that offers no stale reads, "
-    "or with another word than `linearizable` and `stale`.",
-    "invalid-body": "400: the body is no JSON, or has a field of a wrong type.",
-    "body-too-large": "413: the message names the bound.",
+    "unauthorized": "401: the token is missing, malformed or not accepted here.",
+    "forbidden": "403: the token is valid but does not allow this.",
+    "invalid-consistency": "400: `?consistency=` on a route without stale reads, "
+    "or with a value other than `linearizable` and `stale`.",
+    "invalid-body": "400: the body is not JSON, or a field has the wrong type.",
+    "body-too-large": "413: the body is too large; the message names the limit.",
     "request-timeout": "408: the body did not arrive in time.",
     "no-leader": "503: the shard had no leader within the request's time. Nothing was done.",
     "overloaded": "503: a queue inside the node is full. Nothing was done.",
-    "outcome-unknown": "503: the write may or may not have happened; ask again as "
-    "[guarantees](guarantees.md#unknown-is-said) says.",
-    "upgrade-under-way": "503: the shard's leader is of an earlier release. Nothing was done.",
-    "auth-unavailable": "503: the keys that tokens are checked with cannot be had.",
+    "outcome-unknown": "503: the write may or may not have happened; follow "
+    "[guarantees](guarantees.md#unknown-is-said).",
+    "upgrade-under-way": "503: the shard's leader runs an earlier release. Nothing was done.",
+    "auth-unavailable": "503: the keys that verify tokens cannot be fetched.",
     "internal": "500: a fault of the broker; its log has the request id.",
 }
 
-# What a reader is told first; the codes of `_USUAL` follow it.
+# The beginning of the page; the codes of `_USUAL` follow it.
 _HEAD = (Path(__file__).parent / "http-head.md").read_text()
 
 
 def document() -> _Json:
-    """Return what a node that is told nothing serves as /openapi.json."""
+    """Return the document that an unconfigured node serves as /openapi.json."""
     described: _Json = json.loads(encoded(ROUTES, _SETTINGS))
     return described
 
@@ -64,7 +64,7 @@ def reference(described: _Json) -> str:
     for tag in described["tags"]:
         text = _one_line(tag["description"])
         lines += [f"## {tag['name']}", text, "", *of_tags[tag["name"]]]
-    lines += ["## Objects", "A field marked * is always there.", ""]
+    lines += ["## Objects", "A field marked * is always present.", ""]
     for name, text in _objects(described, "\n".join(lines)).items():
         lines += [f"### {name}", text, ""]
     return "\n".join(lines).rstrip() + "\n"
