@@ -89,6 +89,26 @@ def test_every_alert_leads_to_a_page_that_knows_it(name: str) -> None:
     assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
 
+def test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere(tmp_path: Path) -> None:
+    """Its command makes an address of each, and rules that are rules still."""
+    page = (_ROOT / "deploy" / "README.md").read_text()
+    [command] = re.findall(r"^sed -i .*$", page, re.MULTILINE)
+    rules = tmp_path / "codeq-cluster.yml"
+    rules.write_text(_RULE_FILES[0].read_text())
+    moved = command.replace("/etc/prometheus/rules/codeq-cluster.yml", str(rules))
+    subprocess.run(["bash", "-c", moved], check=True, timeout=60)
+    urls = [
+        rule["annotations"]["runbook_url"]
+        for group in yaml.safe_load(rules.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+
+    assert len(urls) == len(_ALERTS)
+    assert all(url.startswith("https://wiki.example/codeq-cluster/docs/") for url in urls)
+    assert _promtool("check", "rules", rules).returncode == 0
+
+
 def test_the_rules_name_no_metric_that_is_not() -> None:
     """A misspelt one would be silent for ever."""
     recorded = {rule["record"] for rule in _rules() if "record" in rule}
