@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Route
 from playwright.async_api import TimeoutError as NotInTime
 
+from codeq_cluster.core.task import PRIORITY_MAX
 from codeq_cluster.testing.client import Client
 from codeq_cluster.testing.cluster import LocalCluster, until
 from tests.acceptance.page.browser import (
@@ -48,8 +49,18 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client
     await admin.click("Create", within="dialog")
     await admin.shows("invalid command", within="dialog label:has([name=command]) + [role=alert]")
     wrong = await admin.page.locator("dialog [aria-invalid]").get_attribute("name")
+    await admin.page.get_by_text("More", exact=True).click()
+    await admin.page.get_by_label("Attempts").fill("0.5")
+    await admin.page.get_by_text("More", exact=True).click()
+    await admin.click("Create", within="dialog")
+    await admin.page.wait_for_selector("dialog [name=maxAttempts]:focus")
+    await admin.page.get_by_label("Attempts").fill("4000")
     await admin.page.get_by_label("Command").fill("first.TASK")
+    await admin.click("Create", within="dialog")
+    await admin.shows("maxAttempts", within="dialog label:has([name=maxAttempts]) + [role=alert]")
+    await admin.page.get_by_label("Attempts").fill("")
     await admin.page.get_by_label("Priority").fill("7")
+    highest = await admin.page.get_by_label("Priority").get_attribute("max")
     await admin.click("Create", within="dialog")
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
     await admin.shows("12345678901234567890")
@@ -58,7 +69,7 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client
     await admin.shows("codeq-cluster worker start --events first.task --handler PROGRAM")
     claimed = await client.claim("n3", WORKER, ["first.task"])
 
-    assert wrong == "command"
+    assert (wrong, highest) == ("command", str(PRIORITY_MAX))
     assert claimed.body["id"] in shown
     assert claimed.body["payload"] == '{"big": 12345678901234567890}'
     assert (claimed.body["command"], claimed.body["priority"]) == ("first.TASK", 7)

@@ -149,6 +149,19 @@ async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, rou
     assert told == [int(status) for status in STATUSES[route].split()]
 
 
+@pytest.mark.parametrize("route", [each for each in STATUSES if not each.startswith("GET")])
+async def test_no_write_is_taken_without_the_sessions_own_token(world: World, route: str) -> None:
+    """Whatever the role: a cookie alone is what another site could have sent."""
+    method, _, path = route.partition(" ")
+    path = path.format(command="q", id="t", name="q") + QUERIES.get(route, "")
+    answers = [
+        await session.write(method, path, BODIES.get(route), X_CSRF_Token="")
+        for session in world.sessions.values()
+    ]
+
+    assert [(each.status, each.json["code"]) for each in answers] == [(403, "csrf")] * 4
+
+
 @pytest.mark.parametrize("view", VIEW_STATUSES)
 async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World, view: str) -> None:
     """Once, and by the stream alike."""

@@ -28,6 +28,7 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
         complain(form, error, failure);
       }
     });
+    form.addEventListener("invalid", (event) => reveal(event.target), true);
     dialog.addEventListener("close", () => {
       dialog.remove();
       done(answer);
@@ -51,11 +52,16 @@ function complain(form, error, failure) {
     form.querySelector(":scope > .buttons").before(error);
     return;
   }
-  for (let outer = field.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+  reveal(field);
   field.closest("label").after(error);
   field.setAttribute("aria-invalid", "true");
   field.setAttribute("aria-errormessage", error.id);
   field.focus();
+}
+
+// Opens what a field is folded into: the browser cannot point at what nobody sees.
+function reveal(field) {
+  for (let outer = field.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
 }
 
 // Asks whether to go on; with `typed`, only after that has been typed in.

@@ -22,7 +22,7 @@ async function newTask(command) {
     field("Command", text("command", { value: command, maxlength: 128, placeholder: "RESIZE" }), "The queue it goes to, and what a worker claims it by"),
     field("Payload, JSON", h("textarea", { name: "payload", rows: 6, spellcheck: "false", value: command ? "" : EXAMPLE, placeholder: EXAMPLE }), "Sent as it stands here; a worker gets the same text"),
     h("div.grid", {},
-      field("Priority", whole("priority", 10), "0 to 10; 10 is claimed first, empty is 0"),
+      field("Priority", whole("priority", 9), "0 to 9; 9 is claimed first, empty is 0"),
       field("Delay, seconds", whole("delaySeconds"), "Empty: ready at once")),
     h("details", {}, h("summary", {}, "More"), h("div.grid", {},
       field("Attempts", whole("maxAttempts"), "Empty: as the queue's policy says"),

@@ -53,7 +53,7 @@ export function openTopic({ follow }, name) {
       fact("Attempts", topic.maxAttempts && plural(topic.maxAttempts, "delivery", "deliveries"), "as the task says, or the broker"),
       fact("In progress at once", topic.maxConsumers && plural(topic.maxConsumers, "task"), "as many as are claimed"),
       fact("Weight", String(topic.weight)),
-      fact("Priorities", topic.priorityTiers && topic.priorityTiers.join(", "), "any from 0 to 10"),
+      fact("Priorities", topic.priorityTiers && topic.priorityTiers.join(", "), "any from 0 to 9"),
       fact("Dead letters go to", topic.deadLetterTopicRef && h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef), "the queue's own"),
       fact("Results are kept", topic.retentionSeconds && span(topic.retentionSeconds), "as the broker says"),
       fact("Version", String(topic.version)),
@@ -92,7 +92,7 @@ export function editing(topic) {
       !topic && field("Queue", text("name", "", { required: true }), "The command whose tasks it governs"),
       h("div.grid", {},
         NUMBERS.map(([name, label, hint, least, most]) => field(label, h("input", { type: "number", name, min: least, max: most, value: known[name] || "" }), hint)),
-        field("Priorities", text("priorityTiers", (known.priorityTiers || []).join(", ")), "From 0 to 10, by commas; empty: any"),
+        field("Priorities", text("priorityTiers", (known.priorityTiers || []).join(", ")), "From 0 to 9, by commas; empty: any"),
         field("Dead letters go to", text("deadLetterTopicRef", known.deadLetterTopicRef), "Another queue; empty: the queue's own")),
     ],
     send: async (form) => {
