@@ -251,6 +251,7 @@ class Node:
         # What callers talk to.
         broker = Broker(
             shards=forwarder,
+            clock=self._clock,
             waiters=waiters,
             background=background,
             status=self.status,

@@ -9,7 +9,8 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from codeq_cluster.broker.deadlines import deadline_in
-from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.placement import Placement
+from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.core.operations import Create, Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
@@ -17,11 +18,6 @@ from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge
 
 _O = TypeVar("_O", bound=Operation)
-
-# A queue of so few tasks on one shard is worked off in a moment; longer ones are spread evenly.
-AHEAD_MAX = 256
-# So many tasks in a row go to one of the shards that a node leads: they share its entries.
-TOGETHER = 64
 
 
 def new_id() -> str:
@@ -38,27 +34,29 @@ def fingerprint_of(command: str, payload: str) -> str:
 class Producer:
     """Creates tasks."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, clock: Clock) -> None:
         self._shards = shards
-        self._placed = 0
+        self._placement = Placement(shards, clock)
 
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
         """Create tasks; one answer an item, order kept, `Created.payload` always filled."""
-        near: dict[str, int | None] = {}
-        placed = [self._place(tenant, item, near) for item in items]
-        self._placed += len(items)
-        outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        with self._placement.under_way(items):
+            chosen: dict[str, int | None] = {}
+            placed = [self._place(tenant, item, chosen) for item in items]
+            outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
         return [_answer(outcome, item) for outcome, item in zip(outcomes, items, strict=True)]
 
-    def _place(self, tenant: str, item: NewTask, near: dict[str, int | None]) -> tuple[int, Create]:
+    def _place(
+        self, tenant: str, item: NewTask, chosen: dict[str, int | None]
+    ) -> tuple[int, Create]:
         """Draw the id and find the shard: a key's own shard, so that one log decides about it.
 
         Args:
             tenant: Whose task it is.
             item: The task.
-            near: Where tasks of one request go, by command; filled in.
+            chosen: Where tasks of one request go, by command; filled in.
         """
         task_id = new_id()
         fingerprint = ""
@@ -67,8 +65,9 @@ class Producer:
             shard: int | None = shard_of(f"{tenant}/{item.idempotency_key}", count)
             fingerprint = fingerprint_of(item.command, item.payload)
         else:
-            queue = item.command.lower()
-            shard = near[queue] = near[queue] if queue in near else self._near(tenant, queue)
+            if item.command not in chosen:
+                chosen[item.command] = self._placement.shard(tenant, item)
+            shard = chosen[item.command]
         if shard is None:
             shard = shard_of(task_id, count)
         else:
@@ -89,21 +88,6 @@ class Producer:
             trace_parent=item.trace_parent,
             trace_state=item.trace_state,
         )
-
-    def _near(self, tenant: str, queue: str) -> int | None:
-        """Return the shard on which a task saves a way to another node; None: any will do.
-
-        It is one of those that this node leads, as long as its queue is not longer by more than
-        `AHEAD_MAX` tasks than the shortest: producers that all ask one node fill no shard alone.
-        Of several, each has its turn for `TOGETHER` tasks.
-        """
-        replicas = [self._shards.local(shard) for shard in range(self._shards.count)]
-        led = [shard for shard, replica in enumerate(replicas) if replica.leads]
-        if len(led) > 1 or 0 < len(led) < len(replicas):
-            ready = [replica.ready(tenant, queue) for replica in replicas]
-            most = min(ready) + AHEAD_MAX
-            led = [shard for shard in led if ready[shard] <= most]
-        return led[self._placed // TOGETHER % len(led)] if led else None
 
 
 def _answer(outcome: Outcome | CodeqError, item: NewTask) -> Created | Rejected | CodeqError:

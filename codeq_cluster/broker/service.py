@@ -10,7 +10,7 @@ from codeq_cluster.broker.files import Files
 from codeq_cluster.broker.governors import Governors
 from codeq_cluster.broker.importer import Importer
 from codeq_cluster.broker.operators import Operators
-from codeq_cluster.broker.ports import Missing, Shards
+from codeq_cluster.broker.ports import Clock, Missing, Shards
 from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.queries import Queries
 from codeq_cluster.broker.requests import ShardStatus
@@ -35,6 +35,7 @@ class Broker:
         self,
         *,
         shards: Shards,
+        clock: Clock,
         waiters: Waiters,
         background: Background,
         status: Callable[[], list[ShardStatus]],
@@ -42,7 +43,7 @@ class Broker:
         files: Files | None = None,
         artifact_base: str = "",
     ) -> None:
-        producer = Producer(shards)
+        producer = Producer(shards, clock)
         uploads = Uploads(shards, files, background, base=artifact_base)
         consumer = Consumer(shards, waiters, background, uploads)
         queries = Queries(shards, waiters)

@@ -224,6 +224,7 @@ class SimBroker:
             self.groups.append(group)
         self.broker = Broker(
             shards=self.forwarder,
+            clock=clocks,
             waiters=waiters,
             background=Background(),
             status=list,

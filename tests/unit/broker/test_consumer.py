@@ -61,7 +61,8 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     """Lend a broker that leads its one shard."""
-    shard = make_shard(MemoryShard(), TestClock())
+    clock = TestClock()
+    shard = make_shard(MemoryShard(), clock)
     waiters = Waiters(waiters_max=10)
     shard.engine.on_rows(waiters.rows)
     shards = shards_of(shard)
@@ -69,7 +70,7 @@ def desk() -> Desk:
     shard.log.lead()
     return Desk(
         shard,
-        Producer(shards),
+        Producer(shards, clock),
         Consumer(shards, waiters, background, Uploads(shards, None, background, base="")),
         background,
     )

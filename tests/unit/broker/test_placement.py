@@ -1,16 +1,30 @@
-"""Placement: a new task goes where it saves a way, as long as no shard fills up alone."""
+"""Placement: a new task goes where it saves a way or an entry, and no shard fills up alone."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from codeq_cluster.broker.producer import AHEAD_MAX, TOGETHER, Producer
+import pytest
+
+from codeq_cluster.broker.placement import (
+    AHEAD_MAX,
+    CARRIED_BYTES_MAX,
+    MEET_MAX,
+    MEET_MIN,
+    MET_AHEAD_MAX,
+    SLOT_MS,
+    TOGETHER,
+    WINDOW_MS,
+)
+from codeq_cluster.broker.producer import Producer
 from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.core.operations import Create, Operation
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of
+from tests.unit.broker.conftest import TestClock
 
 
 @dataclass
@@ -51,12 +65,13 @@ class Node:
         self.asked[shard] += len(operations)
         creates = [each for each in operations if isinstance(each, Create)]
         self.lost += [each.id for each in creates if shard_of(each.id, self.count) != shard]
+        await asyncio.sleep(0)
         return [Rejected(Rejection.NOT_FOUND) for _ in operations]
 
 
 async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "") -> Counter[int]:
     """Return on which shards new tasks would be."""
-    producer = Producer(node)  # type: ignore[arg-type]
+    producer = Producer(node, TestClock())  # type: ignore[arg-type]
     item = NewTask(command="Work", payload="{}", idempotency_key=key)
     node.asked.clear()
     for _ in range(tasks // batch):
@@ -110,3 +125,87 @@ async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
 
     assert await placed(mine, key="k") == await placed(other, key="k")
     assert len(mine.asked) == 1
+
+
+@dataclass
+class Caller:
+    """Producers that ask one node, so many at a time."""
+
+    node: Node
+    clock: TestClock = field(default_factory=TestClock)
+
+    def __post_init__(self) -> None:
+        self.producer = Producer(self.node, self.clock)  # type: ignore[arg-type]
+
+    async def ask(self, at_once: int, *, payload: str = "{}") -> Counter[int]:
+        """Return on which shards so many tasks would be that are created at the same time."""
+        self.node.asked.clear()
+        item = NewTask(command="work", payload=payload)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(self.producer.create("t", [item], timeout_s=1))
+        return Counter(self.node.asked)
+
+
+def _leading(*shards: int) -> Caller:
+    """Return producers of a node that leads these of four shards."""
+    return Caller(Node([Replica(leads=shard in shards) for shard in range(4)]))
+
+
+async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
+    """They share its entries, and every shard has its turn."""
+    mine, other = _leading(0, 3), _leading(1)
+    for caller in (mine, other):
+        await caller.ask(MEET_MIN)
+    seen = set()
+
+    for _ in range(4):
+        [shard] = await mine.ask(MEET_MIN)
+        assert list(await other.ask(MEET_MIN)) == [shard]
+        seen.add(shard)
+        for caller in (mine, other):
+            caller.clock.pass_ms(SLOT_MS)
+            await caller.ask(MEET_MIN)
+    assert seen == {0, 1, 2, 3}
+
+
+async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
+    """The first of them to ask again goes where the others will."""
+    caller = _leading(1)
+    await caller.ask(MEET_MIN)
+    caller.clock.pass_ms(SLOT_MS - caller.clock.wall_ms() % SLOT_MS)
+    wanted = caller.clock.wall_ms() // SLOT_MS % 4
+    await caller.ask(MEET_MIN)
+    caller.clock.pass_ms(WINDOW_MS)
+
+    assert await caller.ask(1) == {wanted: 1}
+
+    caller.clock.pass_ms(2 * WINDOW_MS)
+    assert await caller.ask(1) == {1: 1}
+
+
+@pytest.mark.parametrize("at_once", [1, MEET_MIN - 1, MEET_MAX + 2])
+async def test_few_and_very_many_tasks_stay_where_they_arrive(at_once: int) -> None:
+    """Few have nobody to share an entry with, many fill entries of their own."""
+    caller = _leading(2)
+    await caller.ask(at_once)
+
+    assert await caller.ask(at_once) == {2: at_once}
+
+
+async def test_a_large_payload_stays_where_it_arrives() -> None:
+    """Its way to another node costs more than the entry that it would share."""
+    caller = _leading(2)
+    await caller.ask(MEET_MIN)
+
+    assert await caller.ask(MEET_MIN, payload="x" * (CARRIED_BYTES_MAX + 1)) == {2: MEET_MIN}
+
+
+async def test_a_shard_whose_queue_is_too_long_is_passed_over() -> None:
+    """The nodes agree on the next one."""
+    caller = _leading(2)
+    await caller.ask(MEET_MIN)
+    [shard] = await caller.ask(MEET_MIN)
+    caller.node.replicas[shard].waiting = MET_AHEAD_MAX + 1
+
+    assert await caller.ask(MEET_MIN) == {(shard + 1) % 4: MEET_MIN}
