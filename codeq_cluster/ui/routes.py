@@ -73,6 +73,7 @@ class PageRoute:
     Attributes:
         roles: One of them is needed.
         unreadable: What the route calls a body it cannot read; empty when it takes no body.
+        access: What the API's route asks of the token besides; None where the role is all.
     """
 
     method: str
@@ -80,6 +81,7 @@ class PageRoute:
     handler: Handler
     roles: tuple[Role, ...]
     unreadable: str = ""
+    access: Access | None = None
 
 
 def mount(app: web.Application, sources: Sources) -> None:
@@ -103,7 +105,9 @@ def mount(app: web.Application, sources: Sources) -> None:
             line.method, API + line.path, line.handler, Access.PAGE, unreadable=line.unreadable
         )
         app.router.add_route(
-            route.method, route.path, wrapped(route, services, sessions.admit(*line.roles))
+            route.method,
+            route.path,
+            wrapped(route, services, sessions.admit(*line.roles, access=line.access)),
         )
     # Last, since the last of them takes every path.
     for route in opened:
@@ -126,11 +130,11 @@ def _table(entry: Entry, live: Live) -> Sequence[PageRoute]:
         PageRoute("POST", f"{named}/dlq/delete", dead_letters.delete, _ADMINS, _BODY),
         PageRoute("POST", f"{named}/dlq/undo", dead_letters.take_back, _ADMINS, _BODY),
         PageRoute("GET", "/tasks", tasks.search, _VIEWERS),
-        PageRoute("POST", "/tasks", task_routes.create, _ADMINS, _BODY),
+        PageRoute("POST", "/tasks", task_routes.create, _ADMINS, _BODY, Access.PRODUCER),
         PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
         PageRoute("GET", ARTIFACT, downloads.download, _ADMINS),
-        PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS),
+        PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS, access=Access.PRODUCER),
         PageRoute("GET", "/deliveries", webhooks.deliveries, _VIEWERS),
         PageRoute("POST", "/deliveries/replay", delivery_routes.replay, _ADMINS, _BODY),
         PageRoute("GET", "/subscriptions", webhooks.subscriptions, _VIEWERS),

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -48,11 +48,13 @@ class Session:
     Attributes:
         csrf: What every write must bring along.
         ends_ms: Unix milliseconds.
+        authorization: The token, as a request of the API would bring it.
     """
 
     identity: Identity
     csrf: str
     ends_ms: int
+    authorization: str = field(repr=False)
 
 
 class Sessions:
@@ -89,17 +91,34 @@ class Sessions:
         sealed = self._seal.close(stamp + token.encode())
         return await self._opened(sealed), sealed
 
-    def admit(self, *roles: Role) -> Admitting:
-        """Return what lets in the sessions that have one of the roles."""
+    def admit(self, *roles: Role, access: Access | None = None) -> Admitting:
+        """Return what lets in the sessions that have one of the roles.
+
+        Args:
+            roles: One of them is needed.
+            access: What the API's own route asks of the token besides; None where the role is all.
+        """
         lacking = ApiError(403, f"forbidden. This needs scope {' or '.join(roles)}", "forbidden")
 
         async def admit(request: web.Request) -> Identity:
             session = await self.of(request)
             if session.identity.roles.isdisjoint(roles):
                 raise lacking
+            if access is not None:
+                await self._see_access(session.authorization, access)
             return session.identity
 
         return admit
+
+    async def _see_access(self, authorization: str, access: Access) -> None:
+        if self._authenticator.known(authorization, access) is not None:
+            return
+        try:
+            await self._authenticator.authenticate(authorization, access)
+        except AccessRefused as refused:
+            # Not 401: the session is good, and must not end.
+            text = f"forbidden. The API takes this from a {access} alone: {refused.text}"
+            raise ApiError(403, text, "forbidden") from refused
 
     async def of(self, request: web.Request) -> Session:
         """Return the session of a request that the page has sent.
@@ -166,4 +185,9 @@ class Sessions:
             ends_ms = min(ends_ms, int(expires_ms))
         if ends_ms <= self._now_ms():
             raise _NO_SESSION
-        return Session(identity=identity, csrf=self._seal.mark(sealed), ends_ms=ends_ms)
+        return Session(
+            identity=identity,
+            csrf=self._seal.mark(sealed),
+            ends_ms=ends_ms,
+            authorization=header,
+        )

@@ -20,7 +20,10 @@ _JSON = "application/json"
 
 
 def with_roles(settings: NodeSettings) -> NodeSettings:
-    """Return the settings with a token of each role, called like it, and a producer's."""
+    """Return the settings with a token of each role, called like it, and some without a role.
+
+    `foreman` is an admin's among the workers' tokens, which no producer's route takes.
+    """
     tokens = [
         StaticToken(token=role, subject=f"a {role}", tenant="acme", scopes=scopes)
         for role, scopes in ROLES.items()
@@ -37,7 +40,11 @@ def with_roles(settings: NodeSettings) -> NodeSettings:
         ),
     ]
     provider = AuthProviderSettings(kind="static", tokens=tuple(tokens))
-    return replace(settings, auth=AuthSettings(producer=(provider,), worker=(provider,)))
+    foreman = StaticToken(
+        token="foreman", subject="f", tenant="acme", scopes=("codeq:admin",), event_types=("*",)
+    )
+    workers = AuthProviderSettings(kind="static", tokens=(*tokens, foreman))
+    return replace(settings, auth=AuthSettings(producer=(provider,), worker=(workers,)))
 
 
 @dataclass(slots=True)

@@ -162,6 +162,22 @@ async def test_no_write_is_taken_without_the_sessions_own_token(world: World, ro
     assert [(each.status, each.json["code"]) for each in answers] == [(403, "csrf")] * 4
 
 
+@pytest.mark.parametrize("path", ["/tasks", "/tasks/t/cancel"])
+async def test_an_admin_who_is_no_producer_does_no_more_than_by_the_api(
+    world: World, path: str
+) -> None:
+    """And is told so, in a session that goes on."""
+    foreman = await logged_in(world.client, "foreman")
+    body = BODIES["POST /tasks"] if path == "/tasks" else {}
+    by_page = await foreman.write("POST", path, body)
+    by_api = await world.client.post(path[1:], body, token="foreman")
+
+    assert (by_page.status, by_page.json["code"]) == (403, "forbidden")
+    assert "producer" in str(by_page.json["error"])
+    assert by_api.status in (401, 403)
+    assert (await foreman.get("/now?view=queues")).status == 200
+
+
 @pytest.mark.parametrize("view", VIEW_STATUSES)
 async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World, view: str) -> None:
     """Once, and by the stream alike."""
