@@ -58,7 +58,7 @@ from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 from codeq_cluster.storage.shard import Shard
-from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
+from codeq_cluster.storage.syncers import syncer_of
 from codeq_cluster.storage.wal_writer import Syncer
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.history import History
@@ -390,10 +390,7 @@ class Node:
     def _make_syncer(self, disk: DiskThread, loop: asyncio.AbstractEventLoop) -> Syncer | None:
         if self.settings.raft.durability is not Durability.FSYNC:
             return None
-        thread = ThreadSyncer(disk)
-        if self.settings.store.sync is LogSync.KERNEL:
-            return KernelSyncer(loop, otherwise=thread)
-        return thread
+        return syncer_of(self.settings.store.sync, disk, loop, loop.time)
 
     def _storage_failed(self, shard: int, error: BaseException) -> None:
         self._upkeep.failed(shard, error)

@@ -21,6 +21,7 @@ class Durability(StrEnum):
 class LogSync(StrEnum):
     """Who waits for the disk to have the write-ahead log."""
 
+    AUTO = "auto"
     THREAD = "thread"
     KERNEL = "kernel"
 
@@ -133,7 +134,7 @@ class StoreSettings:
     bloom_bits: int = 10
     unspilled_bytes: int = 64 * 2**20
     min_free_bytes: int = 256 * 2**20
-    sync: LogSync = LogSync.THREAD
+    sync: LogSync = LogSync.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

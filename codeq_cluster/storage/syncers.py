@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from statistics import median_low
 from typing import Protocol
 
+from codeq_cluster.settings import LogSync
 from codeq_cluster.storage.kernel_aio import KernelAio
 from codeq_cluster.storage.segment_files import OpenSegment
 from codeq_cluster.storage.wal import SegmentFile
 from codeq_cluster.storage.wal_writer import Executor, Synced, Syncer
 
 log = logging.getLogger(__name__)
+
+# The way that is not in use does one sync of so many: what it would cost now is known from that.
+TRY_EVERY = 64
+# Compared are the medians of the last syncs, so that one hiccup of the disk decides nothing.
+COMPARED = 5
+# The kernel's way takes a third of the CPU, so the thread has to be clearly faster.
+SLOWER_MAX = 1.5
 
 
 class Readers(Protocol):
@@ -121,3 +131,66 @@ class KernelSyncer:
         done, self._done = self._done, None
         assert done is not None, "a sync that ended was asked for"
         done(error)
+
+
+class AdaptiveSyncer:
+    """Syncs by the kernel, or by the thread while that is clearly faster; a `wal_writer.Syncer`.
+
+    Which is faster depends on the machine and its load: the kernel's worker stays on the core that
+    asked it, and waits there behind every process that is busy; a thread goes to another core.
+
+    Args:
+        by_kernel: The way that takes less CPU.
+        by_thread: The other one.
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, by_kernel: Syncer, by_thread: Syncer, *, now: Callable[[], float]) -> None:
+        self._ways: dict[bool, Syncer] = {True: by_kernel, False: by_thread}
+        self._took: dict[bool, deque[float]] = {way: deque(maxlen=COMPARED) for way in self._ways}
+        self._prefers_kernel = True
+        self._since_tried = 0
+        self._now = now
+
+    @property
+    def by_kernel(self) -> bool:
+        """Return whether the kernel does most of it now."""
+        return self._prefers_kernel and self._ways[True].by_kernel
+
+    def sync(self, file: SegmentFile, done: Synced) -> None:
+        """Sync one way or the other, then call `done` on the loop."""
+        way = self._prefers_kernel
+        self._since_tried += 1
+        if self._since_tried >= TRY_EVERY:
+            self._since_tried = 0
+            way = not way
+        began = self._now()
+
+        def ended(error: BaseException | None) -> None:
+            self._took[way].append(self._now() - began)
+            self._compare()
+            done(error)
+
+        self._ways[way].sync(file, ended)
+
+    def stop(self, within_s: float) -> bool:
+        """Call nobody back any more; return whether no sync is under way."""
+        until = self._now() + within_s
+        stopped = [way.stop(max(0.0, until - self._now())) for way in self._ways.values()]
+        return all(stopped)
+
+    def _compare(self) -> None:
+        kernel, thread = self._took[True], self._took[False]
+        if kernel and thread:
+            self._prefers_kernel = median_low(kernel) <= SLOWER_MAX * median_low(thread)
+
+
+def syncer_of(
+    sync: LogSync, executor: Executor, readers: Readers, now: Callable[[], float]
+) -> Syncer:
+    """Return the way to sync that a node was told to use."""
+    by_thread = ThreadSyncer(executor)
+    if sync is LogSync.THREAD:
+        return by_thread
+    by_kernel = KernelSyncer(readers, otherwise=by_thread)
+    return by_kernel if sync is LogSync.KERNEL else AdaptiveSyncer(by_kernel, by_thread, now=now)

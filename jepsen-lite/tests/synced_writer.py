@@ -14,8 +14,7 @@ from pathlib import Path
 from codeq_cluster.raft.running import DiskThread
 from codeq_cluster.settings import LogSync
 from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
-from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
-from codeq_cluster.storage.wal_writer import Syncer
+from codeq_cluster.storage.syncers import syncer_of
 
 HEAD = b"head\n"
 _STOP_S = 60.0
@@ -24,9 +23,7 @@ _STOP_S = 60.0
 async def _main(path: Path, sync: LogSync) -> None:
     loop = asyncio.get_running_loop()
     disk = DiskThread(loop)
-    by_thread = ThreadSyncer(disk)
-    by_kernel = KernelSyncer(loop, otherwise=by_thread)
-    syncer: Syncer = by_kernel if sync is LogSync.KERNEL else by_thread
+    syncer = syncer_of(sync, disk, loop, loop.time)
     file, _ = SegmentFiles(path).create("segment-1", HEAD, len(HEAD))
     offset = len(HEAD)
     for line in map(str.rstrip, sys.stdin):
@@ -44,7 +41,7 @@ async def _main(path: Path, sync: LogSync) -> None:
         error = told.result()
         assert error is None or isinstance(error, OSError)
         print(error.errno if error is not None else 0, turns, flush=True)
-    assert by_kernel.by_kernel, "the kernel takes syncs"
+    assert sync is not LogSync.KERNEL or syncer.by_kernel, "the kernel takes syncs"
     assert syncer.stop(_STOP_S)
     assert disk.stop(_STOP_S)
 

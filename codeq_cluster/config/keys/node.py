@@ -209,6 +209,6 @@ STORE = (
         "store.sync",
         member(LogSync),
         "who waits for the disk; `kernel` costs less where cores are idle, `thread` is faster "
-        "where they are busy",
+        "where they are busy, `auto` goes by how long syncs take",
     ),
 )

@@ -18,8 +18,7 @@ from codeq_cluster.settings import LogSync, StoreSettings
 from codeq_cluster.storage.directory import open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.rocks import RocksShard, new_cache
-from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
-from codeq_cluster.storage.wal_writer import Syncer
+from codeq_cluster.storage.syncers import syncer_of
 
 _SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**16)
 _TRIM_EACH = 50
@@ -35,9 +34,7 @@ async def storage_of(
     loop = asyncio.get_running_loop()
     cache = new_cache(_SETTINGS)
     disk = DiskThread(loop)
-    syncer: Syncer = ThreadSyncer(disk)
-    if sync is LogSync.KERNEL:
-        syncer = KernelSyncer(loop, otherwise=syncer)
+    syncer = syncer_of(sync, disk, loop, loop.time)
     failures: list[tuple[int, BaseException]] = []
     with open_directory(path, cluster_id="c", node_id="n1", shards=shards) as directory:
         databases = [

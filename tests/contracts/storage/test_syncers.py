@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.raft.running import DiskThread
+from codeq_cluster.settings import LogSync
 from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
-from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer
+from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer, syncer_of
 from codeq_cluster.storage.wal import SegmentFile
 from codeq_cluster.storage.wal_writer import Syncer
 from codeq_cluster.testing.sim_clock import SimClock, SimTimers
@@ -72,27 +73,25 @@ async def told_on_the_loop(told: Told) -> None:
 
 
 @asynccontextmanager
-async def real(path: Path, *, kernel: bool) -> AsyncIterator[Way]:
+async def real(path: Path, sync: LogSync) -> AsyncIterator[Way]:
     """Lend one of a node; the kernel's must not have fallen back on the thread."""
     loop = asyncio.get_running_loop()
     disk = DiskThread(loop)
-    by_thread = ThreadSyncer(disk)
-    by_kernel = KernelSyncer(loop, otherwise=by_thread)
-    syncer: Syncer = by_kernel if kernel else by_thread
+    syncer = syncer_of(sync, disk, loop, loop.time)
     file, _ = SegmentFiles(path).create(NAME, b"head", 100)
     yield Way(syncer, file, told_on_the_loop)
     assert syncer.stop(PATIENCE_S)
     assert disk.stop(PATIENCE_S)
-    assert by_kernel.by_kernel
+    assert sync is not LogSync.KERNEL or syncer.by_kernel
     file.close()
 
 
-@pytest.fixture(params=["kernel", "thread", "simulated"])
+@pytest.fixture(params=["simulated", *LogSync])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
     """Lend one of each kind."""
     kind = request.param
-    async with simulated() if kind == "simulated" else real(tmp_path, kernel=kind == "kernel") as w:
-        yield w
+    async with simulated() if kind == "simulated" else real(tmp_path, LogSync(kind)) as one:
+        yield one
 
 
 async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
