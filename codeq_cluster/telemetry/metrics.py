@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from codeq_cluster.telemetry.http_times import HttpTimes
+from codeq_cluster.telemetry.loop_metrics import LoopCounter, LoopHistogram
 from codeq_cluster.telemetry.scrapes import Scrapes
 
 _LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -50,8 +50,8 @@ class ScrapedMetric:
 class Metrics:
     """Every metric of one node.
 
-    Increments cost a dictionary look-up each: label children are kept. What is a level and not
-    an event is read at scrape time from the sources the node registers.
+    Events are counted by the loop's thread. What is a level and not an event is read at scrape time
+    from the sources the node registers.
 
     Attributes:
         scrapes: The text for whoever asks over the network.
@@ -65,7 +65,6 @@ class Metrics:
         self.scrapes = Scrapes(self.scrape)
         self._commands_max = commands_max
         self._commands: set[str] = set()
-        self._children: dict[tuple[object, ...], object] = {}
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
         self._imported = self._counter(
@@ -89,12 +88,16 @@ class Metrics:
             "codeq_artifact_sweeps", "Attempts to delete unneeded artifacts.", "outcome"
         )
         for outcome in ("success", "failure"):
-            self._child(self._swept, outcome)
+            self._swept.inc(outcome, by=0)
         self._rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )
-        self._http = HttpTimes(_SHORT_BUCKETS)
-        self.registry.register(self._http)
+        self._http = self._histogram(
+            "codeq_http_request_seconds",
+            "From a request's head to its answer, waits included.",
+            ("route", "method", "status"),
+            _SHORT_BUCKETS,
+        )
         self._forward = self._histogram(
             "codeq_forward_seconds", "Operations sent to another node.", ("op",), _SHORT_BUCKETS
         )
@@ -117,62 +120,62 @@ class Metrics:
 
     def task_created(self, command: str, count: int = 1) -> None:
         """Count new tasks; a replayed idempotency key is none."""
-        self._child(self._created, self._command(command)).inc(count)
+        self._created.inc(self._command(command), by=count)
 
     def task_imported(self, command: str) -> None:
         """Count a task that another cluster had."""
-        self._child(self._imported, self._command(command)).inc()
+        self._imported.inc(self._command(command))
 
     def task_claimed(self, command: str, count: int = 1) -> None:
         """Count deliveries."""
-        self._child(self._claimed, self._command(command)).inc(count)
+        self._claimed.inc(self._command(command), by=count)
 
     def task_completed(self, command: str, status: str, latency_s: float) -> None:
         """Count a task's end: status COMPLETED or FAILED, seconds since it was created."""
         label = self._command(command)
-        self._child(self._completed, label, status).inc()
-        self._observer(self._latency, label, status).observe(latency_s)
+        self._completed.inc(label, status)
+        self._latency.observe(latency_s, label, status)
 
     def lease_expired(self, command: str) -> None:
         """Count a lease that ran out."""
-        self._child(self._lease_expired, self._command(command)).inc()
+        self._lease_expired.inc(self._command(command))
 
     def webhook_delivered(self, kind: str, command: str, outcome: str) -> None:
         """Count a delivery attempt."""
-        self._child(self._webhooks, kind, self._command(command), outcome).inc()
+        self._webhooks.inc(kind, self._command(command), outcome)
 
     def artifacts_swept(self, outcome: str) -> None:
         """Count an attempt to delete the artifacts of one upload."""
-        self._child(self._swept, outcome).inc()
+        self._swept.inc(outcome)
 
     def rate_limited(self, scope: str, operation: str) -> None:
         """Count a refused request."""
-        self._child(self._rate_limited, scope, operation).inc()
+        self._rate_limited.inc(scope, operation)
 
     def http_answered(self, route: str, method: str, status: int, seconds: float) -> None:
         """Record an answered request; `route` is its pattern, never its path."""
-        self._http.observe(route, method, status, seconds)
+        self._http.observe(seconds, route, method, status)
 
     def forwarded(self, op: str, seconds: float) -> None:
         """Record an operation that another node carried out."""
-        self._observer(self._forward, op).observe(seconds)
+        self._forward.observe(seconds, op)
 
     def leader_changed(self, shard: int) -> None:
         """Count a change of a group's leader."""
-        self._child(self._leader_changes, shard).inc()
+        self._leader_changes.inc(shard)
 
     def entry_applied(self, shard: int, *, mutations: int, commit_s: float) -> None:
         """Record an entry this node proposed and applied."""
-        self._observer(self._entry_mutations, shard).observe(mutations)
-        self._observer(self._raft_seconds["commit"], shard).observe(commit_s)
+        self._entry_mutations.observe(mutations, shard)
+        self._raft_seconds["commit"].observe(commit_s, shard)
 
     def log_synced(self, shard: int, seconds: float) -> None:
         """Record a synced write of the log."""
-        self._observer(self._raft_seconds["fsync"], shard).observe(seconds)
+        self._raft_seconds["fsync"].observe(seconds, shard)
 
     def snapshot_taken(self, shard: int, seconds: float) -> None:
         """Record a snapshot taken or installed."""
-        self._observer(self._raft_seconds["snapshot"], shard).observe(seconds)
+        self._raft_seconds["snapshot"].observe(seconds, shard)
 
     def read_at_scrape(
         self,
@@ -211,9 +214,9 @@ class Metrics:
 
     def shard_opened(self, shard: int) -> None:
         """Start a shard's counters at 0, so that a rate includes the first event."""
-        self._child(self._leader_changes, shard)
+        self._leader_changes.inc(shard, by=0)
         for histogram in (self._entry_mutations, *self._raft_seconds.values()):
-            self._observer(histogram, shard)
+            histogram.begin(shard)
 
     def scrape(self) -> bytes:
         """Render everything as Prometheus text."""
@@ -233,29 +236,17 @@ class Metrics:
         self._commands.add(label)
         return label
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> LoopCounter:
+        counter = LoopCounter(name, text, labels)
+        self.registry.register(counter)
+        return counter
 
     def _histogram(
         self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
-
-    def _child(self, counter: Counter, *labels: str | int) -> Counter:
-        key = (counter, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = counter.labels(*map(str, labels))
-        assert isinstance(child, Counter)
-        return child
-
-    def _observer(self, histogram: Histogram, *labels: str | int) -> Histogram:
-        key = (histogram, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = histogram.labels(*map(str, labels))
-        assert isinstance(child, Histogram)
-        return child
+    ) -> LoopHistogram:
+        histogram = LoopHistogram(name, text, labels, buckets)
+        self.registry.register(histogram)
+        return histogram
 
 
 class _Source(Collector):
