@@ -1,4 +1,4 @@
-"""Answers: one shard's answers from its committed state; the caller has passed a read barrier."""
+"""Answers: one shard's answers from its committed state, after the caller's read index."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from codeq_cluster.core.items import Item, Kind
 from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
-# Rows of one answer, those a filter drops and places without any included: about 15 ms on the loop.
+# Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 LOOKED_AT_MAX = 1000
-BYTES_MAX = 4 * 2**20  # Of the tasks of one answer, so that it fits a frame.
-AHEAD_MAX = 10_000  # Counted before a task; more says no more.
+BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
+AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
 
 _ORDER = tuple(Place)
 _ENDED = (Place.DONE, Place.FAILED, Place.DLQ)
@@ -36,9 +36,9 @@ def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> Page:
     """Return the next tasks of the tenant.
 
     Args:
-        store: The shard's.
-        queues: Of the tenant, those without tasks may be missing.
-        asked: Its `places` must not be empty.
+        store: The shard's state.
+        queues: The tenant's queues; those without tasks may be missing.
+        asked: The request; its `places` must not be empty.
     """
     rows: list[tuple[bytes, Task]] = []
     looked_at = size = 0
@@ -75,9 +75,9 @@ def browse_delayed(store: StateStore, queues: Iterable[str], asked: BrowseDelaye
     """Return the tenant's next delayed tasks, those of all its queues in one order.
 
     Args:
-        store: The shard's.
-        queues: Of the tenant, those with delayed tasks.
-        asked: What for.
+        store: The shard's state.
+        queues: The tenant's queues with delayed tasks.
+        asked: The request.
     """
     wanted = [queue for queue in queues if asked.queue in ("", queue)]
     positions = heapq.merge(*(_delays(store, queue, asked) for queue in wanted))
@@ -92,7 +92,7 @@ def browse_delayed(store: StateStore, queues: Iterable[str], asked: BrowseDelaye
 
 
 def list_items(store: StateStore, asked: ListItems) -> ItemPage:
-    """Return the next items of the tenant: by id, or the dead deliveries, the newest first."""
+    """Return the tenant's next items: by id, or its dead deliveries, newest first."""
     by_death = asked.dead_only
     prefix = (
         keyspace.dead_prefix(asked.tenant)
@@ -124,7 +124,7 @@ def explain_task(
     *,
     now_ms: int,
 ) -> Explanation | None:
-    """Return why the task is where it is, or None for no such task of the tenant."""
+    """Return why the task is in its state, or None if the tenant has no such task."""
     record = store.get(keyspace.task(asked.id))
     task = None if record is None else records.decode_task(record)
     if task is None or task.tenant != asked.tenant:
@@ -142,7 +142,7 @@ def explain_task(
 
 
 def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
-    """Return when the queue's longest-waiting ready task became ready; 0 when there is none."""
+    """Return when the queue's longest-waiting ready task became ready; 0 if there is none."""
     start, end = keyspace.pending_range(queue, tenant)
     oldest = 0
     for _ in range(PRIORITY_MAX + 1):
@@ -158,7 +158,7 @@ def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
 
 
 def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, Place]]:
-    """Yield the places to look at, in the order of the list."""
+    """Yield the places to read, in the order of the list."""
     first = asked.after.split(b"\0", 1)[0]
     wanted = (asked.queue,) if asked.queue else queues
     for queue in sorted(queue for queue in wanted if queue.encode() >= first):
@@ -173,7 +173,7 @@ def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tup
     start, end = keyspace.prefix_range(prefix)
     if asked.after:
         start = prefix + asked.after + b"\0"
-    # Most queues give one task or none to a page: they are asked for little at first.
+    # Most queues give at most one task to a page, so the first read is small.
     count = 2
     while page := store.scan(start, end, count):
         for key, _ in page:
@@ -185,7 +185,7 @@ def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tup
 
 
 def _position(queue: str, place: Place, suffix: bytes) -> bytes:
-    """Return where a row stands in the list: comparable between shards."""
+    """Return a row's position in the list, comparable between shards."""
     return b"%b\0%c\0%b" % (queue.encode(), _ORDER.index(place), suffix)
 
 

@@ -1,7 +1,8 @@
-"""Audience: which subscriptions hear a notice of a queue.
+"""Subscribers: decides which subscriptions get a queue's notice.
 
-The subscriptions of a queue fall into parties, and of each party one hears: a fanout subscription
-is a party of its own, a group is one, and all that go by hash are one together.
+The subscriptions of a queue form subscriber groups, and one member of each gets the notice. Each
+fanout subscription is a group by itself, each named group is one, and all hash subscriptions
+together are one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from codeq_cluster.core.items import Mode, Subscription
 
 Party = tuple[Mode, str]
 
-_TURNS_MAX = 10_000  # Groups, by queue, whose turn is remembered; about 300 bytes each.
+_TURNS_MAX = 10_000  # Groups, by queue, whose last receiver is remembered; about 300 bytes each.
 
 
 def parties(subscriptions: Iterable[Subscription]) -> dict[Party, list[Subscription]]:
-    """Return the members of each party, the oldest first."""
+    """Return the members of each subscriber group, the oldest first."""
     found: dict[Party, list[Subscription]] = {}
     for each in subscriptions:
         found.setdefault(_party(each), []).append(each)
@@ -27,7 +28,7 @@ def parties(subscriptions: Iterable[Subscription]) -> dict[Party, list[Subscript
 
 
 class Audience:
-    """Picks who of a party hears; remembers in memory whose turn it is in a group."""
+    """Picks the receiver in a subscriber group; keeps the last receiver of each in memory."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, Party], str] = {}
@@ -41,23 +42,23 @@ class Audience:
         *,
         wait_s: Callable[[Subscription], float],
     ) -> tuple[Subscription, float]:
-        """Return who hears, and how long it must not hear yet; 0 for now.
+        """Return the receiver, and for how many seconds its notice must wait; 0 for now.
 
-        A member of a group that must not hear yet is passed over for the next one that may; when
-        none may, it is the one that may first.
+        A named group passes over members that must wait. If all must wait, it picks the one whose
+        wait ends first.
 
         Args:
-            tenant: Whose queue.
-            queue: Which.
-            party: As `parties` names it.
-            members: Its members in order, at least one.
-            wait_s: Tells how long a subscription must not hear yet, in seconds.
+            tenant: The queue's tenant.
+            queue: The queue's name.
+            party: The key of the subscriber group in `parties`.
+            members: The group's members in order, at least one.
+            wait_s: Returns how long a subscription must still wait, in seconds.
         """
         match party[0]:
             case Mode.FANOUT:
                 [picked] = members
             case Mode.HASH:
-                # Rendezvous: a queue stays with its member as long as that one is there.
+                # Rendezvous hashing: a queue keeps its member for as long as that member exists.
                 picked = max(members, key=lambda each: _score(tenant, queue, each.id))
             case Mode.GROUP:
                 picked = min(self._in_turn(tenant, queue, party, members), key=wait_s)
@@ -69,7 +70,7 @@ class Audience:
     def _in_turn(
         self, tenant: str, queue: str, party: Party, members: Sequence[Subscription]
     ) -> Sequence[Subscription]:
-        """Return the members, beginning after the one that heard last."""
+        """Return the members, starting after the last receiver."""
         last = self._last.get((tenant, queue, party))
         for position, member in enumerate(members):
             if member.id == last:

@@ -1,4 +1,4 @@
-"""Background: work that outlives the call that started it, and ends with the node."""
+"""Background: work that outlives the call that started it and ends with the node."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start `work`; the caller may await the task or leave it alone.
+        """Start `work` and return its task; the caller need not await it.
 
-        What it ends with is logged: an operating error quietly, since it is for whoever awaits the
-        task, and anything else as an error, since nobody may.
+        The outcome is logged. An operating error is logged quietly, because the awaiting caller
+        handles it. Any other exception is logged as an error, because there may be no awaiting
+        caller.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -32,7 +33,7 @@ class Background:
         return task
 
     async def stop(self) -> None:
-        """Cancel what is still running and wait until it has ended."""
+        """Cancel all running work and wait until it has ended."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

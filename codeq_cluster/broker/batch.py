@@ -1,4 +1,4 @@
-"""Batch: what one log entry will carry, while it is being decided and until it is applied."""
+"""Batch: the content of one log entry, from the first decision until the entry is applied."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError
 
-ROW_OVERHEAD_BYTES = 16  # CBOR heads and RocksDB's own, a row.
+ROW_OVERHEAD_BYTES = 16  # A row's CBOR heads and RocksDB's overhead.
 
 
 class Place(Protocol):
-    """Where a caller's outcomes go: a future of its own, or the answer to another node's call."""
+    """The receiver of a caller's outcomes: a future, or the answer to another node's call."""
 
     def done(self) -> bool:
-        """Return whether nobody waits any more."""
+        """Return whether the caller has stopped waiting."""
 
     def set_result(self, result: list[Outcome], /) -> None:
         """Take the outcomes."""
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Take what is known instead."""
+        """Take an error in place of the outcomes."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Waiting:
     """One caller and the outcomes it gets when the batch is applied.
 
     Attributes:
-        since: Ordinal of the first batch with rows of this caller; None when it has none.
+        since: Ordinal of the first batch with rows of this caller; None if it has none.
     """
 
     place: Place
@@ -45,13 +45,13 @@ class Batch:
     """Decisions that become durable together, in the order they were made.
 
     Attributes:
-        ordinal: Counts the batches of one reign; with the term it names the entry.
+        ordinal: Counts the batches of one leadership; with the term it identifies the entry.
         rows: The entry's mutations; a later decision's row replaces an earlier one's.
-        tasks: The newest state of every task changed; None when it is gone.
-        operations: Decided for those who wait here.
-        rows_bytes: About what the entry weighs, at most.
-        payload: The entry it was handed over as.
-        clock_ms: Of its last decision, once it is handed over.
+        tasks: The newest state of every changed task; None if it is deleted.
+        operations: Operations whose callers wait for this batch.
+        rows_bytes: Estimate of the entry's size, never too low.
+        payload: The encoded entry, once handed over.
+        clock_ms: The clock of its last decision, once handed over.
         seq: The last sequence number drawn by then.
         taken_at: When it was handed over, seconds of the loop's clock.
     """
@@ -77,25 +77,25 @@ class Batch:
         self.rows_bytes += rows_bytes
 
     def adopt(self, other: Batch) -> None:
-        """Answer those who wait in a batch without rows together with this one."""
+        """Let the callers of a batch without rows wait for this batch."""
         assert not other.rows, "a batch with rows is an entry of its own"
         self.waiting += other.waiting
         self.operations += other.operations
 
     def release(self, finished: Callable[[list[Outcome]], list[Outcome]]) -> None:
-        """Answer everybody who waits, by what `finished` makes of the outcomes."""
+        """Answer every waiting caller with its outcomes passed through `finished`."""
         for waiting in self.waiting:
             if not waiting.place.done():
                 waiting.place.set_result(finished(waiting.outcomes))
 
     def fail(self, error_of: Callable[[Waiting], CodeqError]) -> None:
-        """Tell everybody who waits what is known of their outcome."""
+        """Fail every waiting caller with its own error."""
         for waiting in self.waiting:
             if not waiting.place.done():
                 waiting.place.set_exception(error_of(waiting))
 
 
 def weigh(rows: Mapping[bytes, bytes | None]) -> int:
-    """Return about how many bytes the rows take in an entry, never less."""
+    """Return the estimated bytes of the rows in an entry, never too low."""
     values = filter(None, rows.values())
     return sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)

@@ -1,7 +1,7 @@
 """Browsing: lists over all shards, in pages that a cursor connects.
 
-A position names a row's place in the list alike on every shard, so a page is the merge of every
-shard's next rows, as far as all of them have looked.
+A position places a row in the list the same way on every shard. A page is the merge of every
+shard's next rows, up to the point that all of them have read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Rows = list[tuple[bytes, _R]]
 
 
 class Browser:
-    """Reads lists, as of now on every shard, though not at one instant over all of them."""
+    """Reads lists; each shard's part is current, but the parts are not of one instant."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -38,7 +38,8 @@ class Browser:
     ) -> tuple[Rows[Task], bytes]:
         """Return the next tasks and where to go on; `END` when there are no more.
 
-        A page may be short, or empty, and still have a next one: what a filter drops was looked at.
+        A page may be short or empty although more pages follow: rows that a filter drops count as
+        read.
         """
         answers = await self._all(asked, deadline=deadline)
         pages = [answer for answer in answers if isinstance(answer, Page)]
@@ -48,7 +49,7 @@ class Browser:
         return rows, edge
 
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
-        """Return the next items and where to go on; likewise."""
+        """Return the next items and where to go on; `END` when there are no more."""
         answers = await self._all(asked, deadline=deadline)
         pages = [answer for answer in answers if isinstance(answer, ItemPage)]
         return _merged([(page.rows, page.edge) for page in pages], asked.count)

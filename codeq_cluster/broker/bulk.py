@@ -1,4 +1,4 @@
-"""Bulk: dead letters of a queue page by page, and one operation on many tasks over all shards."""
+"""Bulk: reads of one row a task, and one operation on many tasks over all shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
-PAGE = 256  # Tasks or items looked at in one step of a bulk action.
+PAGE = 256  # Tasks or items read in one step of a bulk action.
 
 Makes = Callable[[tuple[str, ...]], Operation]
 
@@ -22,15 +22,15 @@ Makes = Callable[[tuple[str, ...]], Operation]
 async def rows_of(
     shards: Shards, keys: Sequence[tuple[str, bytes]], deadline: float
 ) -> list[bytes | None]:
-    """Read a row a task, by one read a shard.
+    """Return one row a task, with one read a shard.
 
     Args:
-        shards: All of them.
+        shards: All shards.
         keys: n pairs of a task's id and the row's key.
         deadline: Monotonic seconds.
 
     Returns:
-        n values, None where there is none.
+        n values, None for a missing row.
     """
     by_shard: dict[int, list[int]] = {}
     for position, (task_id, _) in enumerate(keys):
@@ -49,10 +49,10 @@ async def rows_of(
 
 
 async def act(shards: Shards, ids: Sequence[str], operation: Makes, *, deadline: float) -> int:
-    """Have each shard act on its part of the ids; return how many it were."""
+    """Run the operation on each shard's part of the ids; return how many tasks changed."""
     by_shard: dict[int, list[str]] = {}
     for item_id in ids:
-        # A delivery's id begins with its task's, which names the shard.
+        # A delivery's id begins with its task's id, which names the shard.
         shard = shard_of(item_id.split(".", 1)[0], shards.count)
         by_shard.setdefault(shard, []).append(item_id)
     placed = [
@@ -69,7 +69,7 @@ async def carry_out(
     """Run operations on their shards; return how many tasks they changed in all.
 
     Raises:
-        OutcomeUnknown: Of some it is done, or may be.
+        OutcomeUnknown: Some of it is or may be done.
         CodeqError: Nothing was done.
     """
     if not placed:
@@ -78,7 +78,7 @@ async def carry_out(
     outcomes = await on_their_shards(shards, placed, timeout_s=left_s)
     count = sum(outcome.count for outcome in outcomes if isinstance(outcome, Changed))
     failures = [outcome for outcome in outcomes if isinstance(outcome, CodeqError)]
-    # One that may have acted says more than one that has not.
+    # Raise OutcomeUnknown first: another error would claim that nothing was done.
     failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
     if failures:
         with half_way(count):
@@ -88,7 +88,7 @@ async def carry_out(
 
 @contextmanager
 def half_way(count: int) -> Iterator[None]:
-    """Let no error within say that nothing was done, when `count` tasks were acted on before it."""
+    """Turn an error within into OutcomeUnknown if `count` tasks were changed before it."""
     try:
         yield
     except CodeqError as error:

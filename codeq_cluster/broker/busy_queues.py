@@ -1,14 +1,14 @@
 """Busy queues: one tenant's queues with ready tasks on one shard, in the order of claims.
 
-A claim of any command asks two things. The node that has the request asks which of its shards has
-the oldest task of the best priority (`oldest`). The shard's leader asks whose turn it is (`order`).
-Each question has an order of its own, in which the places are lower bounds (see `TurnOrder`). So a
-task that comes or goes costs a comparison, and a look costs as much as has changed since the last.
+A claim of any command needs two answers. The node with the request asks which of its shards has the
+oldest task of the best priority (`oldest`). The shard's leader asks whose turn it is (`order`).
+Each has its own order, in which the places are lower bounds (see `TurnOrder`). So adding or
+removing a task costs a comparison, and a look costs as much as has changed since the last one.
 
-The counters tell which queues have tasks. Which task is the first one must be read from the store
-for every queue that had tasks already when the view was made, after a start: these are `unread`. A
-look reads some of them, and the engine has the rest read in between other work. Until then looks go
-by the queues that are read.
+The counters show which queues have tasks. The first task of a queue must be read from the store, if
+the queue had tasks when the view was made, after a start: these queues are `unread`. A look reads
+some of them, and the engine reads the rest between other work. Until then, looks consider only the
+queues that are read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.task import PRIORITY_MAX
 from codeq_cluster.core.turn_order import TurnOrder
 
-# Queues of one look whose tasks are read, since none of those it knew are left: more than the
-# largest claim takes from. 128 x up to 50 us.
+# Queues read in one look once none of the known ones are left: more than the largest claim takes
+# from. 128 x up to 50 us.
 READS_MAX = 128
-# Unread queues that one look takes in: so many that have to be read, and so many in all. A claim
+# Unread queues that one look takes in: first those that need a read, then all together. A claim
 # looks at every shard of its node: 32 x up to 50 us, and 256 x 4 us.
 UNREAD_READS_MAX = 32
 UNREAD_MAX = 256
@@ -36,17 +36,17 @@ _OUTDATED_MIN = 64  # See `TurnOrder`.
 
 
 class BusyQueues:
-    """Made when somebody first asks for any of a tenant's queues.
+    """Made at the first claim of any command of a tenant.
 
-    Memory: ~600 bytes a queue, the turn order included.
+    Memory: ~600 bytes a queue, including the turn order.
 
     Attributes:
-        order: For claims.
+        order: The turn order, for claims.
         unread: Queues with work whose first task is not known.
 
     Args:
         names: The queues with work, kept by the caller: see `left`.
-        turns: The tenant's.
+        turns: The tenant's turns.
         window: Returns the window on the ready tasks of a queue that has work.
         is_open: Returns whether a queue may be claimed from now.
     """
@@ -64,12 +64,12 @@ class BusyQueues:
         self._names = names
         self._window = window
         self._is_open = is_open
-        self._ranks: dict[str, int] = {}  # Each queue's first task has this rank or a later one.
+        self._ranks: dict[str, int] = {}  # A lower bound of the rank of each queue's first task.
         self._by_rank: list[tuple[int, str]] = []  # A heap; of a queue, the rank above counts.
         self._reads_left = 0
 
     def read(self) -> None:
-        """Begin a look: read the next unread queues, at least until one has something to give."""
+        """Start a look: read the next unread queues, at least until one has a task to give."""
         self._reads_left = UNREAD_READS_MAX
         unread = self.unread
         entered = 0
@@ -112,18 +112,18 @@ class BusyQueues:
         return None
 
     def added(self, queue: str, key: bytes) -> None:
-        """Take note of a task that became ready; the queue has work."""
+        """Add a task that became ready; the queue has work."""
         if queue in self.unread or queue in self.order.parked:
             return
         self._stand(queue, _rank_of(key))
 
     def left(self, queue: str) -> None:
-        """Take note that the queue has no work any more."""
+        """Drop a queue that has no work any more."""
         self.unread.pop(queue, None)
         self.order.parked.discard(queue)
 
     def opened(self, queue: str) -> None:
-        """Take note that the queue may be claimed from now, perhaps."""
+        """Look at a parked queue again: it may have become claimable."""
         if queue in self.order.parked:
             self.order.parked.discard(queue)
             if queue in self._names:
@@ -132,7 +132,7 @@ class BusyQueues:
     # -- inside ----------------------------------------------------------------------------------
 
     def _enter(self, queue: str) -> None:
-        """Give the queue its places by its first task."""
+        """Place the queue in both orders by its first task."""
         if not self._is_open(queue):
             self.order.park(queue)
             return
@@ -159,7 +159,7 @@ class BusyQueues:
         return None if rank is None else PRIORITY_MAX - (rank >> _SEQ_BITS)
 
     def _rank(self, queue: str) -> int | None:
-        """Return the rank of a queue's first task; None when it has none, or is left unread."""
+        """Return the rank of a queue's first task, or None if it has none or stays unread."""
         if queue not in self._names:
             return None
         window = self._window(queue)
@@ -173,6 +173,6 @@ class BusyQueues:
 
 
 def _rank_of(key: bytes) -> int:
-    """Return a number by which tasks of different queues compare: by priority, then by age."""
+    """Return a number that orders tasks of different queues: by priority, then by age."""
     priority, seq, _ = keyspace.pending_parts(key)
     return (PRIORITY_MAX - priority) << _SEQ_BITS | seq

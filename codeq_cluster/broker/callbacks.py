@@ -1,4 +1,4 @@
-"""Callbacks: telling a task's webhook how it ended."""
+"""Result callbacks: POSTs a task's result to its webhook."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from codeq_cluster.core.task import Result
 _NOTHING = Raw(b"null")
 
 KIND = "task_result"
-_LIMITED_MAX = 10_000  # Tenants out of calls, remembered.
+_LIMITED_MAX = 10_000  # Tenants without a call left, remembered.
 
 
 class Sent(Protocol):
-    """What became of one POST."""
+    """The outcome of one POST."""
 
     @property
     def ok(self) -> bool:
-        """Tell whether the target accepted it."""
+        """Return whether the target accepted it."""
 
     @property
     def error(self) -> str:
-        """Say why not."""
+        """Return the reason if it did not."""
 
     @property
     def retry_after_s(self) -> float:
-        """Return when to try again at the earliest, 0 for any time."""
+        """Return how many seconds to wait at least before a retry; 0 for none."""
 
     @property
     def deferred(self) -> bool:
-        """Tell whether it was not tried at all."""
+        """Return whether no attempt was made."""
 
 
 class Span(Protocol):
-    """One request that goes out, as traces tell of it."""
+    """The tracing span of one outgoing request."""
 
     @property
     def trace_parent(self) -> str:
-        """Return the header `traceparent` the target is told."""
+        """Return the header `traceparent` for the target."""
 
     @property
     def trace_state(self) -> str:
-        """Return the header `tracestate` beside it."""
+        """Return the header `tracestate` for the target."""
 
     def answered(self, status: int) -> None:
-        """Note the status of the target's answer."""
+        """Record the status of the target's answer."""
 
     def unanswered(self) -> None:
-        """Note that no answer came."""
+        """Record that no answer came."""
 
 
 class Tracing(Protocol):
@@ -71,11 +71,11 @@ class Tracing(Protocol):
     def webhook(
         self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
     ) -> AbstractContextManager[Span]:
-        """Send a webhook within the block, in the trace of its task."""
+        """Open a span for the webhook sent within the block, in its task's trace."""
 
 
 class Sender(Protocol):
-    """What sends to targets that somebody else has named."""
+    """Sends to targets that users have named."""
 
     def room(self, url: str) -> int:
         """Return how many posts to the URL's host would not be deferred now."""
@@ -90,9 +90,9 @@ class Sender(Protocol):
         trace_state: str = "",
         span: Callable[[], AbstractContextManager[Span]] | None = None,
     ) -> Sent:
-        """Send a JSON body once; no fault of the target is raised.
+        """Send a JSON body once and return the outcome; the target's faults are never raised.
 
-        A request that goes out is sent within a span, when there are spans.
+        If `span` is given, the request is sent within it.
         """
 
 
@@ -113,9 +113,9 @@ class Callbacks:
 
     Args:
         sender: Sends them.
-        wait_s: Takes one call of a tenant's rate limit, or says when to ask again.
-        counted: Told (kind, command, outcome) of every attempt.
-        tracing: Has a span made of every attempt; None for none.
+        wait_s: Takes one call from a tenant's rate limit, or returns when to ask again.
+        counted: Called with (kind, command, outcome) of every attempt.
+        tracing: Makes a span of every attempt; None for no spans.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Callbacks:
         self._wait_s = wait_s
         self._counted = counted
         self._tracing = tracing
-        self._limited: dict[str, float] = {}  # Until when a tenant has no call left, by the loop.
+        self._limited: dict[str, float] = {}  # By tenant: the loop's time of its next call.
         self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
 
     def room(self, delivery: Delivery) -> int:
@@ -143,10 +143,10 @@ class Callbacks:
         return self._sender.room(delivery.url) - self._asking[server_of(delivery.url)]
 
     async def run(self, store: StateStore, delivery: Delivery) -> Operation | None:
-        """Make one attempt and return what became of it; None when it could not be made."""
+        """Make one attempt and return its outcome, or None if no attempt could be made."""
         record = store.get(keyspace.body(delivery.tenant, delivery.id))
         if record is None:
-            # Whoever leads now has delivered it before this node knew of being deposed.
+            # The new leader has delivered it before this node learned that it was deposed.
             return Delivered(tenant=delivery.tenant, id=delivery.id)
         if not await self._may_call(delivery):
             return None
@@ -172,7 +172,7 @@ class Callbacks:
         )
 
     async def _may_call(self, delivery: Delivery) -> bool:
-        """Take a call of the tenant's; without one, its deliveries find no room for a while."""
+        """Take a call from the tenant's limit; if none is left, `room` is 0 for a while."""
         server = server_of(delivery.url)
         self._asking[server] += 1
         try:
@@ -183,7 +183,7 @@ class Callbacks:
                 del self._asking[server]
         if wait_s:
             if len(self._limited) >= _LIMITED_MAX:
-                self._limited.clear()  # Each is asked again, and answered the same.
+                self._limited.clear()  # Harmless: each limit is asked again.
             self._limited[delivery.tenant] = asyncio.get_running_loop().time() + wait_s
         return not wait_s
 
@@ -199,7 +199,7 @@ def _span(tracing: Tracing, delivery: Delivery) -> AbstractContextManager[Span]:
 
 
 def body_of(delivery: Delivery, result: Result) -> bytes:
-    """Render the body, the same on every attempt."""
+    """Return the body; it is the same on every attempt."""
     return msgspec.json.encode(
         Callback(
             task_id=delivery.task_id,

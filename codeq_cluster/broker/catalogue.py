@@ -1,8 +1,8 @@
-"""Catalogue: what a node knows of every shard: policies, subscriptions, and how much is where.
+"""Catalogue: one node's knowledge of every shard: policies, subscriptions and counts.
 
-Every node applies every shard's entries, so what governs a queue needs no messages to reach the
-leaders of other shards: they read it from their own replica of the shard that keeps it. It may be
-behind by what is on its way; whoever changes a policy waits until every leader has it (`Settle`).
+Every node applies every shard's entries, so the leaders of other shards need no messages to learn a
+queue's policy: they read it from their replica of the shard that keeps it. That replica may lag, so
+a change of a policy waits until every leader has applied it (`Settle`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import Overloaded
 
 _WAITING_MAX = 1000  # Callers waiting for an entry to be applied here.
-_EVERY = "*"  # Stands for every queue; no command can be called so.
+_EVERY = "*"  # Means every queue; no command can have this name.
 
 
 class Tally(Protocol):
-    """What is applied of one shard on this node."""
+    """The applied counts of one shard on this node."""
 
     counters: dict[tuple[str, str], Counters]
 
     def usage_here(self, tenant: str) -> Usage:
-        """Return what the tenant takes up on the shard."""
+        """Return the tenant's usage on the shard."""
 
 
 class Catalogue:
-    """The node's own; follows the entries applied to every shard."""
+    """One node's catalogue; follows the entries applied to every shard."""
 
     def __init__(self) -> None:
         self._policies: dict[tuple[str, str], Policy] = {}
@@ -46,13 +46,13 @@ class Catalogue:
         self._on_open: list[Callable[[str, str], None]] = []
 
     def attach(self, stores: Sequence[StateStore], tallies: Sequence[Callable[[], Tally]]) -> None:
-        """Connect with the shards, in their order, and load what they keep."""
+        """Connect with the shards, in order, and load their items."""
         self._stores = stores
         self._tallies = tallies
         self.reload()
 
     def reload(self) -> None:
-        """Load what the shards keep, in place of what is known."""
+        """Replace all known items by those the shards keep."""
         before = list(self._policies)
         self._policies.clear()
         self._subscriptions.clear()
@@ -71,19 +71,19 @@ class Catalogue:
         """Call `call` with (tenant, queue) when a queue may be claimed from again."""
         self._on_open.append(call)
 
-    # -- what governs a queue --------------------------------------------------------------------
+    # -- policies and counts of a queue ----------------------------------------------------------
 
     def policy(self, tenant: str, queue: str) -> Policy:
-        """Return what governs the queue."""
+        """Return the policy of the queue."""
         return self._policies.get((tenant, queue), NO_POLICY)
 
     def leased_elsewhere(self, shard: int, tenant: str, queue: str) -> int:
-        """Return how many tasks of the queue are leased on every shard but one."""
+        """Return how many tasks of the queue are leased on all shards but this one."""
         counted = self._counted(tenant, queue)
         return sum(counters.leased for other, counters in counted if other != shard)
 
     def usage_elsewhere(self, shard: int, tenant: str) -> Usage:
-        """Return what the tenant takes up on every shard but one."""
+        """Return the tenant's usage on all shards but this one."""
         usages = [
             tally().usage_here(tenant)
             for other, tally in enumerate(self._tallies)
@@ -100,15 +100,15 @@ class Catalogue:
         return sum(counters.ready for _, counters in self._counted(tenant, queue))
 
     def claimable(self, tenant: str, queue: str, ready: int) -> int:
-        """Return how many of so many ready tasks of the queue may be claimed now."""
+        """Return how many of `ready` ready tasks of the queue may be claimed now."""
         return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
 
     def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
-        """Return how many tasks are where by (queue, tenant), one mapping a shard."""
+        """Return the task counts by (queue, tenant), one mapping a shard."""
         return [tally().counters for tally in self._tallies]
 
     def paused(self, tenant: str) -> set[str]:
-        """Return the tenant's queues that nobody may claim from."""
+        """Return the tenant's paused queues."""
         return {
             queue
             for (owner, queue), policy in self._policies.items()
@@ -120,15 +120,15 @@ class Catalogue:
         return {(tenant, queue) for tally in self._tallies for queue, tenant in tally().counters}
 
     def subscription(self, tenant: str, subscription_id: str) -> Subscription | None:
-        """Return the subscription, or None; it may have ended a moment ago."""
+        """Return the subscription, or None; it may have just expired."""
         return self._subscriptions.get((tenant, subscription_id))
 
     def subscriptions(self) -> Iterable[Subscription]:
-        """Return every tenant's subscriptions; some may have ended a moment ago."""
+        """Return every tenant's subscriptions; some may have just expired."""
         return self._subscriptions.values()
 
     def subscribers(self, tenant: str, queue: str) -> Iterable[Subscription]:
-        """Yield the subscriptions that name the queue or none; some may have ended a moment ago."""
+        """Yield the subscriptions that name the queue or none; some may have just expired."""
         yield from self._subscribers.get((tenant, queue), {}).values()
         yield from self._subscribers.get((tenant, _EVERY), {}).values()
 
@@ -136,7 +136,7 @@ class Catalogue:
         """Return how many subscriptions name each queue, `*` for those that name none.
 
         Args:
-            counts: Tells of a tenant whether its subscriptions are counted here.
+            counts: Returns whether a tenant's subscriptions are counted here.
         """
         totals: dict[str, int] = {}
         for (tenant, queue), found in self._subscribers.items():
@@ -144,13 +144,13 @@ class Catalogue:
                 totals[queue] = totals.get(queue, 0) + len(found)
         return totals
 
-    # -- what is applied here --------------------------------------------------------------------
+    # -- applied entries --------------------------------------------------------------------------
 
     async def settled(self, shard: int, index: int) -> None:
         """Wait until the shard's entry `index` is applied on this node.
 
         Raises:
-            Overloaded: Too many wait.
+            Overloaded: Too many callers wait.
         """
         if self._stores[shard].applied_index >= index:
             return
@@ -166,7 +166,7 @@ class Catalogue:
             self._settling.discard(event)
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Follow an applied entry's rows."""
+        """Update the catalogue from an applied entry's rows."""
         for event in self._settling:
             event.set()
         for key, value in rows.items():
@@ -230,7 +230,7 @@ class Catalogue:
         return sum(counters.leased for _, counters in self._counted(tenant, queue))
 
     def _counted(self, tenant: str, queue: str) -> Iterator[tuple[int, Counters]]:
-        """Yield the shards that have tasks of the queue, with how many."""
+        """Yield each shard that has tasks of the queue, with its counters."""
         for shard, tally in enumerate(self._tallies):
             counters = tally().counters.get((queue, tenant))
             if counters is not None:
@@ -242,7 +242,7 @@ class Catalogue:
 
 
 def _queues(subscription: Subscription) -> set[str]:
-    """Return the queues it hears of: those of the commands it names, or every one."""
+    """Return the queues a subscription covers: those of its commands, or every one."""
     named = {keyspace.queue_name(command) for command in subscription.event_types}
     return {_EVERY} if not named or _EVERY in named else named
 

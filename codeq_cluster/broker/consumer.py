@@ -1,4 +1,4 @@
-"""Consumer: work handed out, kept alive, given back and finished."""
+"""Consumer: hands tasks out, extends their leases, takes them back and ends them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 RELEASE_TIMEOUT_S = (
-    10.0  # For giving back what a vanished client cannot take; then the lease ends it.
+    10.0  # To give back the tasks of a vanished client; after it the lease's end does.
 )
-# A leader that gave nothing where this node sees work is a little behind it, or a little ahead: it
-# is asked again, soon at first, since nothing that happens here need tell when it has caught up.
+# A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
+# it. Ask it again, soon at first: no event on this node need show when the two agree.
 AGAIN_S = 0.02
-# A task may wait so much longer than its place among all shards says, for a younger one near by.
+# How much longer a task may wait than its age among all shards says, for a younger task whose shard
+# is led here.
 NEAR_MS = 100
 AGAIN_S_MAX = 1.0
 
@@ -66,10 +67,10 @@ class Consumer:
     ) -> Claimed:
         """Lease up to `count` tasks; wait up to `wait_s` for the first one.
 
-        A claim that finds nothing at first asks every leader before it says so; later, woken by
-        entries applied here, it trusts this node's replicas. A leader may go by an older policy
-        than this node, so while the replicas show work that it does not give, it is asked again;
-        and so are all leaders while a replica of this node is out of service.
+        A claim that finds nothing at first asks every leader before it returns nothing. Later,
+        woken by entries applied here, it trusts this node's replicas. A leader may go by an older
+        policy than this node, so it is asked again while the replicas show work that it does not
+        give. All leaders are asked again while a replica of this node is out of service.
         """
         loop = asyncio.get_running_loop()
         waits_until = loop.time() + wait_s
@@ -86,7 +87,8 @@ class Consumer:
         if wait_s <= 0:
             return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
         if known := self._known(tenant, queues):
-            # Mostly there is work: whoever finds some at once need not be in line for it.
+            # Usually there is work: a claim that finds some at once need not join the queue of
+            # waiters.
             claimed = await self._take_from(known, wanted, deadline=deadline_in(timeout_s))
             if claimed.tasks:
                 return claimed
@@ -103,7 +105,7 @@ class Consumer:
                         wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
                     )
                     ask_leaders = self._shards.deaf
-                    # The work it was woken for may still be there, if it took some of elsewhere.
+                    # If it took tasks of another queue, the work that woke it may still be there.
                     woken = woken and _of_another_queue(claimed, ticket.queue)
                     remaining_s = waits_until - loop.time()
                     if claimed.tasks or remaining_s <= 0:
@@ -119,7 +121,7 @@ class Consumer:
                         return claimed
         finally:
             if woken or ticket.event.is_set():
-                # Woken for work it does not take: the next in line gets the call.
+                # It was woken for work that it does not take: wake the next waiter in line.
                 self._pass_on(tenant, (ticket.queue,) if ticket.queue else queues)
 
     async def heartbeat(
@@ -132,7 +134,7 @@ class Consumer:
         token: int,
         timeout_s: float,
     ) -> Extended | Rejected:
-        """Extend a lease."""
+        """Extend a lease and return its new end, or the rejection."""
         outcome = await self._one(
             Heartbeat(id=task_id, tenant=tenant, worker=worker, extend_ms=extend_ms, token=token),
             timeout_s,
@@ -143,7 +145,7 @@ class Consumer:
     async def abandon(
         self, tenant: str, worker: str, task_id: str, *, token: int, timeout_s: float
     ) -> Returned | Rejected:
-        """Give a leased task back to its queue."""
+        """Return a leased task to its queue at once."""
         outcome = await self._one(
             Abandon(request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token),
             timeout_s,
@@ -162,7 +164,7 @@ class Consumer:
         token: int,
         timeout_s: float,
     ) -> Returned | Rejected:
-        """Give a leased task back after a delay; `delay_ms` 0 for the back-off policy."""
+        """Return a leased task to its queue after a delay; 0 ms means the backoff policy."""
         outcome = await self._one(
             Nack(
                 request=new_request(),
@@ -181,9 +183,9 @@ class Consumer:
     async def submit(
         self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
     ) -> list[Submitted | Rejected | CodeqError]:
-        """End leased tasks with results; one answer an item, order kept, errors as values.
+        """End leased tasks with results; return one answer an item, in order, errors as values.
 
-        Files among the artifacts are stored first, which has a time of its own.
+        Files among the artifacts are stored first, under a time limit of their own.
         """
         first: dict[str, int] = {}
         for position, item in enumerate(items):
@@ -216,7 +218,7 @@ class Consumer:
         answers: list[Submitted | Rejected | CodeqError] = []
         for position, item in enumerate(items):
             if first[item.task_id] != position:
-                # Said twice in one request: the first ended the task.
+                # The request names the task twice: its first item has ended the task.
                 answers.append(Rejected(Rejection.NOT_IN_PROGRESS))
                 continue
             outcome = of_task[item.task_id]
@@ -225,7 +227,7 @@ class Consumer:
         return answers
 
     async def cancel(self, tenant: str, task_id: str, *, timeout_s: float) -> Cancelled | Rejected:
-        """End a task that is not terminal yet."""
+        """End a task that has not ended yet."""
         outcome = await self._one(
             Cancel(request=new_request(), id=task_id, tenant=tenant), timeout_s
         )
@@ -247,16 +249,16 @@ class Consumer:
         return claimed
 
     async def _take_from(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
-        """Claim from shards in the order of their heads, from those of one priority at once."""
+        """Claim from shards in the order of their heads; ask shards of equal priority at once."""
         taken: list[tuple[Task, str]] = []
         failures: list[CodeqError] = []
 
         async def take(shard: int, count: int) -> bool:
-            """Claim on one shard; tell whether it may have more."""
+            """Claim on one shard; return whether it may have more."""
             try:
                 part = await self._claim_on(shard, wanted, count, deadline=deadline)
             except CodeqError as error:
-                failures.append(error)  # Another shard may have work and a leader.
+                failures.append(error)  # Keep going: another shard may have work and a leader.
                 return False
             taken.extend(zip(part.tasks, part.payloads, strict=True))
             return len(part.tasks) == count
@@ -285,7 +287,7 @@ class Consumer:
         return Claimed(tuple(task for task, _ in taken), tuple(payload for _, payload in taken))
 
     async def _claim_on(self, shard: int, wanted: Claim, count: int, *, deadline: float) -> Claimed:
-        """Claim on one shard; a caller that goes away meanwhile leaves nothing leased."""
+        """Claim on one shard; leave nothing leased if the caller goes away meanwhile."""
         claim = Claim(
             request=new_request(),
             tenant=wanted.tenant,
@@ -305,22 +307,22 @@ class Consumer:
         return outcome
 
     async def _give_back_what(self, shard: int, claim: Claim) -> None:
-        """Give back what a claim has leased whose answer nobody waits for any more.
+        """Give back the tasks that a claim leased after its caller went away.
 
-        The same claim, sent again, finds that out. It may lease a task only now: that goes back
-        like the others.
+        Sending the same claim again returns those tasks. If the first claim never arrived, the
+        retry itself leases tasks; they are given back the same way.
         """
         again = replace(claim, retry=True)
         deadline = deadline_in(RELEASE_TIMEOUT_S)
         try:
             [outcome] = await self._shards.operate(shard, [again], deadline=deadline)
         except CodeqError:
-            return  # Nothing is known to be leased; a lease that exists after all ends by itself.
+            return  # No lease is known; if one exists, it expires by itself.
         if isinstance(outcome, Claimed):
             self._give_back(claim, outcome.tasks)
 
     def _give_back(self, wanted: Claim, tasks: Sequence[Task]) -> None:
-        """Undo deliveries that nobody took: the tasks are as if they had not been claimed."""
+        """Undo deliveries that no worker received, as if the tasks had not been claimed."""
         placed = [
             (
                 shard_of(task.id, self._shards.count),
@@ -341,9 +343,10 @@ class Consumer:
             )
 
     def _order(self, head: Head) -> tuple[int, int]:
-        """Return the place of a shard's head: by priority, then by age.
+        """Return the sort key of a shard's head: priority, then age.
 
-        A shard led here goes before one whose head is hardly older: the claim saves a way.
+        A shard led here goes before one whose head is only slightly older, which saves a network
+        hop.
         """
         led = self._shards.local(head.shard).leads
         return -head.priority, seq_ms(head.seq) - (NEAR_MS if led else 0)
@@ -371,10 +374,10 @@ class Consumer:
 
 
 def _say_unknown(failures: Sequence[CodeqError]) -> None:
-    """End a claim that may have leased what nobody gets: no other task is handed out over it.
+    """Fail a claim that may have leased tasks nobody receives; claiming more would hide that.
 
     Raises:
-        OutcomeUnknown: It may have.
+        OutcomeUnknown: A failed shard may have leased tasks.
     """
     for failure in failures:
         if isinstance(failure, OutcomeUnknown):
@@ -382,13 +385,13 @@ def _say_unknown(failures: Sequence[CodeqError]) -> None:
 
 
 def _of_another_queue(claimed: Claimed, queue: str) -> bool:
-    """Tell whether tasks were claimed, and none of a queue; empty stands for any queue."""
+    """Return whether tasks were claimed and none is of the queue; an empty name is any queue."""
     return bool(queue and claimed.tasks) and all(
         task.command.lower() != queue for task in claimed.tasks
     )
 
 
 def _shares(count: int, parts: int) -> list[int]:
-    """Divide `count` among `parts`, the first ones getting what does not divide."""
+    """Divide `count` into `parts`; the first ones get the remainder."""
     each, rest = divmod(count, parts)
     return [each + (part < rest) for part in range(parts)]

@@ -1,4 +1,4 @@
-"""Dead letters: those of one queue that are meant, page by page."""
+"""Dead letters: the selected ones of one queue, page by page."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.task import State, Task
 
-BULK_MAX = 10_000  # Tasks one request acts on; the answer says when there are more.
+BULK_MAX = 10_000  # Tasks that one request changes; the answer says if there are more.
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Which dead letters of a queue are meant.
+    """Selects dead letters of a queue.
 
     Attributes:
-        ids: These alone; empty for all.
-        error: Only those that died of exactly this; empty for all.
+        ids: Only these; empty for all.
+        error: Only those that died of exactly this error; empty for all.
         kind: Only those that died of an error of this kind; empty for all.
-        limit: At most so many, the newest first.
+        limit: At most this many, the newest first.
     """
 
     queue: str
@@ -33,12 +33,12 @@ class Selection(Struct, frozen=True, kw_only=True):
     limit: int = BULK_MAX
 
     def fits(self, task: Task) -> bool:
-        """Return whether a dead letter of the queue died of what is meant."""
+        """Return whether a dead letter of the queue died of a selected error."""
         return self.error in {"", task.error} and self.kind in {"", error_kind(task.error)}
 
 
 class DeadLetters:
-    """Reads them, the newest first."""
+    """Reads dead letters, the newest first."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -47,9 +47,9 @@ class DeadLetters:
     async def page(
         self, tenant: str, wanted: Selection, after: bytes, *, deadline: float, count: int = PAGE
     ) -> tuple[list[Task], bytes]:
-        """Return the next that are meant, at most `count`, and where to go on; `END` at the end.
+        """Return up to `count` next selected dead letters and where to go on; `END` at the end.
 
-        Those that are named all come at once.
+        If ids are named, all of them come in one page.
         """
         if wanted.ids:
             return await self._named(tenant, wanted, deadline=deadline), END

@@ -1,7 +1,7 @@
-"""Depths: how full queues are, as this node's replicas have it.
+"""Depths: queue counts by this node's replicas.
 
-Nothing is asked of anybody, so it costs little and is there without a majority; it is behind the
-leaders by what is on its way.
+No other node is asked, so the counts are cheap and need no majority. They lag behind the leaders by
+the entries not applied here yet.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from codeq_cluster.core.items import Kind, Pause
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.task import Counters
 
-DEAD_MAX = 100  # Whoever reads more looks at the list.
+DEAD_MAX = 100  # A longer count needs the list of deliveries.
 
 _NOTHING = Counters()
-_AT_ONCE = 200  # Queues looked at before others get their turn: two milliseconds.
+_AT_ONCE = 200  # Queues looked at before other work gets its turn: two milliseconds.
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What one tenant has in its queues.
+    """One tenant's total over its queues.
 
     Attributes:
-        queues: How many have tasks.
+        queues: The number of queues with tasks.
     """
 
     tenant: str
@@ -41,7 +41,7 @@ class LocalDepths:
     """The queues of every tenant.
 
     Args:
-        stores: Of the shards, in their order.
+        stores: Of the shards, in order.
         catalogue: Of the node.
     """
 
@@ -73,9 +73,9 @@ class LocalDepths:
         ]
 
     async def oldest_ready_ms(self, tenant: str, queues: Sequence[str]) -> dict[str, int]:
-        """Return since when the longest-waiting ready task of each queue is ready.
+        """Return when the longest-waiting ready task of each queue became ready.
 
-        Unix milliseconds; queues without a ready task are not in it.
+        Unix milliseconds; queues without a ready task are missing.
         """
         found: dict[str, int] = {}
         for number, queue in enumerate(queues, 1):
@@ -87,14 +87,14 @@ class LocalDepths:
         return found
 
     def pause(self, tenant: str, queue: str) -> Pause | None:
-        """Return who has paused a queue, and when; None for nobody."""
+        """Return who has paused a queue and when, or None."""
         store = self._stores[home_shard(tenant, len(self._stores))]
         record = store.get(keyspace.item(Kind.PAUSE, tenant, queue))
         item = None if record is None else records.decode_item(record)
         return item if isinstance(item, Pause) else None
 
     def dead_deliveries(self, tenant: str) -> int:
-        """Return how many result callbacks nobody took, counted up to `DEAD_MAX` a shard."""
+        """Return the number of dead deliveries, counted up to `DEAD_MAX` a shard."""
         start, end = keyspace.prefix_range(keyspace.dead_prefix(tenant))
         return sum(len(store.scan(start, end, DEAD_MAX)) for store in self._stores)
 
@@ -107,7 +107,7 @@ class LocalDepths:
 
 
 def plus(one: Counters, other: Counters) -> Counters:
-    """Return the counters of two shards or queues together."""
+    """Return the sum of two counters."""
     return Counters(
         one.ready + other.ready,
         one.delayed + other.delayed,

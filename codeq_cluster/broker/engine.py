@@ -1,19 +1,20 @@
 """Engine: one shard on one node. Decide on the view, commit in groups, release when applied.
 
-While the node leads the shard, every operation is decided at once, one after another, on the view;
-its rows join the open batch and its caller waits. When the Raft group takes its turn it takes the
-open batch as one entry. When that entry is applied the batch's callers are answered.
+While the node leads the shard, it decides each operation on the view as soon as it arrives, one
+after another. The operation's rows join the open batch and its caller waits. When the Raft group
+takes its turn, it takes the open batch as one entry. When that entry is applied, the batch's
+callers are answered.
 
-The rules that keep this honest:
+The rules that keep this correct:
 
 - Nothing is answered before its batch is applied here, and batches are applied in order. An answer
-  that changes nothing may rest on decisions still on their way: it waits for all of them, and for a
-  read barrier besides when its own batch has no rows.
+  without changes may rest on decisions that are not applied yet, so it waits for all of them. If
+  its own batch has no rows, it also waits for a read index.
 - An entry names the term it was decided in. Applied under another term it is a no-op on every
   replica, so a batch of a deposed leader can never take effect (the epoch fence).
-- When leadership ends, the view is dropped whole. Batches handed over are *outcome unknown*,
-  batches not handed over were certainly not done.
-- A new leader decides only after its own first entry is applied (`lead`), on a view made anew.
+- When leadership ends, the whole view is dropped. Batches already handed to the group are *outcome
+  unknown*; batches not handed over were certainly not done.
+- A new leader decides only after its own first entry is applied (`lead`), on a new view.
 """
 
 from __future__ import annotations
@@ -81,19 +82,19 @@ from codeq_cluster.errors import (
 
 log = logging.getLogger(__name__)
 
-# A batch that a decision would make larger than this is closed before it: entries of a megabyte
-# amortise everything there is to amortise. A larger decision is an entry of its own.
+# Close a batch before a decision would make it larger than this: an entry of a megabyte amortises
+# its fixed costs fully. A larger decision becomes an entry of its own.
 BATCH_BYTES_MAX = 2**20
 _CLOCK_KEY = keyspace.meta("clock")
 _SEQ_KEY = keyspace.meta("seq")
 
-ENTRY_OVERHEAD_BYTES = 1024  # Of an entry's frame, clock and sequence rows.
-RETRY_S = 1.0  # After time could not act, for a reason of our own.
-ADVANCE_COUNT = 256  # Tasks one decision of time may touch: ~5 ms on the loop.
-# Between two readings of queues that a look left out, which take up to 2 ms each: with all shards
-# of a node at it at once, others still have half of the loop.
+ENTRY_OVERHEAD_BYTES = 1024  # For an entry's frame, clock and sequence rows.
+RETRY_S = 1.0  # After an advance of time failed for a reason of our own.
+ADVANCE_COUNT = 256  # Tasks that one advance of time may change: ~5 ms on the loop.
+# Pause between two reads of queues that a look left out, which take up to 2 ms each. When all
+# shards of a node read at once, other work still gets half of the loop.
 READ_ON_S = 0.01
-DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up in one go: 100 x up to 100 us.
+DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,11 @@ class EngineLimits:
     """Bounds of one engine.
 
     Attributes:
-        operations_max: Decided and not released; beyond it callers are refused.
+        operations_max: Operations decided and not released; beyond it callers are refused.
         bytes_max: The same in bytes of rows.
-        lease_grace_ms: No lease ends this soon after the node began to lead.
-        entry_bytes_max: Of one entry of the log.
-        gather_s: An entry waits so long, at most, for those who were just answered.
+        lease_grace_ms: No lease ends within this time after the node began to lead.
+        entry_bytes_max: Bytes of one entry of the log.
+        gather_s: The longest time an entry waits for the next requests of callers just answered.
     """
 
     operations_max: int
@@ -116,7 +117,7 @@ class EngineLimits:
 
 
 class Reign:
-    """What exists only while this node leads: the view and the batches on their way.
+    """The state that exists only while this node leads: the view and the batches in flight.
 
     Attributes:
         open: Batches the group has not taken yet, in order.
@@ -160,7 +161,7 @@ class Reign:
 
 
 class Engine:
-    """One shard's broker: implements the group's StateMachine and EntrySource."""
+    """One shard's broker; implements the group's StateMachine and EntrySource."""
 
     def __init__(
         self,
@@ -216,25 +217,25 @@ class Engine:
         self._on_leader.append(call)
 
     def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None]) -> None:
-        """Call `call` with what is followed of every entry once it is applied, on every replica.
+        """Call `call` with the followed rows of every applied entry, on every replica.
 
-        See `keyspace.followed`.
+        `keyspace.followed` selects the rows.
         """
         self._on_rows.append(call)
 
     def on_reload(self, call: Callable[[], None]) -> None:
-        """Call `call` when the replica's state has been exchanged for a later one."""
+        """Call `call` when the replica's state has been replaced by a later one."""
         self._on_reload.append(call)
 
     def reload(self) -> None:
-        """Look at the store anew: its state has been exchanged while nobody led here."""
+        """Read the store again: its state was replaced while this node did not lead."""
         assert self._reign is None, "a leader's state is exchanged"
         self._replica = self._new_view()
         for call in self._on_reload:
             call()
 
     def stop(self) -> None:
-        """Refuse everything from now on; callers still waiting learn that nobody knows."""
+        """Refuse everything from now on; callers still waiting get OutcomeUnknown or NotLeader."""
         self._stopped = True
         if self._reading is not None:
             self._reading.cancel()
@@ -242,7 +243,7 @@ class Engine:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node decides for the shard."""
+        """Return whether this node decides for the shard."""
         return self._reign is not None
 
     @property
@@ -259,24 +260,24 @@ class Engine:
         Raises:
             NotLeader: Nothing was done.
             Overloaded: Nothing was done.
-            OperationTooLarge: What it would write does not fit an entry; nothing was done.
-            OutcomeUnknown: Leadership ended while the entry was on its way.
+            OperationTooLarge: The operation's rows do not fit an entry; nothing was done.
+            OutcomeUnknown: Leadership ended while the entry was in flight.
         """
         return await self._answered(self._admitting(len(operations)), operations)
 
     def begin(self, operations: Sequence[Operation], place: Place) -> None:
-        """Decide operations in order; `place` gets what `operate` would return or raise later.
+        """Decide operations in order; `place` later gets what `operate` would return or raise.
 
         Raises:
-            NotLeader: Nothing was done; `place` gets nothing, here and below.
+            NotLeader: Nothing was done; after this and the errors below, `place` gets nothing.
             Overloaded: Nothing was done.
-            OperationTooLarge: What it would write does not fit an entry; nothing was done.
+            OperationTooLarge: The operation's rows do not fit an entry; nothing was done.
             OutcomeUnknown: A batch of operations failed half way.
         """
         self._submit(self._admitting(len(operations)), operations, place)
 
     async def read(self, keys: Sequence[bytes]) -> Snapshot:
-        """Read rows as of now: after a quorum has confirmed that this node still leads.
+        """Return rows as of now: after a quorum has confirmed that this node still leads.
 
         Raises:
             NotLeader: This node does not lead, or stopped leading meanwhile.
@@ -285,10 +286,10 @@ class Engine:
         return self.stale(keys)
 
     async def depths(self, tenant: str, queue: str = "") -> list[Depth]:
-        """Return the tenant's queues as of now, or one of them; never a scan of tasks.
+        """Return the tenant's queues as of now, or one of them; never scan tasks.
 
-        The counters are of one instant. Of many queues the oldest tasks are looked up bit by bit,
-        so that others get their turn.
+        The counters are of one instant. For many queues, the oldest tasks are looked up in
+        portions, so that other work on the loop gets its turn.
         """
         await self._barrier()
         counted = self._replica.counters
@@ -319,7 +320,7 @@ class Engine:
 
         Raises:
             NotLeader: This node does not lead, or stopped leading meanwhile.
-            Overloaded: Too many wait for another shard's entries.
+            Overloaded: Too many callers wait for another shard's entries.
         """
         await self._barrier()
         match question:
@@ -345,11 +346,11 @@ class Engine:
                 assert_never(question)
 
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
-        """Read rows from this replica as it is."""
+        """Return rows from this replica without asking the leader."""
         return Snapshot(self._store.applied_index, self._store.get_many(keys))
 
     def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
-        """Return the first ready task known here, a leader's undurable decisions included."""
+        """Return the first ready task known here, counting a leader's undurable decisions."""
         view = self.view
         head = view.head(tenant, queues)
         if view.is_unread:
@@ -357,17 +358,17 @@ class Engine:
         return head
 
     def ready(self, tenant: str, queue: str) -> int:
-        """Return how many tasks of a queue are ready, a leader's undurable decisions included."""
+        """Return how many tasks of a queue are ready, counting a leader's undurable decisions."""
         return self.view.counted(queue, tenant).ready
 
     @property
     def view(self) -> ShardView:
-        """Return what is known here, a leader's undurable decisions included."""
+        """Return the state known here, including a leader's decisions not yet durable."""
         return self._reign.view if self._reign else self._replica
 
     @property
     def replica(self) -> ShardView:
-        """Return the view of what is applied here, for gauges."""
+        """Return the view of the applied state, for gauges."""
         return self._replica
 
     # -- for the group: StateMachine -------------------------------------------------------------
@@ -384,7 +385,7 @@ class Engine:
 
     @property
     def seen_index(self) -> int:
-        """Index of the last entry that is known to have been applied, before a crash perhaps."""
+        """Index of the last entry known to have been applied, possibly before a crash."""
         return self._store.seen_index
 
     @property
@@ -394,15 +395,15 @@ class Engine:
 
     @property
     def awaited(self) -> bool:
-        """Tell whether somebody on this node waits for what is applied."""
+        """Return whether a caller on this node waits for an entry to be applied."""
         return self._awaited()
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
-        """Apply the next committed entry, and answer its callers if it is ours."""
+        """Apply the next committed entry; answer its callers if this node decided it."""
         digest = _extend(self._store.digest, index, term, payload)
         entry = None if payload is None else self._entry(term, payload)
         if entry is not None and entry.epoch != term:
-            # Decided under another term than the log gave it: fenced, on every replica alike.
+            # The entry was decided under another term than the log gave it: every replica drops it.
             self.fenced += 1
             entry = None
         if entry is None:
@@ -419,13 +420,13 @@ class Engine:
             self._replica.follow(rows)
         else:
             assert reign.term == term, "an entry of another reign is applied in this one"
-            # The reign's own view knows the rows already; the replica is made anew after it.
+            # The leader's own view has the rows already; `_end_reign` replaces the replica.
             self._replica.count(rows)
             self._release(reign, entry.ordinal)
         self._tell_rows(rows)
 
     def _entry(self, term: int, payload: bytes) -> entries.Entry:
-        """Return what an entry carries; nothing is decoded of what this reign has handed over."""
+        """Return an entry's content; skip decoding if this leadership handed the entry over."""
         reign = self._reign
         if reign is not None and reign.sent and reign.term == term:
             batch = reign.sent[0]
@@ -437,7 +438,7 @@ class Engine:
     # -- for the group: EntrySource --------------------------------------------------------------
 
     def take(self) -> bytes | None:
-        """Hand over the next batch as one entry; None while more is likely to join it."""
+        """Return the next batch as one entry, or None while more is likely to join it."""
         reign = self._reign
         if reign is not None and not reign.gathering.is_due(reign.waiting):
             return None
@@ -458,13 +459,13 @@ class Engine:
         return None
 
     def lead(self, term: int) -> None:
-        """Begin to decide: every entry committed before this term is in the store."""
+        """Start to decide; every entry committed before this term is in the store."""
         assert self._reign is None, "a reign begins before the last one has ended"
         view = self._new_view()
         clock_ms = self._number(_CLOCK_KEY)
         view.seq = self._number(_SEQ_KEY)
-        # The clock never runs backwards over a change of leader, and never jumps within a reign:
-        # the wall clock is read once here, the monotonic clock counts from there.
+        # The clock never runs backwards over a change of leader and never jumps within a
+        # leadership: the wall clock is read once here, and the monotonic clock counts from there.
         now_ms = max(clock_ms, self._clock.wall_ms())
         reign = Reign(
             term,
@@ -481,7 +482,7 @@ class Engine:
         self._tell_leader()
 
     def follow(self, leader: str | None) -> None:
-        """Stop deciding; `leader` leads now, as far as this node knows."""
+        """Stop deciding; as far as this node knows, `leader` leads now."""
         self.leader = leader
         self._end_reign()
         self._tell_leader()
@@ -499,7 +500,7 @@ class Engine:
         return self._reign
 
     def _admitting(self, count: int) -> Reign:
-        """Return the reign when there is room for so many more operations."""
+        """Return the leadership if it has room for `count` more operations."""
         reign = self._leading()
         if (
             self._operations + count > self._limits.operations_max
@@ -509,7 +510,7 @@ class Engine:
         return reign
 
     async def _answered(self, reign: Reign, operations: Sequence[Operation]) -> list[Outcome]:
-        """Decide, and wait until all that the outcomes rest on is applied."""
+        """Decide, and wait until everything that the outcomes rest on is applied."""
         future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         batch = self._submit(reign, operations, future)
         if batch is None or self._tracing is None:
@@ -523,7 +524,7 @@ class Engine:
             return await future
 
     def _submit(self, reign: Reign, operations: Sequence[Operation], place: Place) -> Batch | None:
-        """Decide; return the batch that the outcomes wait for, or None when they are there."""
+        """Decide; return the batch that the outcomes wait for, or None if already answered."""
         outcomes: list[Outcome] = []
         since: int | None = None
         try:
@@ -534,11 +535,11 @@ class Engine:
         except Exception as error:
             if since is None:
                 raise
-            # What was decided before the failure is on its way.
+            # The decisions made before the failure are in the batch and will be committed.
             self._group.wake()
             raise OutcomeUnknown("a batch of operations failed half way") from error
         if all(isinstance(outcome, Claimed) and not outcome.tasks for outcome in outcomes):
-            # "Nothing for you now" promises nothing, so it waits for nothing.
+            # An empty claim promises nothing, so it need not wait for a commit.
             place.set_result(outcomes)
             return None
         batch = reign.open[-1] if reign.open else self._new_batch(reign)
@@ -551,7 +552,7 @@ class Engine:
         return batch
 
     def _decide(self, reign: Reign, operation: Operation) -> tuple[Outcome, int | None]:
-        """Decide one operation; return its outcome and the batch its rows are in, if any."""
+        """Decide one operation; return its outcome and the ordinal of its rows' batch, if any."""
         if isinstance(operation, Create):
             key = operation.idempotency_key
             place = f"{operation.tenant}/{key}" if key else operation.id
@@ -571,7 +572,7 @@ class Engine:
             rows_bytes = weigh(rows)
             if rows_bytes <= self._limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES:
                 break
-            # Nothing has happened yet but the drawing of numbers: decide about less.
+            # Only numbers have been drawn so far, so deciding again for fewer tasks is safe.
             operation = _smaller(operation)
         batch = self._batch_for(reign, rows_bytes)
         changes = [change for change in decision.changes if isinstance(change, TaskChange)]
@@ -583,7 +584,7 @@ class Engine:
         return decision.outcome, batch.ordinal
 
     def _batch_for(self, reign: Reign, rows_bytes: int) -> Batch:
-        """Return the open batch, or a new one when the rows would make it too large."""
+        """Return the open batch, or a new one if the rows would make it too large."""
         batch = reign.open[-1] if reign.open else None
         if batch is None or (batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX):
             return self._new_batch(reign)
@@ -595,11 +596,12 @@ class Engine:
         return reign.open[-1]
 
     def _with_payloads(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Fill in what only the store knows, now that the claimed tasks are in it."""
+        """Add the payloads, which only the store has, now that the claimed tasks are in it."""
         for position, outcome in enumerate(outcomes):
             if isinstance(outcome, Claimed) and outcome.tasks:
                 texts = self._store.get_many([keyspace.payload(task.id) for task in outcome.tasks])
-                # A task may have ended and gone since: its claim is void, nobody can finish it.
+                # A task may have ended and been deleted since: its claim is void, and no worker can
+                # finish it.
                 kept = [
                     (task, text.decode())
                     for task, text in zip(outcome.tasks, texts, strict=True)
@@ -628,7 +630,7 @@ class Engine:
     def _release_after_barrier(self, reign: Reign, batch: Batch) -> None:
         def confirmed(leads: bool) -> None:
             if leads and self._reign is reign and reign.sent:
-                # The answers may rest on what is still on its way: they go out with the last of it.
+                # The answers may rest on batches still in flight, so they go out with the last one.
                 reign.sent[-1].adopt(batch)
                 return
             self._forget(batch)
@@ -658,7 +660,7 @@ class Engine:
             batch.fail(partial(self._lost, reign))
 
     def _lost(self, reign: Reign, waiting: Waiting) -> CodeqError:
-        """Return what is known of a caller's outcome when the reign ends before its answer."""
+        """Return what a caller can know of its outcome if leadership ends before its answer."""
         if waiting.since is not None and waiting.since <= reign.taken:
             return OutcomeUnknown("leadership ended while the write was on its way")
         return NotLeader(self.leader)
@@ -678,7 +680,7 @@ class Engine:
     # -- time ------------------------------------------------------------------------------------
 
     def _arm_timer(self, reign: Reign) -> None:
-        """Set the timer for the next instant at which time must act."""
+        """Set the timer for the next instant at which a lease, delay or retention ends."""
         due_ms = reign.view.next_due_ms(leases_from_ms=reign.leases_from_ms)
         if due_ms is None:
             return
@@ -687,7 +689,7 @@ class Engine:
                 return
             self._timer.cancel()
         delay_ms = due_ms - (reign.clock_base_ms + self._clock.monotonic_ms())
-        # One more millisecond: a timer that fires early finds nothing due.
+        # Add a millisecond: a timer that fires early would find nothing due.
         self._set_timer(due_ms, (max(0, delay_ms) + 1) / 1000)
 
     def _set_timer(self, due_ms: int, delay_s: float) -> None:
@@ -696,25 +698,27 @@ class Engine:
 
     def _begin_advance(self) -> None:
         self._timer = None
-        # In no context of its own, since the timer was set in that of some request.
+        # Run in a fresh context: the timer inherited the tracing context of the request that set
+        # it.
         task = asyncio.get_running_loop().create_task(self._advance(), context=Context())
         self._advancing.add(task)
         task.add_done_callback(self._advancing.discard)
 
     async def _advance(self) -> None:
-        """Let time act on what is due, one bounded batch; the timer is set again for the rest."""
+        """Act on what is due, in one bounded batch; then set the timer for the rest."""
         reign = self._reign
         if reign is None:
             return
         now_ms = reign.clock_base_ms + self._clock.monotonic_ms()
         advance = Advance(count=ADVANCE_COUNT, leases_too=now_ms >= reign.leases_from_ms)
         try:
-            # Never refused for a full queue: time does not wait for callers to slow down.
+            # Skip admission: timers must run even while callers are refused for a full queue.
             await self._answered(reign, [advance])
         except (NotLeader, OutcomeUnknown):
             return  # The next leader's timers take over.
         except Exception:
-            # Whatever it is, time must not stand still from here on.
+            # Catch everything: without a new timer, leases and delays of this shard would never
+            # end.
             log.exception("time did not act", extra={"shard": self.shard})
             if self._reign is reign and self._timer is None:
                 self._set_timer(reign.view.now_ms, RETRY_S)
@@ -728,9 +732,9 @@ class Engine:
         self.view.opened(tenant, queue)
 
     def _read_soon(self) -> None:
-        """Have the queues read that the last look left out, some at a time."""
+        """Schedule a read of the queues that the last look left out, some at a time."""
         if self._reading is None:
-            # After what is ready to run now, so that others get their turn in between.
+            # Wait a little, so that other work on the loop gets its turn between two reads.
             self._reading = asyncio.get_running_loop().call_later(
                 READ_ON_S, self._read_on, context=Context()
             )
@@ -762,7 +766,7 @@ def _smaller(operation: Operation) -> Operation:
     """Return the operation for half as many tasks.
 
     Raises:
-        OperationTooLarge: It is for one.
+        OperationTooLarge: The operation is for one task already.
     """
     if isinstance(operation, Advance | Claim) and operation.count > 1:
         return replace(operation, count=operation.count // 2)

@@ -1,14 +1,14 @@
-"""Errands: what the leader of a shard does outside of the log, at least once: callbacks and sweeps.
+"""Outbox jobs: a shard leader's work outside the log, done at least once: callbacks and sweeps.
 
-An errand is an item with an instant. When that has come the shard's leader runs it and has the
-outcome decided like any other operation. A leader that dies in between leaves the item as it was,
-and the next leader runs it again. Only committed items are looked at, so nothing leaves the broker
-that could still be undone.
+An outbox job is an item with an instant. At that instant the shard's leader runs the job and has
+the outcome decided like any other operation. If the leader dies in between, the item is unchanged
+and the next leader runs it again. Only committed items are read, so no job that could still be
+undone leaves the broker.
 
-A server that is slow or silent has no room for more after a while and is passed over, so it holds
-up its own errands alone. When nothing else is in sight, those that were passed over are put off:
-in their order, and so far apart that they do not come back all at once. A delivery that has been
-pending for too long is given up whether there is room for it or not.
+A server that is slow or silent has no room for more jobs after a while. Its jobs are passed over,
+so it delays no other server's. When all jobs in sight are passed over, they are deferred: in their
+order, and far enough apart that they do not return all at once. A delivery that has been pending
+for too long is given up even if there is no room for it.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from codeq_cluster.errors import CodeqError
 
 log = logging.getLogger(__name__)
 
-IN_SIGHT = 512  # Errands looked at; decoded once and kept, about 1 KiB each.
-RUNNING_MAX = 64  # Of one shard.
-PASSED_OVER_S = 0.5  # Until those that found no room are looked at again.
-PAUSE_S = 1.0  # After a failure of our own, before looking again.
-PUT_OFF_MS = 5_000  # At least.
+IN_SIGHT = 512  # Jobs read ahead; each is decoded once and kept, about 1 KiB.
+RUNNING_MAX = 64  # Jobs of one shard.
+PASSED_OVER_S = 0.5  # Until jobs that found no room are tried again.
+PAUSE_S = 1.0  # Before the next look after a failure of our own.
+PUT_OFF_MS = 5_000  # The shortest deferral.
 PUT_OFF_MS_MAX = 600_000
-# Between two that are put off, so that a silent server with a million errands costs the log 200
-# rows a second and not all that it can take.
+# Between two deferred jobs. A silent server with a million jobs then costs the log 200 rows a
+# second, instead of all its capacity.
 APART_MS = 5
 
-_Name = tuple[Kind, str, str]  # What an item is called, whenever it is due.
-# None tells that the errand could not be tried now: it stands as it is.
+_Name = tuple[Kind, str, str]  # Identifies an item independently of when it is due.
+# Returns None if the job could not be tried now; the item stays as it is.
 Run = Callable[[Item], Awaitable[Operation | None]]
 
 
 class Desk(Protocol):
-    """The shard's engine, as far as errands need it."""
+    """The part of the shard's engine that outbox jobs need."""
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node decides for the shard."""
+        """Return whether this node decides for the shard."""
 
     @property
     def now_ms(self) -> int:
-        """Return the clock by which the shard's instants are given, while this node leads."""
+        """Return the clock of the shard's instants, Unix milliseconds, while this node leads."""
 
     async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Decide and commit."""
+        """Decide and commit; return the outcomes in order."""
 
 
 class Errands:
-    """One shard's errands on one node; idle unless the node leads the shard.
+    """One shard's outbox jobs on one node; idle unless the node leads the shard.
 
     Args:
         desk: The shard's engine.
         store: The shard's state.
-        run: Runs one errand and returns the operation that tells of its outcome, or None.
-        room: Returns how many more errands to where this one goes can be run now.
-        age_max_ms: A delivery pending for so long is given up; as the desk has it.
-        background: Owns what is running.
+        run: Runs one job and returns the operation that records its outcome, or None.
+        room: Returns how many more jobs for the item's server can run now.
+        age_max_ms: A delivery pending for longer is given up, by the desk's clock.
+        background: Owns the running jobs.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Errands:
 
     @property
     def running(self) -> int:
-        """Return how many errands are running."""
+        """Return how many jobs are running."""
         return len(self._running)
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -122,20 +122,20 @@ class Errands:
             self.look_soon()
 
     def reload(self) -> None:
-        """Look at the store anew."""
+        """Read the store again, after its state was replaced."""
         self._window = self._stored()
         self._known.clear()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look for due errands in the loop's next turn, once."""
+        """Look for due jobs once in the loop's next turn, however often this is called."""
         if not self._look_planned:
             self._look_planned = True
-            # In no context of its own, since whoever asks may be in that of some request.
+            # Run in a fresh context: the caller may be in the tracing context of some request.
             asyncio.get_running_loop().call_soon(self._look, context=Context())
 
     def stop(self) -> None:
-        """Start no more errands."""
+        """Start no more jobs."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -163,7 +163,7 @@ class Errands:
                 continue
             if len(self._running) >= RUNNING_MAX:
                 passed_over = []
-                break  # Whoever ends looks again.
+                break  # Each running job looks again when it ends.
             server = _server(item)
             if begun[server] >= self._room(item):
                 passed_over.append(item)
@@ -188,14 +188,14 @@ class Errands:
         )
 
     def _waiting(self, keys: Sequence[bytes], now_ms: int) -> Iterator[tuple[_Name, Item]]:
-        """Yield what is due and not running; set the timer for the first that is not due."""
+        """Yield due items that are not running; set the timer for the first that is not due."""
         for key in keys:
             due_ms = keyspace.item_timer_ms(key)
             if due_ms > now_ms:
                 self._look_in((due_ms - now_ms) / 1000)
                 return
             if not keyspace.knows_kind(key):
-                continue  # A newer node runs it, once one leads.
+                continue  # A newer version wrote it and runs it when it leads.
             name = keyspace.item_parts(key)
             if name not in self._running:
                 yield name, self._item(key)
@@ -216,7 +216,8 @@ class Errands:
             else:
                 await self._desk.operate([told])
         except CodeqError as error:
-            # Not decided here, or nobody knows: the item stands, and whoever leads runs it again.
+            # The outcome was not decided here, or is unknown: the item stays and the next leader
+            # runs it again.
             log.info("errand not settled", extra={"item": item.id, "error": str(error)})
             await asyncio.sleep(PAUSE_S)
         except Exception:
@@ -227,7 +228,7 @@ class Errands:
             self.look_soon()
 
     async def _settle(self, told: Sequence[Operation]) -> None:
-        """Make room in sight for others, without a run: one batch at a time."""
+        """Defer or give up jobs without running them, one batch at a time."""
         try:
             await self._desk.operate(told)
         except CodeqError as error:
@@ -246,9 +247,9 @@ class Errands:
         return _not_tried(item, self._slot_ms(item, now_ms) - now_ms)
 
     def _slot_ms(self, item: Item, now_ms: int) -> int:
-        """Return the next instant for what a tenant has for a server; what is too far comes sooner.
+        """Return when to retry a deferred job: one instant for each tenant and server, in order.
 
-        Those of one tenant keep their order, as long as they fit before `PUT_OFF_MS_MAX`.
+        Due times beyond `PUT_OFF_MS_MAX` are capped, so those jobs run early and out of order.
         """
         if len(self._slots_ms) >= IN_SIGHT:
             self._slots_ms = {
@@ -262,13 +263,13 @@ class Errands:
         return slot_ms
 
     def _stored(self) -> Window:
-        """Return a window on what is stored, which is what is committed."""
+        """Return a window on the stored jobs; all of them are committed."""
         start, end = keyspace.prefix_range(keyspace.ERRAND_PREFIX)
         return Window(start, end, partial(next_keys, self._store))
 
     def _look_in(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
-        when = loop.time() + delay_s + 0.001  # A timer that fires early finds nothing due.
+        when = loop.time() + delay_s + 0.001  # A timer that fires early would find nothing due.
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
@@ -282,7 +283,7 @@ def server_of(url: str) -> str:
 
 
 def _not_tried(item: Item, deferred_ms: int) -> Operation:
-    """Tell that there is no attempt; one that is too old is given up, and has no later."""
+    """Defer an item without an attempt; the decision gives up one that is too old."""
     assert isinstance(item, Delivery), f"no errand: {item}"
     return Undelivered(
         tenant=item.tenant, id=item.id, attempt=item.attempts + 1, deferred_ms=deferred_ms
@@ -290,7 +291,7 @@ def _not_tried(item: Item, deferred_ms: int) -> Operation:
 
 
 def _server(item: Item) -> str:
-    """Return the server the errand goes to; empty for the store of artifacts."""
+    """Return the server of the job; empty for the artifact store."""
     match item:
         case Delivery():
             return server_of(item.url)

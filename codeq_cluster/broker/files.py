@@ -1,4 +1,4 @@
-"""Files: what the broker needs from the place that keeps artifacts, which `node.py` provides."""
+"""Files: the interface the broker needs from the artifact store, which `node.py` provides."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from codeq_cluster.broker.requests import NewFile
 
 
 class Kept(Protocol):
-    """An artifact as it is stored."""
+    """A stored artifact."""
 
     @property
     def size(self) -> int:
-        """Return its bytes."""
+        """Return its size in bytes."""
 
     @property
     def etag(self) -> str:
-        """Return its etag, as it stands in a header."""
+        """Return its etag as written in a header."""
 
 
 class Files(Protocol):
-    """Keeps artifacts below their task and their upload; every call is bounded in time."""
+    """Stores artifacts below their task and their upload; every call is bounded in time."""
 
     async def check(self) -> None:
-        """Raise ArtifactStoreFailed when nothing can be stored now."""
+        """Raise ArtifactStoreFailed if nothing can be stored now."""
 
     async def store(
         self,
@@ -36,10 +36,10 @@ class Files(Protocol):
         content_type: str,
         chunks: AsyncIterator[bytes],
     ) -> Kept:
-        """Store one file; whatever is raised, nothing of it is left.
+        """Store one file; after any error, no part of it is left.
 
         Raises:
-            ArtifactTooLarge: It is; an error of `chunks` passes through as well.
+            ArtifactTooLarge: The file is too large; errors of `chunks` pass through as well.
             ArtifactStoreFailed: It could not be stored in time.
         """
 
@@ -49,4 +49,4 @@ class Files(Protocol):
         """Store files, all or none; raises ArtifactStoreFailed."""
 
     async def discard(self, tenant: str, task_id: str, upload: str) -> None:
-        """Delete all of an upload; raises ArtifactStoreFailed when some of it may be left."""
+        """Delete all of an upload; raises ArtifactStoreFailed if some of it may be left."""

@@ -1,9 +1,9 @@
-"""Gathering: when a leader's next entry is due, if more operations are likely to join it soon.
+"""Gathering: decides when a leader's next entry is due, if more operations are likely to join it.
 
-An entry costs the same for one operation as for ten, and callers who have just been answered mostly
-ask again. Taken at once, the next entry would carry those who waited and leave these behind: two
-half-full entries in turn for ever. So the next one waits for as many operations as the last one
-answered and left waiting, and never for long: a caller who comes alone is not held up.
+An entry costs the same for one operation as for ten, and callers just answered usually ask again.
+An entry taken at once would carry only the waiting callers and miss these: two half-full entries
+would alternate for ever. So the next entry waits for as many operations as the last one answered
+and left waiting. The wait is short, and a caller who comes alone does not wait.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-GATHER_S_MAX = 0.006  # Unless an engine is told otherwise.
+GATHER_S_MAX = 0.006  # The default for engines.
 
 
 class Gathering:
-    """One reign's pace.
+    """Paces the entries of one leadership.
 
     Args:
         wake: Called when the next entry is due although fewer operations came than expected.
-        wait_s_max: No entry waits longer; 0 for not at all.
+        wait_s_max: The longest wait of an entry; 0 for none.
     """
 
     def __init__(self, wake: Callable[[], None], *, wait_s_max: float = GATHER_S_MAX) -> None:
@@ -29,12 +29,12 @@ class Gathering:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, answered: int, waiting: int, took_s: float) -> None:
-        """Note that an entry is applied, and that nothing else is on its way.
+        """Start to gather: an entry is applied and none is in flight.
 
         Args:
             answered: Operations it answered.
-            waiting: Operations for the next one by now.
-            took_s: From its hand-over until it was applied; no longer is waited.
+            waiting: Operations that wait for the next entry already.
+            took_s: Time from its hand-over until it was applied; the wait is no longer than this.
         """
         self.stop()
         self._expected = answered + waiting
@@ -43,7 +43,7 @@ class Gathering:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._over)
 
     def is_due(self, waiting: int) -> bool:
-        """Return whether an entry of so many operations need not wait for more."""
+        """Return whether an entry with this many operations need not wait for more."""
         if self._timer is None:
             return True
         if waiting < self._expected:
@@ -52,7 +52,7 @@ class Gathering:
         return True
 
     def stop(self) -> None:
-        """Wait for nothing."""
+        """End the wait, if any."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Governors: topics, pauses and subscriptions, kept on the tenant's home shard."""
+"""Queue policies: topics, pauses and subscriptions, kept on the tenant's home shard."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Subscribed, 
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
-_PAUSES = 1000  # Of one question.
+_PAUSES = 1000  # Pauses in one page.
 
 
 _MOST = {"topics": TOPICS_MAX, "paused queues": PAUSES_MAX}
 
 
 class Governors:
-    """Changes what governs a tenant's queues; answered once every shard's leader goes by it.
+    """Changes the policies of a tenant's queues; answers once every shard's leader applies them.
 
-    A leader elected right after may for a moment go by what was before: it knows its own shard
-    exactly, and the home shard as far as it is applied on its node.
+    A leader elected right afterwards may apply the old policy for a moment: it knows its own shard
+    exactly, but the home shard only as far as its node has applied it.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -47,7 +47,7 @@ class Governors:
     async def put_topic(
         self, tenant: str, name: str, policy: Topic, *, by: str, timeout_s: float
     ) -> TopicStands:
-        """Make or change a topic; of `policy` the policy's own fields count."""
+        """Create or change a topic; only the policy fields of `policy` are used."""
         operation = PutTopic(
             request=new_request(),
             tenant=tenant,
@@ -70,17 +70,17 @@ class Governors:
         return item if isinstance(item, Topic) else None
 
     async def delete_topic(self, tenant: str, name: str, *, by: str, timeout_s: float) -> None:
-        """Delete a topic; one that is not there is deleted."""
+        """Delete a topic; one that does not exist counts as deleted."""
         operation = DeleteTopic(request=new_request(), tenant=tenant, name=name, by=by)
         await self._govern(tenant, operation, timeout_s=timeout_s)
 
     async def pause(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
-        """Pause a queue; tell whether it was not paused before."""
+        """Pause a queue; return whether this changed anything."""
         operation = PauseQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
         return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
 
     async def resume(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
-        """Resume a queue; tell whether it was paused before."""
+        """Resume a queue; return whether this changed anything."""
         operation = ResumeQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
         return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
 
@@ -98,7 +98,7 @@ class Governors:
         return frozenset(found)
 
     async def is_paused(self, tenant: str, queue: str, *, timeout_s: float) -> bool:
-        """Tell whether a queue is paused."""
+        """Return whether a queue is paused."""
         item = await self._item(Kind.PAUSE, tenant, queue.lower(), timeout_s=timeout_s)
         return item is not None
 
@@ -115,7 +115,7 @@ class Governors:
         min_interval_ms: int,
         timeout_s: float,
     ) -> Subscription | Rejected:
-        """Add a subscription."""
+        """Add a subscription and return it, or the rejection."""
         operation = Subscribe(
             id=new_id(),
             tenant=tenant,
@@ -136,7 +136,7 @@ class Governors:
     async def renew(
         self, tenant: str, subscription_id: str, *, ttl_ms: int, timeout_s: float
     ) -> Subscription | Rejected:
-        """Let a subscription live for its time again, or for `ttl_ms` if that is not 0."""
+        """Extend a subscription by its own time to live, or by `ttl_ms` if that is not 0."""
         operation = RenewSubscription(id=subscription_id, tenant=tenant, ttl_ms=ttl_ms)
         outcome = await self._operate(tenant, operation, deadline_in(timeout_s))
         if isinstance(outcome, Rejected):
@@ -145,14 +145,14 @@ class Governors:
         return outcome.subscription
 
     async def unsubscribe(self, tenant: str, subscription_id: str, *, timeout_s: float) -> bool:
-        """End a subscription; tell whether it was there."""
+        """End a subscription; return whether it existed."""
         operation = Unsubscribe(id=subscription_id, tenant=tenant)
         return _changed(await self._operate(tenant, operation, deadline_in(timeout_s)))
 
     async def record(
         self, tenant: str, *, by: str, action: str, target: str, detail: str, timeout_s: float
     ) -> None:
-        """Put on record what an operator did that no log entry of its own tells."""
+        """Write an audit record for an operator's action that no other log entry records."""
         operation = Record(
             request=new_request(),
             tenant=tenant,

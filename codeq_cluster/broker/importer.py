@@ -1,4 +1,4 @@
-"""Importer: what another cluster had of a tenant, taken over by the shards it belongs on."""
+"""Importer: writes an imported tenant's tasks and policies to their shards."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
-# Of one operation: an entry that makes others wait for the disk no longer than a full batch does.
+# Bytes of one operation: its entry delays other writes no longer than a full batch does.
 OPERATION_BYTES_MAX = 2**19
 
 _Placed = Sequence[tuple[int, Import]]
 
 
 class Importer:
-    """Takes over tasks, topics, pauses and subscriptions; every change is on record."""
+    """Imports tasks, topics, pauses and subscriptions; every change leaves an audit record."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -42,19 +42,19 @@ class Importer:
         dry_run: bool,
         timeout_s: float,
     ) -> Imported:
-        """Take over what is not here, each shard its part, all shards at once.
+        """Import everything that is not here yet, on all shards at once.
 
         Args:
-            tenant: Whose it becomes.
-            arrivals: `importing.fault` and `item_fault` find none with them.
+            tenant: The tenant that receives it.
+            arrivals: Already checked by `importing.fault` and `item_fault`.
             by: Subject of the operator.
             source: The backup it comes from.
-            forget_keys: Bring tasks whose idempotency keys cannot be kept without them.
-            dry_run: Only tell what would become of it.
+            forget_keys: Import tasks without their idempotency keys if the keys cannot be kept.
+            dry_run: Only return what would happen.
             timeout_s: For all of it.
 
         Raises:
-            OutcomeUnknown: Of some it may be done; the same again does the rest.
+            OutcomeUnknown: Some of it may be done; repeating the call does the rest.
             CodeqError: Nothing was done.
         """
         deadline = deadline_in(timeout_s)
@@ -84,7 +84,7 @@ class Importer:
             for part in in_parts(own, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
         ]
         done: list[Imported] = []
-        # Policies first, so that no task is claimed that a pause would have kept.
+        # Policies come first: otherwise workers could claim tasks of a queue that is to be paused.
         for placed in (items, tasks):
             failure = await self._run(placed, done, deadline=deadline)
             if failure is not None and done and not isinstance(failure, OutcomeUnknown):
@@ -96,9 +96,10 @@ class Importer:
     async def _run(
         self, placed: _Placed, done: list[Imported], *, deadline: float
     ) -> CodeqError | None:
-        """Run operations, add to `done` what came of them, and return what went wrong.
+        """Run operations, add their outcomes to `done`, and return the error, if any.
 
-        Each shard has one under way, so that others get their turn, and stops where one fails.
+        Each shard runs one at a time, so that other work gets its turn, and stops at its first
+        error.
         """
         by_shard: dict[int, list[Import]] = {}
         for shard, operation in placed:
@@ -113,14 +114,14 @@ class Importer:
 
         found = await asyncio.gather(*(on_one(*each) for each in by_shard.items()))
         failures = [failure for failure in found if failure is not None]
-        # One that may have acted says more than one that has not.
+        # Return OutcomeUnknown first: another error would claim that nothing was done.
         failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
         return failures[0] if failures else None
 
     async def _one(
         self, shard: int, operation: Import, done: list[Imported], *, deadline: float
     ) -> CodeqError | None:
-        """Run one operation, in smaller ones if it is too large; as `_run`."""
+        """Run one operation, split if it is too large; results as in `_run`."""
         try:
             [outcome] = await self._shards.operate(shard, (operation,), deadline=deadline)
         except OperationTooLarge:
@@ -134,7 +135,7 @@ class Importer:
     async def _in_pieces(
         self, shard: int, operation: Import, done: list[Imported], *, deadline: float
     ) -> CodeqError | None:
-        """Run an operation that is too large for one entry in smaller ones; as `_run`."""
+        """Run an operation too large for one entry as smaller ones; results as in `_run`."""
         if len(operation.tasks) + len(operation.items) > 1:
             return await self._run(_halves(shard, operation), done, deadline=deadline)
         if operation.items:
@@ -145,8 +146,9 @@ class Importer:
         if not arrival.deliveries:
             done.append(Imported(too_large=(arrival.task.id,)))
             return None
-        # The callbacks first: were they to follow, a stop between the two would lose them, since
-        # the task would be there. As it is, they are put again with the same task.
+        # Import the callbacks first. In the other order, a crash in between would lose them,
+        # because a repeated import skips an existing task. In this order, a repetition writes them
+        # again with the task.
         ahead = replace(arrival, payload="", result=None)
         callbacks = _part(operation, tasks=(ahead,), callbacks_only=True)
         try:
@@ -161,7 +163,7 @@ class Importer:
 
 
 def _complete(arrival: Arrival) -> Arrival:
-    """Return an arrival with what follows from its texts, whatever is written beside them."""
+    """Return an arrival with sizes and fingerprint computed from its texts."""
     result = arrival.result
     size = 0 if result is None else len(result.body.encode()) + len(result.error.encode())
     task = replace(arrival.task, payload_bytes=len(arrival.payload.encode()), result_bytes=size)
@@ -172,7 +174,7 @@ def _complete(arrival: Arrival) -> Arrival:
 def in_parts(
     arrivals: Iterable[Arrival], *, count_max: int, bytes_max: int
 ) -> Iterator[tuple[Arrival, ...]]:
-    """Yield them in parts within these bounds; one that is larger by itself is a part by itself."""
+    """Yield parts within these bounds; an arrival that exceeds them is a part by itself."""
     part: list[Arrival] = []
     size = 0
     for arrival in arrivals:
@@ -187,7 +189,7 @@ def in_parts(
 
 
 def arrival_bytes(arrival: Arrival) -> int:
-    """Return about how many bytes it weighs, by its texts."""
+    """Return the estimated size of an arrival in bytes, from its texts."""
     results = [body for _, body in arrival.deliveries]
     if arrival.result is not None:
         results.append(arrival.result)
@@ -208,9 +210,9 @@ def _part(
     items: tuple[Topic | Pause | Subscription, ...] = (),
     callbacks_only: bool = False,
 ) -> Import:
-    """Return a part of an import, as a request of its own: each has a record of its own.
+    """Return a part of an import under a request id of its own, so that its audit record is unique.
 
-    Two parts under one request have one id on record, where they act in the same millisecond.
+    Two parts under one request in the same millisecond would get the same record id.
     """
     return replace(
         whole, request=new_request(), tasks=tasks, items=items, callbacks_only=callbacks_only
@@ -218,7 +220,7 @@ def _part(
 
 
 def _together(done: Sequence[Imported]) -> Imported:
-    """Return several outcomes as one."""
+    """Return the sum of several outcomes."""
     sums = asdict(Imported())
     for outcome in done:
         for name, value in asdict(outcome).items():

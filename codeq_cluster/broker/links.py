@@ -1,4 +1,4 @@
-"""Links: the URLs by which results name the artifacts that the broker keeps."""
+"""Links: the URLs by which results name the artifacts that the broker stores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import quote, unquote
 
 from codeq_cluster.core.task import Artifact
 
-# An upload of files that come with their result begins with the digest of them all, so that the
-# same ones sent again are recognised.
+# The id of an upload whose files come with the result begins with a digest of all the files, so
+# that a retry with the same files is recognised.
 DIGEST_CHARS = 24
 _NONCE_BYTES = 8
 _UPLOAD = r"[0-9a-f]{16}(?:[0-9a-f]{24})?"
@@ -18,25 +18,24 @@ _LINK = re.compile(rf"(?:https?://[^?#]*)?/v1/codeq/tasks/([^/?#]+)/artifacts/({
 
 
 def new_upload(digest: str = "") -> str:
-    """Draw the id of an upload: nobody else ever writes below it.
+    """Return a new, unique id of an upload.
 
     Args:
-        digest: Of `DIGEST_CHARS`, or empty.
+        digest: `DIGEST_CHARS` characters, or empty.
     """
     assert len(digest) in {0, DIGEST_CHARS}
     return digest + os.urandom(_NONCE_BYTES).hex()
 
 
 def link(base: str, task_id: str, upload: str, name: str) -> str:
-    """Return the URL of an artifact: a path, or absolute below `base` when that is not empty."""
+    """Return an artifact's URL: a path, or an absolute URL below `base` if that is not empty."""
     return f"{base}/v1/codeq/tasks/{task_id}/artifacts/{upload}/{quote(name)}"
 
 
 def target(url: str, task_id: str) -> tuple[str, str] | None:
-    """Return upload and name of the artifact of this task that a URL leads to, or None.
+    """Return the upload and name of this task's artifact at a URL, or None.
 
-    The host does not matter: nodes may be reached by several names, and no other host serves this
-    task.
+    The host is ignored: a node may have several names, and no other host serves this task.
     """
     found = _LINK.fullmatch(url)
     if found is None or found[1] != task_id:
@@ -45,6 +44,6 @@ def target(url: str, task_id: str) -> tuple[str, str] | None:
 
 
 def uploads(artifacts: Iterable[Artifact], task_id: str) -> tuple[str, ...]:
-    """Return the uploads of this task that the artifacts lead to, each once."""
+    """Return the uploads of this task that the artifacts refer to, each once."""
     targets = (target(each.url, task_id) for each in artifacts)
     return tuple(dict.fromkeys(found[0] for found in targets if found is not None))

@@ -1,12 +1,12 @@
-"""Notices: telling subscriptions that a queue has become non-empty.
+"""Availability notices: call subscribers when a queue becomes non-empty.
 
-Every node follows how much is ready on all shards, so it sees a queue become non-empty whichever
-transition made it so. The node that leads the tenant's home shard sends; one that begins to lead it
-tells of every queue that is non-empty then, since nobody knows what the last one has not told.
+Every node follows the ready counts of all shards, so it sees a queue become non-empty, whatever
+transition caused it. The node that leads the tenant's home shard sends the notice. A new leader
+notifies for every queue that is non-empty then, because it cannot know what the last one has sent.
 
-A notice is best effort. One attempt is made, outside of any request, and it says how much is ready
-when it is sent; a queue that is empty again by then is not told of. A subscription that was told a
-moment ago is told when its interval ends, once, if the queue is non-empty then.
+A notice is best effort: one attempt, outside any request, with the ready count at the time of
+sending. No notice is sent for a queue that is empty again by then. A subscription notified less
+than its interval ago gets one notice when the interval ends, if the queue is non-empty then.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from codeq_cluster.core.sharding import home_shard
 KIND = "queue_ready"
 CLAIM_URL = "/v1/codeq/tasks/claim"
 
-# A queue that empties and fills again and again is told of so often at most, however many hear it.
+# Debounce: at most one round of notices per queue in this time, however many subscribe.
 GATHER_S = 0.02
-QUEUES_MAX = 10_000  # To be told of in one go.
+QUEUES_MAX = 10_000  # Queues that one round covers.
 OWED_MAX = 10_000  # Notices that wait for an interval to end.
 
 _Place = tuple[str, str]  # The tenant and the queue.
@@ -43,15 +43,15 @@ _Debt = tuple[str, str, Party]
 
 
 class Home(Protocol):
-    """A shard's engine, as far as notices need it."""
+    """The part of a shard's engine that notices need."""
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node decides for the shard."""
+        """Return whether this node decides for the shard."""
 
     @property
     def now_ms(self) -> int:
-        """Return the shard's clock, while this node leads."""
+        """Return the shard's clock, Unix milliseconds, while this node leads."""
 
 
 class Notice(Struct, rename="camel", kw_only=True):
@@ -59,7 +59,7 @@ class Notice(Struct, rename="camel", kw_only=True):
 
     Attributes:
         event_type: The command as the subscription names it, or the queue if it names none.
-        queue_depth: Tasks that are ready, on all shards.
+        queue_depth: Ready tasks on all shards.
     """
 
     event_type: str
@@ -71,13 +71,13 @@ class Notice(Struct, rename="camel", kw_only=True):
 
 
 class Notices:
-    """One node's; idle for tenants whose home shard another node leads.
+    """One node's notices; idle for tenants whose home shard another node leads.
 
     Args:
-        catalogue: What this node knows of all shards; it has loaded what they keep.
-        homes: Every shard, in their order.
-        postbox: Sends.
-        counted: Told (queue, outcome) of every notice that has no room to wait.
+        catalogue: The node's catalogue, already loaded.
+        homes: Every shard, in order.
+        postbox: Sends the notices.
+        counted: Called with (queue, outcome) of every notice that finds no room to wait.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Notices:
         self._available = {place for place in catalogue.queues() if self._is_available(place)}
         self._gathered: dict[_Place, None] = {}
         self._gathering: asyncio.TimerHandle | None = None
-        self._told_s: dict[str, float] = {}  # By subscription, by the loop's clock.
+        self._told_s: dict[str, float] = {}  # By subscription, on the loop's clock.
         self._owed: set[_Debt] = set()
         self._due: list[tuple[float, _Debt]] = []
         self._paying: asyncio.TimerHandle | None = None
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Follow the rows of an entry applied on any shard, after the catalogue."""
+        """Follow the rows of an entry applied on any shard, after the catalogue has."""
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 queue, tenant = keyspace.stats_parts(key)
@@ -115,7 +115,7 @@ class Notices:
                     self._told_s.pop(item_id, None)
 
     def reload(self) -> None:
-        """Look at every queue anew, after the catalogue: what became of them came as a whole."""
+        """Look at every queue after the catalogue has reloaded: single changes were not seen."""
         before, self._available = self._available, set()
         for place in self._catalogue.queues():
             if self._is_available(place):
@@ -126,24 +126,24 @@ class Notices:
         self._told_s = {each: told_s for each, told_s in self._told_s.items() if each in known}
 
     def led(self, shard: int) -> None:
-        """Tell of every non-empty queue at home on a shard, if this node leads it now."""
+        """Notify for every non-empty queue at home on the shard, if this node leads it now."""
         if self._homes[shard].leads:
             for place in self._available:
                 if home_shard(place[0], len(self._homes)) == shard:
                     self._gather(place)
 
     def leads_home(self, tenant: str) -> bool:
-        """Tell whether this node speaks for the tenant."""
+        """Return whether this node sends the tenant's notices."""
         return self._home(tenant).leads
 
     def stop(self) -> None:
-        """Tell nobody anything more."""
+        """Send no more notices."""
         self._postbox.stop()
         for timer in (self._gathering, self._paying):
             if timer is not None:
                 timer.cancel()
 
-    # -- what has become non-empty ---------------------------------------------------------------
+    # -- queues that became non-empty -------------------------------------------------------------
 
     def _look_at(self, place: _Place) -> None:
         if not self._is_available(place):
@@ -165,7 +165,7 @@ class Notices:
             return
         self._gathered[place] = None
         if self._gathering is None:
-            # In no context of its own: an entry is applied in that of some request.
+            # Run in a fresh context: an entry is applied in the tracing context of some request.
             self._gathering = asyncio.get_running_loop().call_later(
                 GATHER_S, self._tell, context=Context()
             )
@@ -177,10 +177,10 @@ class Notices:
             for party, members in self._parties(tenant, queue).items():
                 self._tell_one(tenant, queue, party, members)
 
-    # -- who hears of it -------------------------------------------------------------------------
+    # -- receivers --------------------------------------------------------------------------------
 
     def _parties(self, tenant: str, queue: str) -> dict[Party, list[Subscription]]:
-        """Return who may hear of a queue; nobody when there is nothing to say, or not by us."""
+        """Return a queue's subscriber groups; empty if it is empty or led at another node."""
         home = self._home(tenant)
         if not home.leads or (tenant, queue) not in self._available:
             return {}
@@ -191,7 +191,7 @@ class Notices:
     def _tell_one(
         self, tenant: str, queue: str, party: Party, members: Sequence[Subscription]
     ) -> None:
-        """Tell one of a party, or owe it the notice until one may hear it."""
+        """Notify one member of a group now, or later when an interval allows it."""
         debt = (tenant, queue, party)
         if debt in self._owed:
             return
@@ -232,7 +232,7 @@ class Notices:
             self._paying.cancel()
         self._paying = asyncio.get_running_loop().call_at(when_s, self._pay, context=Context())
 
-    # -- what is said ----------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
     def _send(self, queue: str, heard: Subscription) -> None:
         self._told_s[heard.id] = asyncio.get_running_loop().time()
@@ -268,7 +268,7 @@ class Notices:
         )
 
     def _unsent(self, subscription_id: str, told_s: float) -> None:
-        """Forget that a subscription was told, unless it was told of something else since."""
+        """Forget that a subscription was notified, unless a later notice to it was sent."""
         if self._told_s.get(subscription_id) == told_s:
             del self._told_s[subscription_id]
 

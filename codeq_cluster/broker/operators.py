@@ -1,4 +1,4 @@
-"""Operators: lists of tasks, and what is done to many of them at once."""
+"""Operators: lists of tasks, and actions on many of them at once."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from codeq_cluster.core.operations import Delete, Operation, Replay, Requeue
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
-LOOKS_MAX = 10  # At pages that a filter leaves empty, before the caller is told to go on itself.
+LOOKS_MAX = 10  # Pages read although a filter leaves them empty; then the caller must ask for more.
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Of one page, so that one shard's part fits a frame of the link.
-ERRORS_MAX = 100  # Groups told apart; the rest is one of its own.
+ERRORS_MAX = 100  # Distinct errors counted; all others are counted together.
 OTHER = "(other)"
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """What came of an action on many tasks.
+    """The outcome of an action on many tasks.
 
     Attributes:
         matched: Tasks the selection found.
-        changed: Of those, the ones that were acted on.
-        by_error: How many of the matched died of what.
-        more: There are more than were looked at: ask again.
+        changed: How many of them were changed.
+        by_error: Counts of the matched tasks by error.
+        more: Whether tasks are left unread: ask again.
     """
 
     matched: int
@@ -46,9 +46,9 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 class Operators:
-    """What operators do beyond the life of one task; every change is on record.
+    """Operators' actions on many tasks; every change leaves an audit record.
 
-    An action on many tasks that fails half way ends with OutcomeUnknown: of some it is done.
+    An action that fails half way ends with OutcomeUnknown: some of the tasks are changed.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -69,7 +69,7 @@ class Operators:
     ) -> tuple[list[Found], bytes]:
         """Return the next tasks of the tenant, and where to go on; empty at the end.
 
-        A page ends early where its payloads would be more than `PAYLOADS_BYTES_MAX`.
+        A page ends early where its payloads would exceed `PAYLOADS_BYTES_MAX`.
         """
         deadline = deadline_in(timeout_s)
         rows: Rows[Task] = []
@@ -99,14 +99,14 @@ class Operators:
     ) -> tuple[list[Item], bytes]:
         """Return the next items of a kind, and where to go on; empty at the end.
 
-        By id; the dead deliveries alone, if so asked, the latest death first.
+        Items are ordered by id; dead deliveries alone, if asked for, by death, the latest first.
         """
         asked = ListItems(tenant=tenant, kind=kind, after=after, count=count, dead_only=dead_only)
         rows, edge = await self._browser.items(asked, deadline=deadline_in(timeout_s))
         return [item for _, item in rows], b"" if edge == END else edge
 
     async def explain(self, tenant: str, task_id: str, *, timeout_s: float) -> Explanation | None:
-        """Return why a task is where it is, or None for no such task of the tenant."""
+        """Return why a task is in its state, or None if the tenant has no such task."""
         shard = shard_of(task_id, self._shards.count)
         asked = Explain(tenant=tenant, id=task_id)
         answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))
@@ -143,10 +143,10 @@ class Operators:
         timeout_s: float,
         retained_until_ms: int = 0,
     ) -> int:
-        """Delete at most `limit` tasks that ended before an instant; return how many it were.
+        """Delete at most `limit` tasks that ended before an instant; return how many it deleted.
 
-        Dead letters are left alone: they have a command of their own. So are, when
-        `retained_until_ms` is above 0, tasks that are to be kept beyond that instant.
+        Dead letters are never deleted: they have a command of their own. If `retained_until_ms` is
+        above 0, tasks retained beyond that instant stay too.
         """
         deadline = deadline_in(timeout_s)
         deleted = 0
@@ -175,7 +175,7 @@ class Operators:
         return deleted
 
     async def replay(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
-        """Try dead deliveries again; none named: all of them, at most `BULK_MAX`.
+        """Retry dead deliveries; if none is named, all of them, at most `BULK_MAX`.
 
         Returns:
             How many are pending again.
@@ -207,9 +207,10 @@ class Operators:
         *,
         timeout_s: float,
     ) -> Done:
-        """Act on the dead letters of a queue, page by page; None only counts them.
+        """Act on the dead letters of a queue, page by page; with no operation, only count them.
 
-        What dies again meanwhile is the newest, so it is before the page and not met again.
+        A task that dies again meanwhile becomes the newest, so it sorts before the page and is not
+        met a second time.
         """
         deadline = deadline_in(timeout_s)
         matched = changed = 0
@@ -235,7 +236,7 @@ class Operators:
         return Done(matched=matched, changed=changed, by_error=dict(by_error), more=more)
 
     async def _with_payloads(self, tasks: Sequence[Task], *, deadline: float) -> list[Found]:
-        """Return the tasks with their payloads; one that is deleted meanwhile is left out."""
+        """Return the tasks with their payloads, without those deleted meanwhile."""
         keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
         return [
             Found(task, payload.decode(), shard_of(task.id, self._shards.count), 0)

@@ -1,4 +1,4 @@
-"""Postbox: what is sent once or not at all, each server's in a line of its own."""
+"""Notification queue: sends each notification at most once, in one queue for each server."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.callbacks import Sender
 from codeq_cluster.broker.errands import server_of
 
-LETTERS_MAX = 10_000  # Waiting in all; about 500 bytes each.
+LETTERS_MAX = 10_000  # Waiting for all servers; about 500 bytes each.
 LETTERS_OF_A_SERVER_MAX = 1_000
-STALE_S = 10.0  # What was true so long ago is no news.
-LOOK_S = 0.25  # Between two looks at servers that had no room.
+STALE_S = 10.0  # Older notifications are out of date and dropped.
+LOOK_S = 0.25  # Between two looks at servers without room.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """One thing to send.
+    """One notification to send.
 
     Attributes:
-        id: Told to the receiver.
-        key: A second letter of a key that is waiting is the same letter.
-        write: Returns the body as of now, or None when there is nothing to tell any more.
-        unsent: Called when nobody hears of it.
+        id: Sent to the receiver.
+        key: Only one notification of a key waits; a second one is not queued.
+        write: Returns the current body, or None if the notification no longer applies.
+        unsent: Called if the notification is not sent.
     """
 
     id: str
@@ -39,14 +39,14 @@ class Letter:
 
 
 class Postbox:
-    """Sends letters as soon as their servers have room, one attempt each.
+    """Sends notifications as soon as their servers have room, one attempt each.
 
     Args:
         sender: Sends them.
-        background: Owns what is being sent.
-        wait_s: Takes one call of a tenant's rate limit; anything but 0 says there is none.
-        counted: Told (queue, outcome) of every attempt and of every letter thrown away.
-        stale_s: A letter that has waited so long for room is thrown away.
+        background: Owns the requests in progress.
+        wait_s: Takes one call from a tenant's rate limit; any answer but 0 means none is left.
+        counted: Called with (queue, outcome) of every attempt and every dropped notification.
+        stale_s: A notification that has waited this long for room is dropped.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Postbox:
         self._stopped = False
 
     def put(self, letter: Letter) -> None:
-        """Send a letter, now or as soon as there is room; never waits."""
+        """Queue a notification and send it as soon as there is room; never wait."""
         if letter.key in self._waiting:
             letter.unsent()
             return
@@ -99,7 +99,7 @@ class Postbox:
             self._send(server)
 
     def _send(self, server: str) -> None:
-        """Send what a server has room for."""
+        """Send as many notifications as a server has room for."""
         while not self._stopped and (line := self._lines.get(server)):
             if self._sender.room(line[0][1].url) <= self._asking[server]:
                 self._look_later()
@@ -144,7 +144,7 @@ class Postbox:
 
     def _look_later(self) -> None:
         if self._timer is None:
-            # In no context of its own, since whoever asks may be in that of some request.
+            # Run in a fresh context: the caller may be in the tracing context of some request.
             self._timer = asyncio.get_running_loop().call_later(
                 LOOK_S, self._look, context=Context()
             )

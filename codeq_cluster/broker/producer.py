@@ -1,4 +1,4 @@
-"""Producer: new tasks, each on the shard its id names."""
+"""Producer: creates tasks, each on the shard its id names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _O = TypeVar("_O", bound=Operation)
 
 
 def new_id() -> str:
-    """Draw a task id: 128 random bits in the usual 8-4-4-4-12 form."""
+    """Return a new task id: 128 random bits in the usual 8-4-4-4-12 form."""
     text = os.urandom(16).hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def fingerprint_of(command: str, payload: str) -> str:
-    """Return what tells a replay of an idempotency key from another task with it."""
+    """Return a hash that distinguishes a retry of an idempotency key from another task with it."""
     return blake2b(f"{command}\0{payload}".encode(), digest_size=16).hexdigest()
 
 
@@ -41,7 +41,7 @@ class Producer:
     async def create(
         self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
-        """Create tasks; one answer an item, order kept, `Created.payload` always filled."""
+        """Create tasks; one answer an item, order kept, `Created.payload` always set."""
         with self._placement.under_way(items):
             chosen: dict[str, int | None] = {}
             placed = [self._place(tenant, item, chosen) for item in items]
@@ -51,12 +51,12 @@ class Producer:
     def _place(
         self, tenant: str, item: NewTask, chosen: dict[str, int | None]
     ) -> tuple[int, Create]:
-        """Draw the id and find the shard: a key's own shard, so that one log decides about it.
+        """Choose the id and the shard; a key has one shard, so that one log decides about it.
 
         Args:
-            tenant: Whose task it is.
+            tenant: The task's tenant.
             item: The task.
-            chosen: Where tasks of one request go, by command; filled in.
+            chosen: By command, the shard of this request's tasks; filled in.
         """
         task_id = new_id()
         fingerprint = ""
@@ -113,10 +113,10 @@ def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
 async def on_their_shards(
     shards: Shards, placed: Sequence[tuple[int, _O]], *, timeout_s: float
 ) -> list[Outcome | CodeqError]:
-    """Run operations on several shards at once, in order within each; errors become values.
+    """Run operations on several shards at once, in order on each; return errors as values.
 
     Args:
-        shards: All of them.
+        shards: All shards.
         placed: n operations, each with its shard.
         timeout_s: For all of them together.
     """
@@ -133,7 +133,8 @@ async def on_their_shards(
             )
         except OperationTooLarge as error:
             if len(positions) > 1:
-                # One of them is, and others may be done. Each names itself, so each is asked alone.
+                # One of them is too large, and others may be done. Retry each alone: an operation
+                # carries its name, so a repetition has no effect.
                 for position in positions:
                     await on_one(shard, [position])
                 return

@@ -1,7 +1,7 @@
-"""Triage: dead letters by kind of error, requeued with changes or taken back; queues purged.
+"""Triage: list dead letters by kind of error, requeue or delete them, undo that; purge queues.
 
-Every change is on record. An action that fails half way ends with OutcomeUnknown: of some it is
-done.
+Every change leaves an audit record. An action that fails half way ends with OutcomeUnknown: some of
+the tasks are changed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
-KINDS_MAX = 200  # Told apart in one answer; the rest is one of its own.
+KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
 OTHER_KIND = "(other errors)"
 
-# Makes another payload of a task's, or None to leave the task alone.
+# Returns a task's new payload, or None to leave the task unchanged.
 Revising = Callable[[str], str | None]
 
 
@@ -36,7 +36,7 @@ class ErrorKind(Struct, kw_only=True):
     """Dead letters that died of the same kind of error.
 
     Attributes:
-        sample: One of the errors, whole.
+        sample: One of the errors, in full.
         newest_ms: When the last of them died, Unix milliseconds; `oldest_ms` the first.
     """
 
@@ -48,14 +48,14 @@ class ErrorKind(Struct, kw_only=True):
 
 
 class Acted(Struct, frozen=True, kw_only=True):
-    """What came of an action.
+    """The outcome of an action.
 
     Attributes:
-        action: By which it can be taken back; empty where it cannot.
-        ids: Of the tasks that were meant.
-        changed: How many of them were acted on.
-        left_alone: Of those meant, the ones that could not be changed as was asked.
-        more: There may be more that are meant: ask again.
+        action: Names the action to undo it; empty if it cannot be undone.
+        ids: The selected tasks.
+        changed: How many of them were changed.
+        left_alone: How many of them could not be changed as asked.
+        more: Whether more tasks may be selected: ask again.
     """
 
     action: str
@@ -66,7 +66,7 @@ class Acted(Struct, frozen=True, kw_only=True):
 
 
 class Triage:
-    """What operators do to tasks that died or wait, over all shards."""
+    """Operators' actions on dead and waiting tasks, over all shards."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -76,9 +76,9 @@ class Triage:
     async def listed(
         self, tenant: str, wanted: Selection, *, after: bytes, count: int, timeout_s: float
     ) -> tuple[list[Task], bytes]:
-        """Return the next dead letters, the newest first, and where to go on; empty at the end.
+        """Return the next dead letters, newest first, and where to go on; empty at the end.
 
-        A page may be short, or empty, and still have a next one.
+        A page may be short or empty although more pages follow.
         """
         deadline = deadline_in(timeout_s)
         found, edge = await self._dead_letters.page(
@@ -89,7 +89,7 @@ class Triage:
     async def kinds(
         self, tenant: str, queue: str, *, after: bytes, count: int, timeout_s: float
     ) -> tuple[list[ErrorKind], bytes]:
-        """Return what the next `count` dead letters of a queue died of, and where to go on."""
+        """Return the error kinds of a queue's next `count` dead letters, and the next position."""
         deadline = deadline_in(timeout_s)
         wanted = Selection(queue=queue)
         found: dict[str, ErrorKind] = {}
@@ -104,9 +104,9 @@ class Triage:
     async def preview(
         self, tenant: str, wanted: Selection, *, timeout_s: float
     ) -> tuple[list[ErrorKind], str, bool]:
-        """Return which dead letters are meant, by kind, and whether there may be more of them.
+        """Return the selected dead letters by kind, the first id, and whether more may follow.
 
-        The id of the first comes along, empty for none.
+        The id is empty if no dead letter is selected.
         """
         deadline = deadline_in(timeout_s)
         found: dict[str, ErrorKind] = {}
@@ -129,9 +129,9 @@ class Triage:
         timeout_s: float,
         revising: Revising | None = None,
     ) -> Acted:
-        """Make dead letters ready again, with another payload where one is made.
+        """Make dead letters ready again, with a new payload where `revising` returns one.
 
-        Those with another payload cannot be taken back.
+        A requeue with new payloads cannot be undone.
         """
         deadline = deadline_in(timeout_s)
         if revising is not None:
@@ -147,7 +147,7 @@ class Triage:
         return await self._each(tenant, wanted, operation, deadline=deadline, action=action)
 
     async def delete(self, tenant: str, wanted: Selection, *, by: str, timeout_s: float) -> Acted:
-        """Delete dead letters, for good."""
+        """Delete dead letters permanently."""
 
         def operation(ids: tuple[str, ...]) -> Operation:
             return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
@@ -157,7 +157,7 @@ class Triage:
     async def take_back(
         self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
     ) -> int:
-        """Make dead letters again of what a requeue made ready and nobody has claimed since."""
+        """Undo a requeue for the tasks that no worker has claimed since; return their number."""
 
         def operation(part: tuple[str, ...]) -> Operation:
             return Rebury(request=new_request(), tenant=tenant, ids=part, by=by, requeue=action)
@@ -167,7 +167,7 @@ class Triage:
     async def purge(
         self, tenant: str, queue: str, *, limit: int, by: str, timeout_s: float
     ) -> Acted:
-        """Cancel tasks that wait in a queue, ready ones in claim order and then delayed ones."""
+        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones."""
         deadline = deadline_in(timeout_s)
 
         def operation(ids: tuple[str, ...]) -> Operation:
@@ -194,7 +194,7 @@ class Triage:
     async def _each(
         self, tenant: str, wanted: Selection, operation: Makes, *, deadline: float, action: str = ""
     ) -> Acted:
-        """Act on dead letters page by page."""
+        """Act on the selected dead letters page by page."""
         ids: list[str] = []
         changed = 0
         after = b""
@@ -215,7 +215,7 @@ class Triage:
     async def _revise(
         self, tenant: str, wanted: Selection, revising: Revising, *, by: str, deadline: float
     ) -> Acted:
-        """Requeue with other payloads, read and made page by page."""
+        """Requeue dead letters with new payloads, page by page."""
         ids: list[str] = []
         changed = left_alone = 0
         after = b""
@@ -258,7 +258,7 @@ class Triage:
 
 
 def _by_size(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Yield the tasks in parts whose payloads fit a frame of the link; one at the least."""
+    """Yield the tasks in parts whose payloads fit a frame of the link, at least one task each."""
     part: list[Task] = []
     size = 0
     for task in tasks:

@@ -1,11 +1,11 @@
 """View: one shard's state with the changes its leader has decided and not yet committed.
 
-The store holds what is committed. Over it lies the overlay: the rows of every batch that is on its
-way through the log. Decisions look through both, so the second of two decisions sees the first
-although nothing is durable yet. A batch's rows leave the overlay when its entry is applied.
+The store holds the committed rows. The overlay above it holds the rows of every batch in flight.
+Decisions read through both, so a second decision sees the first before it is durable. A batch's
+rows leave the overlay when its entry is applied.
 
-On a node that does not lead, the overlay stays empty and the view follows the applied entries; it
-then answers which queues have work, a little behind the leader.
+On a node that does not lead, the overlay stays empty and the view follows the applied entries. It
+then says which queues have work, slightly behind the leader.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Rows = Mapping[bytes, bytes | None]
 
 # A ready position grows with time and is comparable between shards: milliseconds, then a count.
 _SEQ_BITS = 20
-# Of ready tasks, kept by all windows together: 128 Ki x ~110 bytes = 14 MiB. Beyond it each queue
-# with ready tasks keeps `window.KEYS_MIN` at most; its window takes ~400 bytes besides.
+# Keys of ready tasks in all windows together: 128 Ki x ~110 bytes = 14 MiB. Beyond it, each queue
+# with ready tasks keeps at most `window.KEYS_MIN` keys; its window adds ~400 bytes.
 _READY_KEYS_MAX = 2**17
 _STATS_PAGE = 1024
-_TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it all begin anew.
+_TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it every tenant starts over.
 _NO_QUEUES: frozenset[str] = frozenset()
 _NONE = Counters()
 _NO_USAGE = Usage()
 
 
 def seq_ms(seq: int) -> int:
-    """Return the instant a ready position was given, Unix milliseconds."""
+    """Return the instant at which a ready position was given, Unix milliseconds."""
     return seq >> _SEQ_BITS
 
 
@@ -67,14 +67,14 @@ class ShardView:
         self._catalogue = catalogue
         self._usages: dict[str, Usage] = {}
         self._turns: dict[str, Turns] = {}
-        # key -> (batch, value): the newest value decided; an older batch must not take it away.
+        # key -> (batch, value): the newest decided value. An older batch must not remove it.
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._tasks: dict[str, tuple[int, Task | None]] = {}
         self._counted: dict[str, set[str]] = {}  # By tenant, the queues that have counters.
         self._busy: dict[str, set[str]] = {}
-        self._lines: dict[str, BusyQueues] = {}  # Of the tenants of whom any queue was asked for.
-        self._unread: dict[str, None] = {}  # Of these, whose lines are known in part only.
-        self._ready: dict[tuple[str, str], Window] = {}  # Of queues that have ready tasks only.
+        self._lines: dict[str, BusyQueues] = {}  # Of tenants that had a claim of any command.
+        self._unread: dict[str, None] = {}  # Tenants whose lines are known only in part.
+        self._ready: dict[tuple[str, str], Window] = {}  # Only of queues that have ready tasks.
         self._ready_keys = KeyBudget(_READY_KEYS_MAX)
         self._leases = self._timer(keyspace.LEASE_PREFIX)
         self._timers = self._timer(keyspace.TTL_PREFIX)
@@ -86,7 +86,7 @@ class ShardView:
         }
         self._load()
 
-    # -- what the core asks ----------------------------------------------------------------------
+    # -- for the core ----------------------------------------------------------------------------
 
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
@@ -103,12 +103,12 @@ class ShardView:
         return text.decode()
 
     def result(self, task_id: str) -> Result | None:
-        """Return how the task ended, or None."""
+        """Return the task's result, or None."""
         record = self._get(keyspace.result(task_id))
         return None if record is None else records.decode_result(record)
 
     def keyed(self, tenant: str, key: str) -> KeyRow | None:
-        """Return what the idempotency key stands for, or None."""
+        """Return the row of the idempotency key, or None."""
         record = self._get(keyspace.idempotency(tenant, key))
         return None if record is None else records.decode_key_row(record)
 
@@ -127,16 +127,16 @@ class ShardView:
         return min(count, most)
 
     def policy(self, tenant: str, queue: str) -> Policy:
-        """Return what governs the queue, as far as it is applied on this node."""
+        """Return the policy of the queue as applied on this node."""
         return self._catalogue.policy(tenant, queue)
 
     def leased(self, tenant: str, queue: str) -> int:
-        """Return how many tasks of the queue are leased, other shards' as applied on this node."""
+        """Return the number of leased tasks of the queue; other shards' as applied here."""
         here = self.counters.get((queue, tenant), _NONE).leased
         return here + self._catalogue.leased_elsewhere(self._shard, tenant, queue)
 
     def usage(self, tenant: str) -> Usage:
-        """Return what the tenant takes up, on other shards as applied on this node."""
+        """Return the tenant's usage; other shards' as applied on this node."""
         here = self.usage_here(tenant)
         there = self._catalogue.usage_elsewhere(self._shard, tenant)
         return Usage(
@@ -146,7 +146,7 @@ class ShardView:
         )
 
     def turns(self, tenant: str) -> Turns:
-        """Return whose turn it is among the tenant's queues."""
+        """Return the turns of the tenant's queues."""
         turns = self._turns.get(tenant)
         if turns is None:
             if len(self._turns) >= _TURNS_MAX:
@@ -156,7 +156,7 @@ class ShardView:
         return turns
 
     def lapsed(self, count: int) -> tuple[Item, ...]:
-        """Return at most `count` items that have ended, oldest first."""
+        """Return at most `count` expired items, oldest first."""
         found: list[Item] = []
         for key in islice(self._known_expiries(), count):
             if keyspace.item_timer_ms(key) > self.now_ms:
@@ -188,7 +188,7 @@ class ShardView:
             yield keyspace.pending_parts(key)
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
-        """Return the ids of the tasks leased under a claim request now."""
+        """Return the ids of the tasks now leased under a claim request."""
         start, end = keyspace.prefix_range(keyspace.claim_prefix(request))
         found: list[str] = []
         while start < end:
@@ -209,18 +209,18 @@ class ShardView:
         return tuple(task_id for _, task_id in found[:count])
 
     def next_seq(self) -> int:
-        """Draw the next ready position."""
+        """Return the next ready position and count it as given."""
         self.seq = max(self.seq + 1, self.now_ms << _SEQ_BITS)
         return self.seq
 
     def fraction(self) -> float:
-        """Draw a random number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         return self._fraction()
 
-    # -- what the engine asks --------------------------------------------------------------------
+    # -- for the engine --------------------------------------------------------------------------
 
     def next_due_ms(self, *, leases_from_ms: int) -> int | None:
-        """Return when time must act next, Unix milliseconds; no lease before `leases_from_ms`."""
+        """Return when the next timer is due, Unix milliseconds; leases from `leases_from_ms` on."""
         due = [keyspace.item_timer_ms(key) for key in islice(self._known_expiries(), 1)]
         timer = self._timers.first()
         if timer is not None:
@@ -231,9 +231,9 @@ class ShardView:
         return min(due, default=None)
 
     def head(self, tenant: str, queues: Iterable[str]) -> Head | None:
-        """Return the first ready task among the queues (none named: the tenant's).
+        """Return the first ready task of the named queues, or of all the tenant's if none is named.
 
-        Queues that nobody may claim from now are passed over.
+        Queues that may not be claimed from now are passed over.
         """
         best: Head | None = None
         busy = self._busy.get(tenant)
@@ -256,7 +256,7 @@ class ShardView:
         return best
 
     def usage_here(self, tenant: str) -> Usage:
-        """Return what the tenant takes up on this shard."""
+        """Return the tenant's usage on this shard."""
         return self._usages.get(tenant, _NO_USAGE)
 
     def counted_queues(self, tenant: str) -> AbstractSet[str]:
@@ -268,7 +268,7 @@ class ShardView:
         return self.counters.get((queue, tenant), _NONE)
 
     def advance(self, batch: int, rows: Rows, tasks: Mapping[str, Task | None]) -> None:
-        """Take note of decided rows, to be committed with batch number `batch`."""
+        """Add decided rows, which batch number `batch` will commit."""
         overlay = self._overlay
         for key, value in rows.items():
             overlay[key] = (batch, value)
@@ -277,7 +277,7 @@ class ShardView:
         self.follow(rows)
 
     def applied(self, batch: int, rows: Rows, tasks: Iterable[str]) -> None:
-        """Forget what the store holds now: the rows of a batch whose entry is applied."""
+        """Drop the rows and tasks of an applied batch: the store holds them now."""
         overlay = self._overlay
         for key in rows:
             newest = overlay.get(key)
@@ -289,7 +289,7 @@ class ShardView:
                 del self._tasks[task_id]
 
     def follow(self, rows: Rows) -> None:
-        """Bring the windows and the counters up to date with rows that are live or dead now."""
+        """Update the windows and counters from rows that were written or deleted."""
         timed = self._timed
         counted: list[tuple[bytes, bytes | None]] = []
         became_ready: list[tuple[str, str, bytes]] = []
@@ -312,21 +312,21 @@ class ShardView:
                 window.remove(key)
             else:
                 window.add(key)
-        # After the windows, which go by what was counted before, and ahead of the lines, which have
-        # to know which queues have work.
+        # Counters come after the windows, which rely on the old counts. They come before the lines,
+        # which must know the queues that have work.
         for key, value in counted:
             self._count(keyspace.stats_parts(key), value)
         if self._lines:
             self._tell_lines(became_ready)
 
     def opened(self, tenant: str, queue: str) -> None:
-        """Take note that the queue may be claimed from again, perhaps."""
+        """Look at the queue again: it may have become claimable."""
         line = self._lines.get(tenant)
         if line is not None:
             line.opened(queue)
 
     def read_on(self) -> bool:
-        """Read some more of what looks have left unread; return whether there is more."""
+        """Read more of the queues that looks have left unread; return whether any are left."""
         for tenant in self._unread:
             line = self._lines.get(tenant)
             if line is not None:
@@ -338,11 +338,11 @@ class ShardView:
 
     @property
     def is_unread(self) -> bool:
-        """Return whether a look for any of a tenant's queues has gone by some of them only."""
+        """Return whether a look for any command has considered only some of the tenant's queues."""
         return bool(self._unread)
 
     def count(self, rows: Rows) -> None:
-        """Bring the counters alone up to date; what else the view says is out of date after it."""
+        """Update only the counters; the rest of the view is out of date afterwards."""
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 self._count(keyspace.stats_parts(key), value)
@@ -372,7 +372,7 @@ class ShardView:
                 busy.add(queue)
             line = self._lines.get(tenant)
             if line is not None:
-                line.opened(queue)  # One task less may be leased.
+                line.opened(queue)  # A lease may have ended, which makes room under a limit.
         else:
             self._drain(queue, tenant)
 
@@ -385,7 +385,7 @@ class ShardView:
                 del self._counted[tenant]
 
     def _drain(self, queue: str, tenant: str) -> None:
-        """Forget what is kept of a queue's ready tasks: there are none."""
+        """Drop the cached ready tasks of a queue that has none left."""
         window = self._ready.pop((queue, tenant), None)
         if window is not None:
             window.close()
@@ -412,11 +412,11 @@ class ShardView:
             self._usages[tenant] = now
 
     def _known_expiries(self) -> Iterator[bytes]:
-        """Yield the timers of items but for those that a newer version has written."""
+        """Yield the timers of items, except those written by a newer version."""
         return (key for key in self._expiries if keyspace.knows_kind(key))
 
     def _open(self, tenant: str, queue: str) -> bool:
-        """Tell whether the queue may be claimed from now."""
+        """Return whether the queue may be claimed from now."""
         leased = partial(self.leased, tenant, queue)
         return self.policy(tenant, queue).claimable(1, leased) > 0
 
@@ -429,7 +429,7 @@ class ShardView:
         return self._new_ready_window(queue, tenant, empty=False) if window is None else window
 
     def _followed_window(self, queue: str, tenant: str, *, live: bool) -> Window | None:
-        """Return the window on a ready task's queue; None when it is to be read another time."""
+        """Return the window of a ready task's queue, or None if a later look will read it."""
         window = self._ready.get((queue, tenant))
         if window is None and live and queue not in self._busy.get(tenant, _NO_QUEUES):
             return self._new_ready_window(queue, tenant, empty=True)
@@ -449,7 +449,7 @@ class ShardView:
     def _line(self, tenant: str, busy: AbstractSet[str]) -> BusyQueues:
         line = self._lines.get(tenant)
         if line is None:
-            turns = self.turns(tenant)  # First, since it may be what forgets the others' lines.
+            turns = self.turns(tenant)  # First: this call may drop all lines.
             line = self._lines[tenant] = BusyQueues(
                 busy,
                 turns,
@@ -467,7 +467,7 @@ class ShardView:
         return self._store.get(key) if decided is None else decided[1]
 
     def _live(self, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
-        """Read the store's keys from `start`, corrected by the overlay; see `window.Read`."""
+        """Return the store's keys from `start`, corrected by the overlay; see `window.Read`."""
         stored, edge = next_keys(self._store, start, end, limit)
         overlay = self._overlay
         if not overlay:

@@ -1,10 +1,11 @@
 """Window: the first live keys of one key range, kept in memory.
 
-A queue's dead rows pile up at its head, and walking over them again for every claim is the
-classic trap of log-structured stores. A window reads ahead once and remembers how far it has
-read: below its edge it knows every live key, so the store is only asked for keys beyond it.
-Memory is bounded: a window that grows past its maximum forgets its far half, and windows that share
-a budget keep few keys each while it is used up.
+Deleted rows pile up at the head of a queue. Walking over them for every claim is a known cost of
+log-structured stores. A window reads ahead once and remembers how far it has read: it knows every
+live key below its edge, so it asks the store only for keys beyond.
+
+Memory is bounded: a window above its maximum drops its far half, and windows whose common budget is
+used up keep few keys each.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
 KEYS_MAX = 1024  # x ~100 bytes = 100 KiB for a queue being served.
-KEYS_MIN = 16  # Kept by a window whose budget is used up, read at first, and doubled from there.
+KEYS_MIN = 16  # Kept when the budget is used up; also the first read's size, doubled from there.
 READ_AHEAD = 256
 
-# Reads at most `limit` live keys of start <= key < end, ascending, and how far that reading is
-# complete: the edge, which is `end` when nothing is left.
+# Reads at most `limit` live keys of start <= key < end, ascending. Also returns the edge, up to
+# which this read is complete: `end` if nothing is left.
 Read = Callable[[bytes, bytes, int], tuple[list[bytes], bytes]]
 
 
 class KeyBudget:
-    """How many keys some windows may keep together.
+    """The number of keys that several windows may keep together.
 
     Attributes:
         left: May be below zero by `KEYS_MIN` a window.
@@ -40,14 +41,14 @@ class KeyBudget:
 
 
 class Window:
-    """The live keys of start <= key < edge, complete; beyond the edge the reader knows.
+    """All live keys of start <= key < edge; keys beyond the edge are read on demand.
 
     Args:
-        start: The first key.
-        end: The key behind the last.
+        start: The first key of the range.
+        end: The key after the last one.
         read: See `Read`.
-        budget: Shared with other windows; none for one of its own.
-        empty: Nothing is in the range now, so nothing need be read.
+        budget: Shared with other windows; None gives the window its own.
+        empty: The range has no live key now, so nothing need be read.
     """
 
     __slots__ = ("_ahead", "_budget", "_edge", "_end", "_keys", "_read")
@@ -69,7 +70,7 @@ class Window:
         self._ahead = KEYS_MIN
 
     def add(self, key: bytes) -> None:
-        """Take note of a key that is live now."""
+        """Add a key that became live."""
         if key >= self._edge:
             return
         keys, budget = self._keys, self._budget
@@ -82,20 +83,20 @@ class Window:
             del keys[kept:]
 
     def remove(self, key: bytes) -> None:
-        """Take note of a key that is dead now."""
+        """Remove a key that is dead now."""
         position = bisect_left(self._keys, key)
         if position < len(self._keys) and self._keys[position] == key:
             del self._keys[position]
             self._budget.left += 1
 
     def close(self) -> None:
-        """Give its keys back to the budget; the window is not used again."""
+        """Return the window's keys to the budget; the window must not be used afterwards."""
         self._budget.left += len(self._keys)
         self._keys.clear()
 
     @property
     def known(self) -> bool:
-        """Return whether `first` is answered without reading."""
+        """Return whether `first` needs no read."""
         return bool(self._keys) or self._edge >= self._end
 
     def first(self) -> bytes | None:
@@ -120,5 +121,5 @@ class Window:
         more, self._edge = self._read(self._edge, self._end, min(self._ahead, self._budget.of_each))
         self._keys += more
         self._budget.left -= len(more)
-        # A queue that is served on and on is worth longer readings.
+        # A queue that keeps being served is worth longer reads.
         self._ahead = min(2 * self._ahead, READ_AHEAD)
