@@ -65,7 +65,7 @@ class BusyQueues:
         self._window = window
         self._is_open = is_open
         self._ranks: dict[str, int] = {}  # A lower bound of the rank of each queue's first task.
-        self._by_rank: list[tuple[int, str]] = []  # A heap; of a queue, the rank above counts.
+        self._by_rank: list[tuple[int, str]] = []  # A heap with stale entries.
         self._reads_left = 0
 
     def read(self) -> None:

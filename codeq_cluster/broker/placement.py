@@ -1,8 +1,8 @@
-"""Placement: which shard a new task goes to when its id is ours to draw.
+"""Placement: chooses the shard of a new task whose id this node draws.
 
-A good choice saves one of two things. A shard that this node leads saves the way to another node.
-A shard that all nodes agree on saves entries of the log: an entry costs the same for one task as
-for thirty, and tasks share it only if they reach one leader at the same time.
+A good choice saves one of two things. A shard led by this node saves the hop to another node. A
+shard that all nodes agree on saves log entries: an entry costs the same for one task as for thirty,
+and tasks share an entry only if they reach one leader at the same time.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from contextlib import contextmanager
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests import NewTask
 
-# A queue of so few tasks on one shard is worked off in a moment; longer ones are spread evenly.
+# A queue with fewer tasks on one shard empties in a moment; tasks of longer queues are spread
+# evenly.
 AHEAD_MAX = 256
-# While a node has so many creates under way at once, it sends them where the other nodes do. One
-# or two gain nothing from company, and more than that fill entries of their own.
+# A node with this many creates under way sends them to the same shard as the other nodes. One or
+# two creates gain nothing from sharing an entry, and more than 64 fill entries of their own.
 MEET_MIN, MEET_MAX = 3, 64
-# How long the nodes send their tasks to one shard before they go on to the next. Clocks that differ
-# cost some of the gain and nothing else.
+# The time for which the nodes send their tasks to one shard before they move on to the next. Clocks
+# that differ only cost some of the gain.
 SLOT_MS = 500
-# What comes in one slot may wait on one shard. Nodes count what waits a little differently, and a
-# bound that is reached in every slot would part them.
+# Tasks that may wait on the shared shard, enough for one slot. Nodes count waiting tasks a little
+# differently: if every slot reached the bound, the nodes would choose different shards.
 MET_AHEAD_MAX = 4096
-# Creates under way are counted over this and the one before: when an entry is applied, all of its
-# callers are answered at once and none is under way.
+# Creates under way are counted over this window and the one before: an applied entry answers all
+# its callers at once, so at that instant none is under way.
 WINDOW_MS = 125
-# A larger payload costs more on its way to another node than it saves there.
+# A larger payload costs more to send to another node than a shared entry saves.
 CARRIED_BYTES_MAX = 16 * 1024
-# So many tasks in a row go to one of the shards that a node leads.
+# Tasks in a row that go to one of the shards this node leads.
 TOGETHER = 64
 
 
@@ -61,10 +62,11 @@ class Placement:
             self._placed += count
 
     def shard(self, tenant: str, item: NewTask) -> int | None:
-        """Return the shard for a task without an idempotency key; None: any will do.
+        """Return the shard for a task without an idempotency key, or None if any will do.
 
-        No shard is chosen whose queue is longer than the shortest by more than `AHEAD_MAX` tasks,
-        or `MET_AHEAD_MAX` where nodes meet: producers that all ask one node fill no shard alone.
+        A shard is not chosen if its queue is longer than the shortest by more than `AHEAD_MAX`
+        tasks, or by `MET_AHEAD_MAX` where nodes share a shard. So producers that all ask one node
+        cannot fill one shard alone.
         """
         count = self._shards.count
         replicas = [self._shards.local(shard) for shard in range(count)]
@@ -85,6 +87,6 @@ class Placement:
         return led[self._placed // TOGETHER % len(led)] if led else None
 
     def _meets(self, item: NewTask) -> bool:
-        """Return whether a task goes where the other nodes send theirs now."""
+        """Return whether a task goes to the shard that the other nodes use now."""
         busy = MEET_MIN <= max(self._most, self._most_before) <= MEET_MAX
         return busy and len(item.payload) <= CARRIED_BYTES_MAX

@@ -1,4 +1,4 @@
-"""Polls: which workers have asked this node for work, and when they did last."""
+"""Polls: the workers that have asked this node for work, and when they last did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-POLLS_MAX = 10_000  # About 400 bytes each; beyond it the one that came first goes.
+POLLS_MAX = 10_000  # About 400 bytes each; beyond it the oldest entry goes.
 COMMANDS_MAX = 50  # Shown of a worker that asks for more.
 
 
@@ -15,9 +15,9 @@ class Poll(Struct, array_like=True):
     """One worker's claims on one node.
 
     Attributes:
-        last_ms: When the last of them came, Unix milliseconds.
-        waiting: Of them, those that wait for a task now.
-        commands: Of the last one, in lower case; empty for every command of the tenant.
+        last_ms: When the last claim came, Unix milliseconds.
+        waiting: Claims that wait for a task now.
+        commands: Of the last claim, in lower case; empty for every command of the tenant.
     """
 
     worker: str
@@ -30,7 +30,7 @@ class Polls:
     """The workers of every tenant that have claimed here.
 
     Args:
-        now_ms: Unix milliseconds.
+        now_ms: Returns Unix milliseconds.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -39,7 +39,7 @@ class Polls:
 
     @contextmanager
     def polling(self, tenant: str, worker: str, commands: tuple[str, ...]) -> Iterator[None]:
-        """Note a claim, which waits within the block."""
+        """Record a claim, which counts as waiting within the block."""
         name = (tenant, worker)
         poll = self._known.pop(name, None)
         if poll is None:
@@ -56,5 +56,5 @@ class Polls:
             poll.waiting -= 1
 
     def of(self, tenant: str) -> list[Poll]:
-        """Return the tenant's workers, whoever came last at the end."""
+        """Return the tenant's workers, the most recent last."""
         return [poll for (owner, _), poll in self._known.items() if owner == tenant]

@@ -1,4 +1,4 @@
-"""Ports: what the broker needs from the rest of the node, which `node.py` provides."""
+"""Ports: interfaces of the node that the broker needs; `node.py` provides them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.core.outcomes import Outcome
 
 
 class StateStore(Protocol):
-    """One shard's committed state: ordered bytes, and how far the log is in it."""
+    """One shard's committed state: ordered rows, and the index of the log they reflect."""
 
     @property
     def applied_index(self) -> int:
@@ -27,7 +27,7 @@ class StateStore(Protocol):
 
     @property
     def seen_index(self) -> int:
-        """Index of the last entry that is known to have been applied, at least `applied_index`."""
+        """Index of the last entry known to have been applied, at least `applied_index`."""
 
     @property
     def digest(self) -> bytes:
@@ -37,7 +37,7 @@ class StateStore(Protocol):
         """Return the value, or None."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return n values for n keys, None where there is none."""
+        """Return n values for n keys, None for a missing row."""
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` rows of start <= key < end, ascending."""
@@ -58,18 +58,18 @@ class Log(Protocol):
         """Return the level of the formats that the next entry may have."""
 
     def wake(self) -> None:
-        """Tell the group that there is something to take."""
+        """Tell the group that an entry is ready to be taken."""
 
     def barrier(self, done: Callable[[bool], None]) -> None:
-        """Confirm that this node leads now.
+        """Confirm that this node leads now, by a read index.
 
-        `done(True)` comes once a quorum has confirmed it after this call and everything committed
-        before the call is applied; `done(False)` when leadership ends first.
+        `done(True)` is called once a quorum has confirmed the leadership after this call, and
+        everything committed before it is applied. `done(False)` is called if leadership ends first.
         """
 
 
 class Clock(Protocol):
-    """Time as the broker stamps it."""
+    """The broker's sources of time."""
 
     def wall_ms(self) -> int:
         """Return Unix milliseconds; may jump."""
@@ -79,13 +79,13 @@ class Clock(Protocol):
 
 
 class Observer(Protocol):
-    """Hears what became durable, on the node that led it."""
+    """Receives the changes that became durable, on the node that led them."""
 
     def changed(self, change: TaskChange) -> None:
-        """One task changed."""
+        """Record that one task changed."""
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
-        """One entry of this leader was applied, so long after it was handed over."""
+        """Record that an entry of this leader was applied, `commit_s` after its hand-over."""
 
 
 class Tracing(Protocol):
@@ -94,11 +94,11 @@ class Tracing(Protocol):
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Wait within the block until what was decided for the current request is applied."""
+        """Open a span for the block, which waits until the request's decisions are applied."""
 
 
 class Head(Struct, frozen=True, array_like=True):
-    """The first ready task of one shard; the larger priority, then the smaller seq, goes first."""
+    """The first ready task of one shard; higher priority goes first, then lower seq."""
 
     shard: int
     priority: int
@@ -109,7 +109,7 @@ class Snapshot(Struct, frozen=True, array_like=True):
     """Rows read at one applied index.
 
     Attributes:
-        values: One a key, None where there is none.
+        values: One a key, None for a missing row.
     """
 
     applied_index: int
@@ -117,10 +117,10 @@ class Snapshot(Struct, frozen=True, array_like=True):
 
 
 class Depth(Struct, frozen=True, array_like=True):
-    """One queue of one shard: its committed counters, and since when its oldest task waits.
+    """One queue of one shard: its committed counters, and when its oldest task became ready.
 
     Attributes:
-        oldest_ready_ms: Unix milliseconds; 0 when nothing is ready.
+        oldest_ready_ms: Unix milliseconds; 0 if nothing is ready.
     """
 
     queue: str
@@ -134,8 +134,8 @@ class Depth(Struct, frozen=True, array_like=True):
 class Shards(Protocol):
     """Every shard of the cluster, wherever it is led; waits out elections until the deadline.
 
-    Deadlines are monotonic seconds of this node. Every call raises NoLeader when no leader was
-    found in time and nothing was done.
+    Deadlines are monotonic seconds of this node. Every call raises NoLeader if no leader was found
+    in time and nothing was done.
     """
 
     @property
@@ -144,7 +144,7 @@ class Shards(Protocol):
 
     @property
     def deaf(self) -> bool:
-        """Tell whether this node hears nothing of some shard: who waits has to ask its leader."""
+        """Return whether some shard is isolated here: waiting callers must ask its leader."""
 
     async def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
@@ -157,7 +157,7 @@ class Shards(Protocol):
         """
 
     async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Snapshot:
-        """Read rows as of now, linearizably."""
+        """Return rows as of now, linearizably."""
 
     async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Head]:
         """Return the first ready task of every shard that has one, as its leader sees it."""
@@ -166,10 +166,10 @@ class Shards(Protocol):
         """Return every queue of the tenant, or the one named, shard by shard."""
 
     async def ask(self, shard: int, question: Question, *, deadline: float) -> Answer:
-        """Ask a shard's leader, as of now.
+        """Return a leader's answer as of now.
 
         Raises:
-            Overloaded: Too many wait there already.
+            Overloaded: Too many callers wait there already.
         """
 
     def local(self, shard: int) -> LocalShard:
@@ -184,17 +184,17 @@ class LocalShard(Protocol):
         """Return whether this node decides for the shard."""
 
     def ready(self, tenant: str, queue: str) -> int:
-        """Return how many tasks of a queue are ready, as far as is known here."""
+        """Return how many tasks of a queue are ready, as far as this node knows."""
 
     def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
         """Return the first ready task known here."""
 
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
-        """Read rows from the local store."""
+        """Return rows from the local store."""
 
 
 class Missing(Protocol):
-    """Asked for what keeps the node from being ready."""
+    """Returns the reasons why the node is not ready."""
 
     def __call__(self, *, in_full: bool) -> list[str]:
-        """Return it, empty when the node is ready; in full it names directories."""
+        """Return the reasons, empty if the node is ready; in full they name directories."""

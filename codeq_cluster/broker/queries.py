@@ -1,4 +1,4 @@
-"""Queries: what is known of a task, of its result, and of the queues."""
+"""Queries: reads of tasks, results and queue depths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Counters, Result
 
-DEAF_PAUSE_S = 1.0  # Between two looks while no entry that comes here tells of a result.
+DEAF_PAUSE_S = 1.0  # Between two reads while no applied entries arrive that could show a result.
 
 
 class Queries:
@@ -54,8 +54,8 @@ class Queries:
         """Return the depth of every queue of the tenant, by name, summed over the shards.
 
         Args:
-            tenant: Whose.
-            queue: This one alone; empty for all.
+            tenant: The tenant.
+            queue: Only this queue; empty for all.
             timeout_s: For all shards together.
         """
         deadline = deadline_in(timeout_s)

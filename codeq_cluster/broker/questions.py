@@ -1,6 +1,6 @@
-"""Questions: what can be asked of a shard's leader beside rows, and what it answers.
+"""Questions: reads that a shard's leader answers, apart from rows, and their answers.
 
-They travel between nodes as they are, so each is a tagged array.
+They are sent between nodes unchanged, so each is a tagged array.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ END = b"\xff" * 9
 
 
 class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
-    """Which tasks of a list are meant.
+    """Selects tasks of a list.
 
-    A leader of an earlier release does not know it, so whoever asks filters once more.
+    A leader of an earlier release does not know it, so the asking node filters again.
 
     Attributes:
-        error_part: Part of the error, whatever its case; empty for any.
+        error_part: Part of the error, ignoring case; empty for any.
         created_from_ms: Created then or later; 0 for any, as is `created_before_ms`.
-        worker: Who holds the lease; empty for any.
+        worker: The holder of the lease; empty for any.
     """
 
     error_part: str = ""
@@ -33,7 +33,7 @@ class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
     worker: str = ""
 
     def fits(self, task: Task) -> bool:
-        """Return whether the task is meant."""
+        """Return whether the task is selected."""
         return (
             (not self.error_part or self.error_part.lower() in task.error.lower())
             and self.created_from_ms <= task.created_ms
@@ -54,7 +54,7 @@ class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
         count: Rows at most.
         error: Only tasks with this error; empty for all.
         ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
-        only: Which of them.
+        only: Selects among them.
     """
 
     tenant: str
@@ -68,7 +68,7 @@ class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
 
 
 class BrowseDelayed(Struct, frozen=True, array_like=True, tag="browse_delayed", kw_only=True):
-    """List a tenant's delayed tasks by when they become ready, whatever their queue.
+    """List a tenant's delayed tasks of all queues by when they become ready.
 
     Attributes:
         queue: In lower case; empty for every queue.
@@ -83,14 +83,14 @@ class BrowseDelayed(Struct, frozen=True, array_like=True, tag="browse_delayed", 
 
 
 class Explain(Struct, frozen=True, array_like=True, tag="explain", kw_only=True):
-    """Say why a task is where it is."""
+    """Ask why a task is in its state."""
 
     tenant: str
     id: str
 
 
 class ListItems(Struct, frozen=True, array_like=True, tag="list_items", kw_only=True):
-    """List a tenant's items of one kind by id; of deliveries the dead alone if so asked.
+    """List a tenant's items of one kind by id; of deliveries only the dead ones if so asked.
 
     Attributes:
         after: Position after which to begin; empty for the start.
@@ -104,7 +104,7 @@ class ListItems(Struct, frozen=True, array_like=True, tag="list_items", kw_only=
 
 
 class Settle(Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
-    """Say when the node that leads this shard has applied entry `index` of another one."""
+    """Wait until the node that leads this shard has applied entry `index` of another one."""
 
     shard: int
     index: int
@@ -118,7 +118,7 @@ class Page(Struct, frozen=True, array_like=True, tag="page"):
 
     Attributes:
         rows: (position, task), ascending.
-        edge: All up to here has been looked at; `END` when that is all there is.
+        edge: The list is complete up to this position; `END` if nothing follows.
     """
 
     rows: tuple[tuple[bytes, Task], ...]
@@ -126,20 +126,20 @@ class Page(Struct, frozen=True, array_like=True, tag="page"):
 
 
 class ItemPage(Struct, frozen=True, array_like=True, tag="item_page"):
-    """One shard's part of a list of items; likewise."""
+    """One shard's part of a list of items; fields as in `Page`."""
 
     rows: tuple[tuple[bytes, Item], ...]
     edge: bytes
 
 
 class Explained(Struct, frozen=True, array_like=True, tag="explained"):
-    """None for no such task."""
+    """The explanation of a task; None for no such task."""
 
     explanation: Explanation | None
 
 
 class Settled(Struct, frozen=True, array_like=True, tag="settled"):
-    """It is applied."""
+    """The entry is applied."""
 
 
 Answer = Page | ItemPage | Explained | Settled

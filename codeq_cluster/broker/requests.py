@@ -1,4 +1,4 @@
-"""Requests: what callers hand to the broker and what it tells them, validated values both ways."""
+"""Requests: validated values that callers give the broker and get from it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from codeq_cluster.core.task import Artifact, Counters, Task
 
 
 def new_request() -> str:
-    """Draw a request id: 96 random bits in hexadecimal."""
+    """Return a new request id: 96 random bits in hexadecimal."""
     return os.urandom(12).hex()
 
 
 class NewTask(Struct, frozen=True, kw_only=True):
-    """A task as a producer asks for it, already validated.
+    """A task as a producer requests it, already validated.
 
     Attributes:
         payload: JSON text, byte for byte the producer's.
         max_attempts: 0 for the broker's default.
-        run_at_ms: Unix milliseconds, 0 for "not asked"; wins over `delay_ms`.
+        run_at_ms: Unix milliseconds, 0 if not requested; overrides `delay_ms`.
         delay_ms: From now, 0 for at once.
-        ttl_ms: Undelivered after that the task dies; 0 for never.
+        ttl_ms: A task not delivered within this time dies; 0 for never.
     """
 
     command: str
@@ -39,10 +39,10 @@ class NewTask(Struct, frozen=True, kw_only=True):
 
 
 class NewFile(Struct, frozen=True, kw_only=True):
-    """An artifact that comes with its result, to be stored.
+    """An artifact sent with its result, to be stored.
 
     Attributes:
-        chunks: The content, in pieces small enough to be worked on one after the other.
+        chunks: The content, in pieces small enough to be handled one after the other.
         digest: Of the content, hexadecimal.
     """
 
@@ -53,12 +53,12 @@ class NewFile(Struct, frozen=True, kw_only=True):
 
 
 class Uploaded(Struct, frozen=True, kw_only=True):
-    """An artifact that is stored before its result.
+    """An artifact stored before its result.
 
     Attributes:
-        url: What the result is to name it by.
+        url: The URL by which the result must name it.
         size: Bytes.
-        etag: As it stands in a header.
+        etag: As written in a header.
     """
 
     name: str
@@ -72,9 +72,9 @@ class NewResult(Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: COMPLETED or FAILED.
-        body: JSON text, empty when there is none.
-        artifacts: Those with a URL as they are; of files, each name at most once.
-        token: Lease token the worker holds; 0 when it sent none.
+        body: JSON text, empty if there is none.
+        artifacts: Those with a URL are kept as they are; of files, each name at most once.
+        token: Lease token the worker holds; 0 if it sent none.
     """
 
     task_id: str
@@ -86,7 +86,7 @@ class NewResult(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True):
-    """A task as stored.
+    """A stored task.
 
     Attributes:
         applied_index: Of the replica that answered, at the read.
@@ -99,10 +99,10 @@ class Found(Struct, frozen=True):
 
 
 class QueueDepth(Struct, frozen=True):
-    """How full one queue of a tenant is, over all shards.
+    """The depth of one queue of a tenant, over all shards.
 
     Attributes:
-        oldest_ready_ms: When its longest-waiting ready task became ready; 0 when there is none.
+        oldest_ready_ms: When its longest-waiting ready task became ready; 0 if there is none.
     """
 
     command: str
@@ -111,10 +111,10 @@ class QueueDepth(Struct, frozen=True):
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
-    """What a group's leader knows of one peer; `match_index` is 0 on a follower.
+    """The state of one peer as a group's leader knows it; `match_index` is 0 on a follower.
 
     Attributes:
-        knows: The newest formats the peer is on record with.
+        knows: The newest formats on record for the peer.
     """
 
     id: str
@@ -130,15 +130,15 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     """One Raft group as this node sees it.
 
     Attributes:
-        leader_id: Empty when no leader is known, as are the two addresses after it.
+        leader_id: Empty if no leader is known, as are the two addresses after it.
         digest: Running hash over the applied entries, hexadecimal.
-        voting: This node counts for a majority of the group.
-        preferred: Who should lead when it can; empty before the group is founded.
-        changing: The group's newest membership is not known to be committed.
+        voting: Whether this node counts towards the group's majority.
+        preferred: The node that should lead when it can; empty before the bootstrap.
+        changing: Whether the group's newest membership is not known to be committed.
         level: Of the formats in use.
-        knows: The newest formats this node is on record with.
+        knows: The newest formats on record for this node.
         durability: What an acknowledged write survives: `fsync` or `os`.
-        log_sync: Who syncs this node's log now: `thread`, `kernel`, or `none` with `os`.
+        log_sync: How this node's log is synced now: `thread`, `kernel`, or `none` with `os`.
     """
 
     shard_idx: int

@@ -1,4 +1,4 @@
-"""Scanning: reading a range of a store page by page."""
+"""Scanning: reads a range of a store page by page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def every_row(store: StateStore, start: bytes, end: bytes) -> Iterator[tuple[byt
 
 
 def next_keys(store: StateStore, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
-    """Return at most `limit` keys of start <= key < end, and how far that reading is complete."""
+    """Return at most `limit` keys of start <= key < end, and the key up to which they are all."""
     page = store.scan(start, end, limit)
     edge = page[-1][0] + b"\0" if len(page) == limit else end
     return [key for key, _ in page], edge

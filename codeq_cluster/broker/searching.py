@@ -1,4 +1,4 @@
-"""Searching: a tenant's tasks without their payloads, by what is known of them, in pages."""
+"""Searching: finds a tenant's tasks by their fields, without payloads, in pages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
-# Pages that a filter leaves short before the caller is told to go on itself: of each, a shard's
-# leader looks at a thousand tasks at most.
+# Pages read although a filter leaves them short; then the caller must ask for more. For each page,
+# a shard's leader reads at most a thousand tasks.
 LOOKS_MAX = 5
 
 
 class Searching:
-    """Finds tasks; a page may be short, or empty, and still have a next one."""
+    """Finds tasks; a page may be short or empty although more pages follow."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -61,7 +61,7 @@ class Searching:
         timeout_s: float,
         only: TaskFilter = ALL_TASKS,
     ) -> tuple[list[Task], bytes]:
-        """Return the next delayed tasks, those due first at the front, and where to go on."""
+        """Return the next delayed tasks, the earliest due first, and where to go on."""
         asked = BrowseDelayed(tenant=tenant, queue=queue, after=after, count=count, only=only)
         return await self._found(asked, timeout_s=timeout_s)
 

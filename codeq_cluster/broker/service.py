@@ -21,14 +21,14 @@ from codeq_cluster.broker.waiters import Waiters
 
 
 class Broker:
-    """One object for the front end; each desk does its own part.
+    """The front end's one object; each part of it does its own work.
 
     Attributes:
-        operators: Lists, and what is done to many tasks at once.
+        operators: Lists of tasks, and actions on many of them.
         governors: Topics, pauses, subscriptions.
-        importer: What other clusters had.
-        searching: Tasks by what is known of them.
-        triage: What is done about tasks that died or wait.
+        importer: Imports from other clusters.
+        searching: Finds tasks by their fields.
+        triage: Actions on dead and waiting tasks.
     """
 
     def __init__(

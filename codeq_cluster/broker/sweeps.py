@@ -1,4 +1,4 @@
-"""Sweeps: deleting the uploads that no result refers to, and those of tasks that are gone."""
+"""Artifact garbage collection: deletes uploads that no result names, and those of deleted tasks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from codeq_cluster.errors import ArtifactStoreFailed
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 8  # On one node; nobody waits for them.
-REST_S = 10.0  # After a failure nothing is tried for so long: the store is down for all alike.
+AT_ONCE = 8  # On one node; few suffice, since no caller waits for them.
+REST_S = 10.0  # Pause of all attempts after a failure: the store is down for every upload.
 
 
 class Sweeps:
-    """Makes attempts at sweeps.
+    """Runs the jobs of the artifact garbage collection.
 
     Args:
-        files: Where artifacts are kept; None when nowhere, and then sweeps wait for a node that
-            has a place.
-        counted: Told the outcome of every attempt, `success` or `failure`.
+        files: The artifact store; None if this node has none: the jobs then wait for a node that
+            has one.
+        counted: Called with the outcome of every attempt, `success` or `failure`.
     """
 
     def __init__(self, files: Files | None, *, counted: Callable[[str], None]) -> None:
@@ -35,11 +35,11 @@ class Sweeps:
 
     @property
     def room(self) -> int:
-        """Return how many more can be tried now."""
+        """Return how many more jobs can run now."""
         return AT_ONCE - self._running
 
     async def run(self, sweep: Sweep) -> Operation:
-        """Make one attempt and return what became of it."""
+        """Make one attempt and return the operation that records its outcome."""
         self._running += 1
         try:
             swept = await self._swept(sweep)

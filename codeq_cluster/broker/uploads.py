@@ -1,8 +1,8 @@
 """Uploads: artifacts stored for a task by the worker that holds it.
 
-An upload is announced in the log before its first byte is stored, so the task knows of it whatever
-becomes of this node, and has it swept unless its result refers to it. Each has an id that nobody
-else uses, so whoever made it may always delete it, as long as no result can refer to it.
+An upload is recorded in the log before its first byte is stored. So the task knows of it even if
+this node fails, and the artifact garbage collection deletes it unless the result names it. Each
+upload has a unique id, so its creator may always delete it while no result can name it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NOT_DONE = (NoLeader, Overloaded, OperationTooLarge)
 
 
 class Uploads:
-    """Stores artifacts, and submits results that bring some along.
+    """Stores artifacts, and submits results that include files.
 
     Args:
-        shards: All of them.
-        files: Where artifacts are kept; None when nowhere, and then nothing here is called.
-        background: Owns what outlives a call.
-        base: What the URLs of artifacts begin with; empty for paths alone.
+        shards: All shards.
+        files: The artifact store; None if there is none, and then nothing here is called.
+        background: Owns work that outlives a call.
+        base: Prefix of artifact URLs; empty for paths alone.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Uploads:
         token: int,
         timeout_s: float,
     ) -> Uploaded | Rejected:
-        """Store one artifact of a leased task, for a result that is to name it by its URL.
+        """Store one artifact of a leased task, for a result that names it by its URL.
 
         Args:
-            tenant: The task's.
-            worker: Who must hold the lease, before the upload and after it.
+            tenant: The task's tenant.
+            worker: The worker that must hold the lease, before the upload and after it.
             task_id: The task.
             name: By the rules for names.
             content_type: By the rules for content types.
             chunks: The content; its errors pass through.
-            token: Of the lease; 0 when the worker did not say.
-            timeout_s: Of each of the two questions to the shard; the store has its own.
+            token: The lease token; 0 if the worker sent none.
+            timeout_s: Of each of the two requests to the shard; the store has its own.
         """
         upload = links.new_upload()
         stage = Stage(id=task_id, tenant=tenant, worker=worker, upload=upload, token=token)
@@ -106,13 +106,13 @@ class Uploads:
     async def submit(
         self, tenant: str, worker: str, item: NewResult, *, timeout_s: float
     ) -> Submitted | Rejected | CodeqError:
-        """End a leased task with a result that brings files along; errors are values.
+        """End a leased task with a result that includes files; return errors as values.
 
         Args:
-            tenant: The task's.
-            worker: Who holds the lease.
-            item: With files among its artifacts.
-            timeout_s: Of each question to the shard; the store has its own.
+            tenant: The task's tenant.
+            worker: The worker that holds the lease.
+            item: The result, with files among its artifacts.
+            timeout_s: Of each request to the shard; the store has its own.
         """
         try:
             return await self._submit(tenant, worker, item, timeout_s)
@@ -155,9 +155,10 @@ class Uploads:
         )
 
     async def _stage(self, stage: Stage, timeout_s: float) -> Rejected | None:
-        """Announce an upload; return why it may not be, or None."""
+        """Record an upload in the log; return why it is refused, or None."""
         if self._doubted:
-            # Each announcement stays with the task, so none is made for a store that is down.
+            # Every recorded upload stays with its task, so none is recorded while the store is
+            # down.
             with self._watched():
                 await self._files.check()
         return await self._held(stage, timeout_s)
@@ -170,7 +171,7 @@ class Uploads:
     async def _said_before(
         self, stage: Stage, item: NewResult, timeout_s: float
     ) -> Submitted | None:
-        """Return the stored result when this worker has submitted the same one before."""
+        """Return the stored result if this worker has submitted the same one before."""
         shard = shard_of(stage.id, self._shards.count)
         deadline = deadline_in(timeout_s)
         keys = (keyspace.task(stage.id), keyspace.result(stage.id))
@@ -188,8 +189,8 @@ class Uploads:
         return outcome
 
     async def _discard(self, stage: Stage) -> None:
-        """Delete an upload that no result can refer to; its sweep is for what this cannot do."""
-        # Of a client that goes away meanwhile no less.
+        """Delete an upload that no result can name; garbage collection does the rest later."""
+        # Shielded: a client that goes away must not stop the deletion.
         await asyncio.shield(self._background.spawn(self._delete(stage)))
 
     async def _delete(self, stage: Stage) -> None:
@@ -200,7 +201,7 @@ class Uploads:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Remember whether the store could be relied on last."""
+        """Remember whether the last use of the store failed."""
         try:
             yield
         except ArtifactStoreFailed as error:
@@ -212,7 +213,7 @@ class Uploads:
 
 
 def submit_of(tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifact, ...]) -> Submit:
-    """Return the operation of a result whose artifacts are all stored."""
+    """Return the operation for a result whose artifacts are all stored."""
     return Submit(
         request=new_request(),
         id=item.task_id,
@@ -233,7 +234,7 @@ def _digest(files: list[NewFile]) -> str:
 
 
 def _says_the_same(stored: Result, worker: str, item: NewResult) -> bool:
-    """Tell whether the stored result is this one, its files stored by an earlier upload."""
+    """Return whether the stored result equals this one, with files of an earlier upload."""
     if (stored.worker, stored.status, stored.body, stored.error) != (
         worker,
         item.status,

@@ -1,8 +1,8 @@
 """Waiters: claims and result reads that wait on this node.
 
 Every node applies every entry, so every node sees work arrive and results appear, whichever node
-led the write: waiting needs no polling and no messages. A ticket is taken before the caller looks
-for work, so nothing that arrives between the look and the wait is missed.
+led the write: waiting needs no polling and no messages. A caller takes a ticket before it looks for
+work, so it misses nothing that arrives between the look and the wait.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.errors import Overloaded
 
 _CLAIMING_S = 0.1  # After one claim, others are likely to follow.
-ANY = ""  # The queue name under which a claim for every command waits.
+ANY = ""  # The queue name under which a claim of any command waits.
 
 
 class _Room:
-    """Who waits for what: tickets in order of arrival (a dict keeps it and deletes cheaply)."""
+    """Waiting tickets by place, in order of arrival; a dict keeps the order and deletes cheaply."""
 
     def __init__(self) -> None:
         self.tickets: dict[object, dict[Ticket, None]] = {}
@@ -30,7 +30,7 @@ class Ticket:
     """One waiting caller; `event` is set when there may be something for it.
 
     Attributes:
-        queue: A claim's: where the work is that it was woken for last; empty for anywhere.
+        queue: For a claim, the queue with the work it was last woken for; empty for any.
     """
 
     __slots__ = ("_places", "_room", "event", "queue")
@@ -56,7 +56,7 @@ class Ticket:
                 del self._room.tickets[place]
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for the event, at most `timeout_s`; False when the time ran out."""
+        """Wait for the event, at most `timeout_s`; return False on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.event.wait()
@@ -70,12 +70,12 @@ def _every_one(_tenant: str, _queue: str, ready: int) -> int:
 
 
 class Waiters:
-    """Who waits for work, and who for a result, on this node.
+    """Callers on this node that wait for work or for a result.
 
     Args:
         waiters_max: Of each kind; beyond it callers are refused.
         claimable: Takes (tenant, queue, ready tasks) and returns how many of them may be claimed
-            now. Nobody is woken for the others: thousands may wait before a queue that is paused.
+            now. No caller is woken for the rest: thousands may wait on a paused queue.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Waiters:
         self._claiming_until = 0.0
 
     def for_work(self, tenant: str, queues: tuple[str, ...]) -> Ticket:
-        """Return a ticket for work in the tenant's queues; none named: in every one.
+        """Return a ticket for work in the tenant's queues; if none is named, in every one.
 
         Raises:
-            Overloaded: Too many wait on this node already.
+            Overloaded: Too many callers wait on this node already.
         """
         self._admit(self._claims)
         return Ticket(self._claims, tuple((tenant, queue) for queue in queues or (ANY,)))
@@ -100,24 +100,24 @@ class Waiters:
         """Return a ticket for a task's result appearing in this replica.
 
         Raises:
-            Overloaded: Too many wait on this node already.
+            Overloaded: Too many callers wait on this node already.
         """
         self._admit(self._results)
         return Ticket(self._results, (task_id,))
 
     @property
     def awaited(self) -> bool:
-        """Return whether anybody here wants to know soon what is applied: waits, or claims."""
+        """Return whether a caller here waits or claims, so that entries should be applied soon."""
         if self._claims.count or self._results.count:
             return True
         return asyncio.get_running_loop().time() < self._claiming_until
 
     def claiming(self) -> None:
-        """Note that somebody claims here, and goes by what this replica knows."""
+        """Record that a claim here relies on this replica's state."""
         self._claiming_until = asyncio.get_running_loop().time() + _CLAIMING_S
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Wake whom an applied entry's rows concern."""
+        """Wake the callers that an applied entry's rows concern."""
         if not self._claims.count and not self._results.count:
             return
         for key, value in rows.items():
@@ -134,7 +134,7 @@ class Waiters:
                     ticket.event.set()
 
     def all(self) -> None:
-        """Wake everybody: what each waits for may be in a state that came as a whole."""
+        """Wake every caller: the whole state was replaced and may hold what it waits for."""
         for room in (self._claims, self._results):
             for tickets in room.tickets.values():
                 for ticket in tickets:
