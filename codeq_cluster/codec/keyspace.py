@@ -324,7 +324,7 @@ def item_parts(key: bytes) -> tuple[Kind, str, str]:
 
 
 def knows_kind(key: bytes) -> bool:
-    """Tell whether the key of an item, of its errand or of its expiry is of a kind known here.
+    """Return whether the key of an item, of its errand or of its expiry is of a kind known here.
 
     During an upgrade a newer leader may write others; they are kept, and otherwise passed over.
     """

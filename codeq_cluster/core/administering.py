@@ -86,7 +86,7 @@ def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
 
 
 def revived_under(task: Task, request: str) -> bool:
-    """Tell whether the request has revived the task before, whatever became of it since."""
+    """Return whether the request has revived the task before, whatever became of it since."""
     return any(
         each.outcome is AttemptOutcome.REQUEUED and each.request == request for each in task.history
     )

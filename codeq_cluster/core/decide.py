@@ -419,7 +419,7 @@ def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
 
 
 def _says_the_same(stored: Result, operation: Submit) -> bool:
-    """Tell whether the stored result is this submit's, sent before or said again."""
+    """Return whether the stored result is this submit's, sent before or said again."""
     if stored.request == operation.request:
         return True
     return (
@@ -487,7 +487,7 @@ def _refusal(
 
 
 def _cancelled_under(task: Task, worker: str) -> bool:
-    """Tell whether the task was cancelled while this worker held it, and so took its lease away."""
+    """Return whether the task was cancelled while this worker held it, and so took its lease away."""
     if not task.history:
         return False
     last = task.history[-1]

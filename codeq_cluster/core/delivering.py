@@ -83,7 +83,7 @@ def undelivered(view: View, operation: Undelivered, rules: Rules) -> Decision:
 
 
 def overdue(delivery: Delivery, *, age_max_ms: int, now_ms: int) -> bool:
-    """Tell whether a pending delivery has been pending for too long: it is tried no more."""
+    """Return whether a pending delivery has been pending for too long: it is tried no more."""
     return now_ms >= delivery.since_ms + age_max_ms
 
 

@@ -37,7 +37,7 @@ class Reason(StrEnum):
 
     @property
     def waiting(self) -> bool:
-        """Tell whether the task waits for something."""
+        """Return whether the task waits for something."""
         return self in _WAITING
 
 

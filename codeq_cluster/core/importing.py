@@ -94,7 +94,7 @@ def _are_tiers(tiers: tuple[int, ...]) -> bool:
 
 
 def _fits(record: Struct) -> bool:
-    """Tell whether every number is one that a broker can have written."""
+    """Return whether every number is one that a broker can have written."""
     numbers = [value for value in asdict(record).values() if isinstance(value, int)]
     return all(0 <= number <= _NUMBER_MAX for number in numbers)
 
@@ -155,7 +155,7 @@ class _Taking:
         )
 
     def over(self, task: Task) -> bool:
-        """Tell whether the tenant has no room for a task that is not here; notes which budget."""
+        """Return whether the tenant has no room for a task that is not here; notes which budget."""
         if self._view.task(task.id) is not None or task.id in self._ids:
             return False
         budget = self._budget

@@ -68,7 +68,7 @@ class TokenBucket:
         return self._level // self._token
 
     def full(self, now_ns: int) -> bool:
-        """Tell whether it is as good as a new one."""
+        """Return whether it is as good as a new one."""
         self._fill(now_ns)
         return self._level == self._full
 

@@ -29,7 +29,7 @@ class State(IntEnum):
 
     @property
     def terminal(self) -> bool:
-        """Tell whether no worker can change the task any more."""
+        """Return whether no worker can change the task any more."""
         return self >= State.DONE
 
 

@@ -1,4 +1,4 @@
-"""Barriers: proof that this node led, and had applied everything committed, after the question."""
+"""Barriers: the read index, proof that this node led with a complete state after the question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Done = Callable[[bool], None]
 
 @dataclass(slots=True)
 class _Round:
-    """One quorum round and who waits for it."""
+    """One quorum round and the reads that wait for it."""
 
     number: int
     waiting: list[Done]
@@ -21,10 +21,10 @@ class _Round:
 
 
 class Barriers:
-    """The quorum rounds of one leader; everyone who waits shares them.
+    """One leader's quorum rounds; all waiting reads share them.
 
-    A round is a heartbeat under a number that the answers repeat. A question waits for a round
-    that starts after it, so an answer that was on its way already proves nothing.
+    A round is a heartbeat whose number the answers repeat. A question waits for a round that starts
+    after it, because an answer already on its way proves nothing.
     """
 
     def __init__(self, electorate: Electorate) -> None:
@@ -36,12 +36,12 @@ class Barriers:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether a new round should start: someone waits and none is under way."""
+        """Return whether a new round should start: a read waits and no round is under way."""
         return bool(self._waiting) and self._running is None
 
     @property
     def open(self) -> bool:
-        """Return whether anybody waits for an answer."""
+        """Return whether any read still waits for its answer."""
         return bool(self._waiting or self._running or self._confirmed)
 
     def ask(self, done: Done) -> None:
@@ -49,7 +49,7 @@ class Barriers:
         self._waiting.append(done)
 
     def start(self, *, index: int, node_id: str) -> None:
-        """Start the round for all who wait: the state must reach `index` besides."""
+        """Start the round for all waiting reads; the state must also reach `index`."""
         self.number += 1
         self._running = _Round(self.number, self._waiting, {node_id}, index)
         self._waiting = []
@@ -63,7 +63,7 @@ class Barriers:
             self._settle(running)
 
     def recount(self) -> None:
-        """Count again by another membership: whoever was waited for may vote no more."""
+        """Count the votes again after a membership change: a missing voter may no longer be one."""
         if self._running is not None:
             self._settle(self._running)
 
@@ -74,7 +74,7 @@ class Barriers:
                 done(True)
 
     def fail(self) -> None:
-        """Answer everyone: this node does not lead."""
+        """Answer every waiting read: this node does not lead."""
         rounds = [*self._confirmed, *([self._running] if self._running else [])]
         waiting = [done for each in rounds for done in each.waiting] + self._waiting
         self._confirmed, self._running, self._waiting = [], None, []

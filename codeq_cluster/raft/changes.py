@@ -1,4 +1,4 @@
-"""Changes: the one change of membership that a leader has under way."""
+"""Changes: the one membership change that a leader has under way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Done = Callable[[bool], None]
 
 
 class Changes:
-    """What was asked for, from there until it is committed or this node leads no more."""
+    """One change, from its request until it is committed or this node no longer leads."""
 
     def __init__(self, electorate: Electorate, *, node_id: str, rules: Rules) -> None:
         self._electorate = electorate
@@ -24,15 +24,15 @@ class Changes:
 
     @property
     def under_way(self) -> bool:
-        """Tell whether a change was begun and has not ended."""
+        """Return whether a change was begun and has not ended."""
         return self._done is not None
 
     def check(self, wanted: Membership) -> None:
-        """Check that any majority of now and any majority of then have a voter in common.
+        """Check that any majority before the change shares a voter with any majority after it.
 
         Raises:
-            ValueError: They need not, or this node would lead a group it has no vote in, or a
-                member would not know the formats in use.
+            ValueError: They might share none, or this node would lead a group it has no vote in, or
+                a member would not know the format version in use.
         """
         now, then = _voters(self._electorate.membership), _voters(wanted)
         if self._node_id not in wanted.voters:
@@ -47,12 +47,12 @@ class Changes:
             raise ValueError("a member does not know the formats that would be in use")
 
     def begin(self, wanted: Membership, done: Done) -> None:
-        """Note what is asked for; `done` runs once."""
+        """Begin a change to this membership; `done` runs once."""
         assert not (self.under_way and self._rules.one_change_at_a_time), "one at a time"
         self._wanted, self._index, self._done = wanted, None, done
 
     def take(self, index: int) -> Membership | None:
-        """Hand over what is to be proposed as that entry, once."""
+        """Return the membership to propose as entry `index`, once; None when there is none."""
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
             self._index = index
@@ -64,7 +64,7 @@ class Changes:
             self._end(committed=True)
 
     def fail(self) -> None:
-        """End the change: whether it was committed is not known."""
+        """End the change; whether it was committed is unknown."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:

@@ -1,24 +1,26 @@
-"""Digests: two replicas at one index must have one state."""
+"""Digests: proof that replicas with the same log have the same state."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-# Entries a peer may be behind and still be compared; 2,048 x ~100 bytes.
+# How many entries behind a peer can still be compared: 2,048 x ~100 bytes.
 _KEPT = 2048
 
 
 class Digests:
-    """The digests of this replica's last states, and one of a leader's still to be met."""
+    """The digests of this replica's latest states, and one expected digest of a later state."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._expected: tuple[str, int, bytes] | None = None
 
     def applied(self, index: int, digest: bytes) -> tuple[str, bool] | None:
-        """Note the state at `index`.
+        """Note the state at `index`, and compare it with the digest expected there.
 
-        When a leader's was expected there, return who that was, and whether it is the same.
+        Returns:
+            The leader that sent the digest and whether it is equal; None when none was expected
+            here.
         """
         self._kept[index] = digest
         if len(self._kept) > _KEPT:
@@ -30,11 +32,11 @@ class Digests:
         return None if expected[1] < index else (expected[0], expected[2] == digest)
 
     def same(self, index: int, digest: bytes) -> bool | None:
-        """Compare with another replica's state at `index`; None when it cannot be told."""
+        """Return whether another replica's state at `index` equals this one's; None if unknown."""
         mine = self._kept.get(index)
         return None if mine is None else mine == digest
 
     def expect(self, peer: str, index: int, digest: bytes) -> None:
-        """Compare when this replica gets to `index`; an earlier expectation is met first."""
+        """Compare once this replica reaches `index`; an earlier expectation takes precedence."""
         if self._expected is None:
             self._expected = (peer, index, digest)

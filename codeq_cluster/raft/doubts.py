@@ -1,8 +1,9 @@
-"""Doubts: whose state differs from this replica's, and whose side a majority is on.
+"""Doubts: divergence, who has another state and whether a majority agrees with this replica.
 
-Two replicas that differ cannot tell which of them is wrong. A majority that has one and the same
-state at an index can: whoever has another there is to be made anew. The digests are running ones,
-so being equal at an index is being equal at all before it, and a difference stays.
+Two replicas that differ cannot say which of them is wrong. A majority with the same state at an
+index can: a replica that differs there must be replaced by a snapshot.
+Digests are running hashes. Equal digests at an index mean equal states at every index before it,
+and a difference never disappears.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _Who = tuple[str, int]
 
 
 class Doubts:
-    """What the voters' digests have shown of this replica's own state.
+    """What the voters' digests have shown about this replica's own state.
 
     Args:
-        electorate: Who they are.
+        electorate: The voters.
     """
 
     def __init__(self, electorate: Electorate) -> None:
@@ -30,33 +31,33 @@ class Doubts:
         who = self._who(peer)
         if same:
             self._same[who] = max(self._same.get(who, 0), index)
-            # A state that differed and does no more has been made anew.
+            # Only a replaced state can be equal again.
             return self._differs.pop(who, None) is not None
         news = who not in self._differs
-        # Where it was first seen to: whoever is right there is right about it.
+        # Keep the first index at which states differ; the majority at that index decides.
         self._differs.setdefault(who, index)
         return news
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Return the voters that differ, as far as is known."""
+        """Return the voters that are known to differ."""
         return tuple(sorted(peer for peer, _ in filter(self._votes, self._differs)))
 
     @property
     def open(self) -> bool:
-        """Tell whether a voter differs and no majority is known to be on this replica's side."""
+        """Return whether a voter differs and no majority is known to agree with this replica."""
         return bool(self._differs) and any(
             not self._confirmed(index) for who, index in self._differs.items() if self._votes(who)
         )
 
     @property
     def lost(self) -> bool:
-        """Tell whether no majority can be on this replica's side."""
+        """Return whether no majority can agree with this replica."""
         electorate = self._electorate
         return len(electorate.voters) - len(self.differing) < electorate.majority
 
     def condemns(self, peer: str) -> bool:
-        """Tell whether the member differs from what a majority has."""
+        """Return whether the member's state differs from that of a majority."""
         index = self._differs.get(self._who(peer))
         return index is not None and self._confirmed(index)
 

@@ -1,8 +1,8 @@
-"""Elections: when this node stands, and whether it would vote.
+"""Elections: when this node starts an election, and whether it would vote.
 
-The library's own timer is off. A node stands after a pre-vote round that a majority granted, so
-neither a pause nor a cut-off node can depose a leader that is alive. A follower whose link to the
-leader is refused does not wait for the timeout.
+The library's own timer is off. A node starts an election only after a majority granted a pre-vote
+round, so neither a pause nor a cut-off node can depose a live leader.
+A follower whose connection to the leader is refused does not wait for the timeout.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from random import Random
 
 from codeq_cluster.raft.electorate import Electorate
 
-# Fractions of the election timeout. Safety rests on none of them.
-# Nobody leads a cluster that starts; the preferred node goes first, so the others need not follow.
+# All times are fractions of the election timeout. Safety depends on none of them.
+# A starting cluster has no leader. The preferred node goes first, so the others need not compete.
 _START_PREFERRED = (0.05, 0.1)
 _START_OTHERS = (0.3, 0.6)
-# The leader's process is gone. Everybody notices at once, so they go one after another, in the
-# order of the nodes from the preferred one on: a step is longer than a round of votes takes.
+# The leader's process is gone, and all followers notice at once. They go one after another, from
+# the preferred node on; a step is longer than a round of votes.
 _PROMPT_FIRST = (0.0, 0.02)
 _PROMPT_STEP = 0.08
 _PROMPT_STEPS_MAX = 6
 _PROMPT_AGAIN = (0.1, 0.25)
 _PROMPT_TRIES = 4
-# An election nobody won is tried again soon, then less soon.
+# An election without a winner is retried soon, then less soon.
 _AGAIN = ((0.5, 0.8), (0.75, 1.5), (1.0, 2.0))
 _SILENCE_PREFERRED = (1.0, 1.2)
 _SILENCE_OTHERS = (1.2, 2.0)
 
 
 class Elections:
-    """One node's patience with its leader, and the pre-vote round it is in.
+    """One node's election timer and the pre-vote round it is in.
 
     Attributes:
         deadline: When this node asks for pre-votes unless it hears a leader; monotonic seconds.
@@ -42,9 +42,9 @@ class Elections:
 
         Args:
             node_id: This node.
-            electorate: Who votes.
+            electorate: The voters.
             election_ms: The election timeout.
-            random: Spreads everything.
+            random: Spreads the deadlines, so that nodes rarely compete.
         """
         self._node_id = node_id
         self._electorate = electorate
@@ -73,9 +73,9 @@ class Elections:
         self._arm(now, self._silence)
 
     def link_up(self, peer: str, now: float) -> None:
-        """Note that the peer can be reached; whether it leads is for it to say.
+        """Note that the peer can be reached, which does not yet mean that it leads.
 
-        A node that knows no leader and could ask nobody so far does not wait for its next try.
+        A node that knows no leader and could ask nobody so far brings its next try forward.
         """
         self._down.discard(peer)
         if self._leader is None:
@@ -86,7 +86,7 @@ class Elections:
 
         Args:
             peer: The other end.
-            refused: Its host answered that nobody listens: the process is gone.
+            refused: The connection was refused, so the process is gone.
             now: Monotonic seconds.
         """
         self._down.add(peer)
@@ -94,13 +94,13 @@ class Elections:
             self.deadline = min(self.deadline, now + self._election_s * self._draw(self._prompt))
 
     def unseated(self, now: float) -> None:
-        """Arm the timer of a node that has lost its leader or its own leadership otherwise."""
+        """Arm the timer of a node that otherwise lost its leader or its own leadership."""
         self._leader = None
         self._heard = float("-inf")
         self._arm(now, self._silence)
 
     def leader_alive(self, now: float) -> bool:
-        """Tell whether the leader was heard lately and its link still stands."""
+        """Return whether the leader was heard lately and its link is still up."""
         return (
             self._leader is not None
             and self._leader not in self._down
@@ -108,7 +108,7 @@ class Elections:
         )
 
     def ask(self, term: int, now: float) -> bool:
-        """Open a pre-vote round for `term`, or go on with it; tell whether it is won already."""
+        """Open or repeat a pre-vote round for `term`; return whether it is won already."""
         if term != self._asked_term:
             self._asked_term = term
             self._granted = {self._node_id}
@@ -117,24 +117,24 @@ class Elections:
         return self.won(term)
 
     def granted(self, voter: str, term: int) -> bool:
-        """Count a voter's pre-vote for `term`; tell whether it makes a majority."""
+        """Count a voter's pre-vote for `term`; return whether a majority has granted it."""
         if term != self._asked_term:
             return False
         self._granted.add(voter)
         return self.won(term)
 
     def won(self, term: int) -> bool:
-        """Tell whether a majority would vote for this node in `term`."""
+        """Return whether a majority would vote for this node in `term`."""
         granted = sum(map(self._electorate.votes, self._granted))
         return term == self._asked_term and granted >= self._electorate.majority
 
     def abstain(self, now: float) -> None:
-        """Arm the timer of a node that does not vote: it only listens."""
+        """Arm the timer of a node that has no vote: it only listens."""
         self._tries += 1
         self._arm_again(now)
 
     def stood(self, now: float) -> None:
-        """Close the pre-vote round: the election itself has begun, and has time to be decided."""
+        """Close the pre-vote round: the election itself has begun and gets time to be decided."""
         self._asked_term = 0
         self._granted.clear()
         self._arm_again(now)

@@ -1,4 +1,4 @@
-"""Electorate: who votes in a group and who only receives its log, as of the newest membership."""
+"""Electorate: the voters and learners of a group, as of the newest membership."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codeq_cluster.codec.membership import Membership, data_of
 
 
 class Electorate:
-    """The members as one of the group's nodes sees them; `adopt` changes them under all readers.
+    """The members as one node of the group sees them; `adopt` changes them for all readers.
 
     Args:
         node_id: This node.
@@ -16,16 +16,17 @@ class Electorate:
         own_data: Identity of this node's data.
 
     Attributes:
-        membership: What counts now.
-        index: Of the entry that names it.
-        voters: Ids of those who count for a majority.
+        membership: The membership in force.
+        index: Index of the entry that names it.
+        voters: Ids of the members that count for a majority.
         peers: Ids of all members but this node.
         data: Identity of each peer's data, 0 when it is not known.
-        learners: Ids of those who wait to become voters, and whose data is known.
-        voting: This node is a voter, on the data it has: a log or a snapshot from before it lost
-            its data names it by what it no longer has.
-        majority: So many voters decide.
-        preferred: The voter that should lead when it can; None before the group is founded.
+        learners: Ids of the members that wait to become voters and whose data is known.
+        voting: This node is a voter and has the data it was named with. After a loss of data,
+            an old log or snapshot may still name it as a voter with its former data.
+        majority: The number of voters that decide.
+        preferred: The voter that should lead when it can; None before the group is
+            bootstrapped.
         rank: Place of this node among the voters, counted from the preferred one.
     """
 
@@ -37,7 +38,7 @@ class Electorate:
         self.adopt(0, Membership())
 
     def adopt(self, index: int, membership: Membership) -> None:
-        """Go by another membership from now on."""
+        """Follow another membership from now on."""
         self.index = index
         self.membership = membership
         self.voters = membership.voters
@@ -58,19 +59,19 @@ class Electorate:
         }
 
     def knows(self, peer: str, incarnation: int) -> bool:
-        """Tell whether a peer is a member, and runs on the data that it was let in with.
+        """Return whether a peer is a member and runs on the data it joined with.
 
-        One that lost its data has forgotten its votes and what it acknowledged.
+        A node that lost its data has forgotten its votes and the entries it acknowledged.
         """
         data = self.data.get(peer)
         return data is not None and data in (0, data_of(incarnation))
 
     def votes(self, peer: str) -> bool:
-        """Tell whether a node counts for a majority."""
+        """Return whether a node counts for a majority."""
         return peer in self.voters
 
     def with_voter(self, learner: str) -> Membership:
-        """Return the membership in which a learner votes."""
+        """Return the membership with a learner promoted to a voter."""
         member = self.membership.of(learner)
         assert member is not None, "a learner is a member"
         return self.membership.with_member(msgspec.structs.replace(member, voter=True))

@@ -1,8 +1,9 @@
 """Group: one shard's replica of the Raft log, driven in turns.
 
-A turn delivers what came in, lets the library do what is due, and hands what it wrote to one flush;
-until that is on disk nothing that promises it leaves and no other turn begins. Between turns the
-group sleeps until a message, a wake-up or its next deadline.
+A turn delivers the messages that came in, lets the library do what is due, and hands the journal's
+changes to one flush.
+Until that flush is on disk, no message that promises it leaves and no other turn begins. Between
+turns the group sleeps until a message, a wake-up or its next deadline.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _INBOX_BATCHES = 8
 class RaftGroup:
     """One member of one shard's group.
 
-    Single-threaded: every method is called on the loop, every port calls back on it.
+    Single-threaded: every method is called on the loop, and every port calls back on it.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class RaftGroup:
         Args:
             shard: Number of the shard, for logs and status.
             node_id: This node.
-            founding: Who forms the group as long as the log does not say; nobody for a node that
-                waits for a `found` or to be let in.
+            founding: The members for as long as the log names none; empty for a node that waits
+                for `found` or to be added by a leader.
             incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
             store: Where the journal lives.
-            machine: What the committed entries are applied to.
+            machine: Applies the committed entries.
             source: Where entries come from while this node leads.
             link: To the peers.
             timers: Time and the loop.
@@ -106,13 +107,16 @@ class RaftGroup:
             random: For election timeouts.
             settings: Times and sizes.
             on_fatal: Called once when the replica must stop; no turn follows.
-            on_behind: Called, again and again, while the leader lacks what this node needs.
-            on_diverged: Called, again and again, with the entry at which this replica's state is
-                not the majority's, until a snapshot has taken its place.
-            on_storage_failed: Called when the disk refused and the group has paused itself;
-                `resume` may follow, on a store that was opened anew. Without it, that is fatal.
-            on_members: Called when `membership` is another.
-            level: The newest formats this node knows; a group that uses newer ones is not served.
+            on_behind: Called repeatedly while the leader no longer has the entries this node
+                needs.
+            on_diverged: Called repeatedly, with the first entry at which this replica's state
+                differs from the majority's, until a snapshot has replaced the state.
+            on_storage_failed: Called when the disk refused and the group has paused itself.
+                `resume` may follow, on a store that was reopened. Without it, a failed disk is
+                fatal.
+            on_members: Called when `membership` has changed.
+            level: The newest format version this node knows; it does not serve a group that
+                uses a newer one.
             rules: Production keeps the default; tests show what a rule prevents.
         """
         self._shard = shard
@@ -253,7 +257,7 @@ class RaftGroup:
         self._schedule()
 
     def stop(self) -> None:
-        """Stop for good: no call back follows, not even for a flush under way."""
+        """Stop for good: no callback follows, not even for a flush under way."""
         self._running = False
         self._idle = None
         for handle in (self._soon, self._timer):
@@ -263,15 +267,17 @@ class RaftGroup:
 
     @property
     def running(self) -> bool:
-        """Tell whether the group takes turns: it has been started, and is not paused."""
+        """Return whether the group takes turns: it has been started and is not paused."""
         return self._running
 
     def pause(self, idle: Callable[[BaseException | None], None]) -> None:
         """Take no more turns, so that the store can be exchanged under the group.
 
+        `resume` follows.
+
         Args:
-            idle: Called on the loop once no flush is under way, perhaps at once, with what that
-                flush failed with: then what the disk holds is unknown. `resume` follows.
+            idle: Called on the loop once no flush is under way, perhaps at once. It gets the error
+                of that flush, or None. After an error the content of the disk is unknown.
         """
         if self._running:
             self._stand_back()
@@ -282,7 +288,7 @@ class RaftGroup:
             idle(None)
 
     def _stand_back(self) -> None:
-        """Promise nothing any more; a leader asks the best of its peers to stand at once."""
+        """Promise nothing any more; a leader asks its best peer to start an election at once."""
         engine = self._engine
         if engine.leads():
             peer = self._leading.successor()
@@ -295,18 +301,19 @@ class RaftGroup:
         self._source.follow(None)
 
     def rows_after_snapshot(self, index: int, term: int, members: bytes) -> Rows:
-        """Return what the log's rows must be beside a snapshot's state; the group is paused.
+        """Return the log's rows that belong beside a snapshot's state; the group must be paused.
 
         Args:
             index: Of the last entry in the snapshot's state.
             term: Of that entry.
-            members: The row that says who forms the group there.
+            members: The row with the membership at that entry.
         """
         assert not self._running, "the log may change"
         journal = self._journal
         vote: tuple[int, str | None] = (journal.term, journal.voted_for)
         if term > journal.term or not self._rules.keep_the_vote:
-            # Its leader has been elected again since; in that term this node has no vote yet.
+            # The snapshot's leader was elected in a newer term, in which this node has not voted
+            # yet.
             vote = (term, None)
         keep = self._rules.keep_the_suffix and journal.term_at(index) == term
         return rows_after_snapshot(
@@ -319,7 +326,7 @@ class RaftGroup:
         )
 
     def resume(self) -> None:
-        """Go on with what the store holds now, as after a start.
+        """Continue with the content of the store, as after a start.
 
         Raises:
             DataDirectoryRefused: Log and state are damaged or do not fit.
@@ -332,9 +339,9 @@ class RaftGroup:
         self.start()
 
     def wants_snapshot(self, index: int, term: int) -> bool:
-        """Tell whether a snapshot of that entry takes this replica forward.
+        """Return whether a snapshot of that entry takes this replica forward.
 
-        One whose state is not the majority's takes any that its log goes on from.
+        A replica with a diverged state takes any snapshot that its log continues.
         """
         if self._memory.diverged:
             return index >= self._journal.first
@@ -344,12 +351,12 @@ class RaftGroup:
 
     @property
     def lends(self) -> bool:
-        """Tell whether a snapshot of this replica may be given to others."""
+        """Return whether this replica may serve snapshots to others."""
         return self._running and self._engine.leads() and not self._doubts.open
 
     @property
     def wanted_from(self) -> int:
-        """Return the entry a snapshot must hold to be of use: this log has what follows it."""
+        """Return the lowest entry a useful snapshot may end with: this log has what follows it."""
         return self._journal.first if self._memory.diverged else 0
 
     def hold(self) -> None:
@@ -357,9 +364,10 @@ class RaftGroup:
         self._leading.hold()
 
     def wake(self) -> None:
-        """Note that the source has something; it is asked in the next turn.
+        """Note that the source has something; the next turn takes it.
 
-        While it has to wait, no turn is needed for it: that in which it may be asked is due anyway.
+        While the source has to wait, this schedules no turn: the one that ends the wait is due
+        anyway.
         """
         if self._running and self._leading.is_full(self._applied):
             self._queued = True
@@ -367,7 +375,7 @@ class RaftGroup:
             self._schedule()
 
     def receive(self, peer: str, message: bytes) -> None:
-        """Queue a packed message of a peer; what is malformed, late or too much is dropped."""
+        """Queue a packed message of a peer; a malformed, late or excess message is dropped."""
         if not self._running:
             return
         heard = self._inbox.put(peer, message)
@@ -382,7 +390,7 @@ class RaftGroup:
         if self._running:
             self._engine.connect(peer)
             if self._engine.leads():
-                # What was on its way may be lost; its answer says from where to go on.
+                # Messages under way may be lost; the follower's next answer says where to continue.
                 self._engine.heartbeat_now()
                 self._schedule()
 
@@ -402,11 +410,11 @@ class RaftGroup:
             self._schedule()
 
     def barrier(self, done: Callable[[bool], None]) -> None:
-        """Ask for proof that a read of the state now misses nothing acknowledged before now.
+        """Ask for a read index: proof that a read now misses nothing acknowledged before the call.
 
         Args:
-            done: Called once, in a turn: True when a majority confirmed this leader after the call
-                and everything committed at the call is applied; False when it does not lead.
+            done: Called once, in a turn. True when a majority confirmed this leader after the call
+                and everything committed at the call is applied; False when this node does not lead.
         """
         if self._paused:
             done(False)
@@ -415,13 +423,13 @@ class RaftGroup:
         self._schedule()
 
     def transfer(self, peer: str | None) -> bool:
-        """Hand leadership to a peer; False when this node does not lead or cannot ask it.
+        """Begin a leadership transfer; False when this node does not lead or cannot ask the peer.
 
         True promises an attempt; half a second later this node leads again or another does.
 
         Args:
-            peer: Who shall lead, if it could within moments; None for whoever of the connected
-                peers holds most of the log, however much that is.
+            peer: The next leader, if it could lead within moments. None chooses the connected voter
+                that holds most of the log, however far behind it is.
         """
         if not self._running or not self._leading.transfer(peer):
             return False
@@ -430,38 +438,39 @@ class RaftGroup:
 
     @property
     def membership(self) -> Membership:
-        """Return who forms the group, as far as this node's log says."""
+        """Return the group's members, as far as this node's log says."""
         return self._electorate.membership
 
     @property
     def changing(self) -> bool:
-        """Tell whether who forms the group is not yet known here to be agreed on."""
+        """Return whether the newest membership is, as far as is known here, still uncommitted."""
         return self._electorate.index > self._applied
 
     @property
     def level(self) -> int:
-        """Return the level of the formats that what follows this log's last entry may have.
+        """Return the newest format version that entries after this log's last one may use.
 
-        Whoever has that entry has the one that raised the level, so it is known there.
+        A node that has the last entry also has the one that raised the version, so it knows it.
         """
         return self._electorate.membership.level
 
     def found(self, membership: Membership) -> None:
-        """Let these nodes form the group, unless somebody does already."""
+        """Bootstrap the group with these members, unless it has members already."""
         self._to_found = membership
         self._schedule()
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
-        """Ask for another membership; False when that cannot be done now: nothing happens.
+        """Propose another membership; False, and no effect, when that is impossible now.
 
-        One change at a time, by a leader whose term has committed an entry.
+        Only a leader whose term has committed an entry can change the membership, one change at a
+        time.
 
         Args:
             membership: At most one voter more or less than now; this node stays a voter.
-            done: Called once: True when it is committed, False when that is not known.
+            done: Called once: True when the change is committed, False when its outcome is unknown.
 
         Raises:
-            ValueError: It differs in more than that.
+            ValueError: The membership differs in more than that.
         """
         self._changes.check(membership)
         if not self._running or not self._leading.may_change(self._applied):
@@ -471,11 +480,11 @@ class RaftGroup:
         return True
 
     def out_of_reach(self, peer: str) -> bool:
-        """Tell whether a peer needs a snapshot from this leader before it can agree to anything."""
+        """Return whether the peer cannot agree to anything before it gets a snapshot."""
         return self._leading.out_of_reach(peer)
 
     def status(self) -> GroupStatus:
-        """Show the group as it is now; `start` must have been called."""
+        """Return the group's present state; `start` must have been called."""
         engine, journal = self._engine, self._journal
         leads = self._running and engine.leads()
         return GroupStatus(
@@ -516,7 +525,8 @@ class RaftGroup:
         if self._flushing:
             self._wanted = True
         elif self._soon is None:
-            # Under load a turn waits a moment: entries grow, turns get fewer. Alone it does not.
+            # Space turns apart under load, so that each entry carries more operations. Without
+            # load, a turn starts at once.
             left_s = self._turned_at + self._turn_s - self._timers.now() if self._queued else 0.0
             if left_s > 0:
                 self._soon = self._timers.call_later(left_s, self._turn)
@@ -588,7 +598,7 @@ class RaftGroup:
             self._elections.abstain(now)
             return
         if self._memory.diverged:
-            # A majority is known to do without it, and what it would lead with is wrong.
+            # The majority works without this replica, which would lead with a wrong state.
             self._elections.unseated(now)
             return
         term = self._engine.term() + 1
@@ -603,7 +613,7 @@ class RaftGroup:
                 self._outbox.send(peer, request)
 
     def _forget_leader(self) -> None:
-        """Say that no leader is known: the one there was has been silent for too long."""
+        """Forget the leader: it has been silent for too long."""
         if self._engine.leader() is None:
             return
         self._engine.step_down()
@@ -612,14 +622,14 @@ class RaftGroup:
         self._source.follow(None)
 
     def _give_up_without_peers(self) -> None:
-        """Step down at once when a majority's processes are known to be gone."""
+        """Step down at once when the processes of a majority are known to be gone."""
         electorate = self._electorate
         gone = sum(map(electorate.votes, self._refused))
         if self._engine.leads() and len(electorate.voters) - gone < electorate.majority:
             self._engine.step_down()
 
     def _note_role(self) -> None:
-        """Tell the source what changed since the last look."""
+        """Report to the source what changed about the leader since the last call."""
         engine = self._engine
         role = engine.role()
         if role == self._role:
@@ -649,7 +659,7 @@ class RaftGroup:
             self._adopt_members()
 
     def _adopt_members(self) -> None:
-        """Go by the newest membership in the log, committed or not."""
+        """Follow the newest membership in the log, committed or not."""
         index, membership = self._journal.memberships.newest
         electorate = self._electorate
         if (index, membership) == (electorate.index, electorate.membership):
@@ -683,7 +693,7 @@ class RaftGroup:
             self._store,
             cache_bytes_max=self._settings.cache_bytes_max,
             keep_committed=self._rules.keep_committed,
-            # A log of few entries would otherwise outgrow its bound by more than it holds.
+            # A log with a small bound would exceed it by more than the bound itself.
             trim_entries=min(TRIM_ENTRIES, max(1, self._settings.log_entries_max // 4)),
         )
 
@@ -716,9 +726,10 @@ class RaftGroup:
         self._outbox.send(peer, message)
 
     def apply(self, commit: int) -> int:
-        """Apply committed entries that are on this node's disk, in order, each once."""
+        """Apply, in order and each once, the committed entries that are on this node's disk."""
         machine = self._machine
-        # The state must never be ahead of the log after a crash: the log explains the state.
+        # The state must never be ahead of the log after a crash, because the log explains the
+        # state.
         upto = min(commit, self._journal.flushed_last) if self._rules.apply_flushed_only else commit
         entries = self._journal.read(
             self._applied + 1,
@@ -742,7 +753,7 @@ class RaftGroup:
         return self._applied
 
     def take(self) -> bytes | None:
-        """Ask the source for an entry while this leader may propose one."""
+        """Return the source's next entry, or None while this leader may propose none."""
         if not self._leading.may_propose(self._applied):
             return None
         payload = self._source.take()
@@ -750,7 +761,7 @@ class RaftGroup:
         return payload
 
     def take_members(self) -> bytes | None:
-        """Hand over the membership that was asked for."""
+        """Return the encoded membership to propose, or None."""
         membership = self._changes.take(self._journal.last + 1)
         return None if membership is None else codec.encode(membership)
 
@@ -769,7 +780,7 @@ class RaftGroup:
                 idle(error)
             return
         if error is not None:
-            # Never tried again: what the disk holds now is unknown until it is read anew.
+            # Never retried: the content of the disk is unknown until it is read from scratch.
             self._fail(error)
             return
         try:
@@ -783,7 +794,7 @@ class RaftGroup:
         self._wanted = True
 
     def _next_turn(self) -> None:
-        """Take another turn at once when there is work, else sleep until something is due."""
+        """Take another turn at once when there is work; otherwise sleep until something is due."""
         engine, journal = self._engine, self._journal
         committed = min(engine.commit_index(), journal.flushed_last)
         alone = self._electorate.voters == (self._node_id,) and engine.leads()
@@ -823,7 +834,7 @@ class RaftGroup:
             self._stand_back()
             self._on_storage_failed(error)
             return
-        # What is wrong with a release that is too old is all in its text.
+        # The text of this error says it all, so a traceback would only hide it.
         trace = None if isinstance(error, ReleaseTooOld) else error
         _log.critical(
             "replica stops", extra={"shard": self._shard, "reason": str(error)}, exc_info=trace

@@ -1,10 +1,12 @@
-"""Guard: stands between the peers' messages and the library, which believes every one of them.
+"""Guard: the checks between the peers' messages and the library, which believes every message.
 
-What passes is what Raft allows: fresh, of this term, never truncating what matches, never
-committing what was not compared. Each check has its switch in `Rules` and its test.
+A message passes only when Raft allows it: it is fresh and of this term, it never truncates matching
+entries, and it never commits entries that were not compared. Each check has its switch in `Rules`
+and its test.
 
-Only a member, on the data it was let in with, counts for a majority. A leader or a candidate is
-heard whether or not this node's log has its membership yet: that may be the very entry it lacks.
+Only a member on the data it joined with counts for a majority. A node follows a leader or a
+candidate even when its own log does not name that one as a member yet: the entry that does may be
+the very one it lacks.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ AWAITED_FROM = 2  # The level at which every member reads `Answer.awaited`.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """The checks of one group; see `handle` for what comes in and `translate` for what goes out.
+    """One group's checks: `handle` takes what comes in, `translate` what the library sends.
 
     Attributes:
         election_s: How long a leader counts as alive after its followers' last answers.
-        memory: What the guard itself has to remember.
+        memory: The state of the guard itself.
     """
 
     shard: int
@@ -72,10 +74,10 @@ class Guard:
     memory: Memory
 
     def handle(self, peer: str, message: Message) -> None:
-        """Judge one message and act on it.
+        """Check one message and act on it.
 
         Raises:
-            SafetyViolated: It shows that an invariant is broken; nothing was done.
+            SafetyViolated: The message shows that an invariant is broken; nothing was done.
         """
         match message:
             case Append():
@@ -100,7 +102,7 @@ class Guard:
                 assert_never(message)
 
     def translate(self, peer: str, message: Mapping[str, object]) -> None:
-        """Send what the library wants to say, as a message of ours; each is a promise."""
+        """Send a message of the library's in this package's own format; each is a promise."""
         engine = self.engine
         match message:
             case {"type": "next_node_idx", "next_node_idx": int(after), "success": True}:
@@ -128,10 +130,10 @@ class Guard:
             raise SafetyViolated(f"shard {self.shard}: {peer} leads term {term}, and so do I")
         self.elections.heard(peer, self.now())
         if message.commands:
-            # Whoever goes on taking entries has given up handing over, however late that was heard.
+            # A leader that still sends entries has given up its leadership transfer.
             self.memory.transfer = False
         if not self.memory.transfer:
-            # The pre-votes this turn brought were given before this leader was heard.
+            # This turn's pre-votes were granted before this leader was heard.
             self.memory.stand = False
         self._compare_with_leader(peer, message)
         self.memory.leader_commit = max(self.memory.leader_commit, message.commit)
@@ -146,7 +148,7 @@ class Guard:
         prev, prev_term = message.prev, message.prev_term
         commands, terms = message.commands, message.terms
         if prev < journal.first:
-            # What was trimmed is committed, so the leader holds it as this node did.
+            # Trimmed entries are committed, so the leader holds the same ones.
             known = journal.first - prev
             prev, prev_term = journal.first, journal.term_at(journal.first) or 0
             commands, terms = commands[known:], terms[known:]
@@ -232,7 +234,7 @@ class Guard:
             self.digests.expect(peer, message.applied, message.digest)
 
     def compared(self, peer: str, index: int, *, same: bool) -> None:
-        """Note whether a voter's state at an index is this replica's; who is right is not known."""
+        """Note whether a voter's state at an index equals this replica's; either may be wrong."""
         if self.doubts.heard(peer, index, same=same):
             _log.log(
                 logging.WARNING if same else logging.ERROR,
@@ -263,7 +265,8 @@ class Guard:
         if message.success:
             engine.acknowledge(peer, upto=message.next - 1, keep_next=self.rules.keep_next_index)
         elif message.of_seq <= self.memory.rewound[peer] and self.rules.no_stale_resets:
-            # It answers what was sent before the log was sent again already.
+            # This answers a message from before the last rewind. Rewinding again would resend the
+            # log twice.
             self.counters["stale_reset"] += 1
             engine.alive(peer)
         else:
@@ -348,7 +351,7 @@ class Guard:
             self.counters["stale_transfer"] += 1
             return
         if self.memory.diverged:
-            return  # What it would lead with is wrong.
+            return  # This replica would lead with a wrong state.
         if not self.electorate.voting:
             self.counters["transfer_to_learner"] += 1
             return
@@ -356,12 +359,13 @@ class Guard:
         self.memory.transfer = True
 
     def _judged(self, peer: str, message: Behind | Diverged) -> None:
-        """Note what the leader says this replica lacks."""
+        """Note the leader's verdict that this replica is behind or has diverged."""
         leads = message.term == self.engine.term() and self.engine.leader() == peer
         match message:
             case Behind() if leads:
                 self.memory.behind = True
-            # Not when it has been made anew while the message was on its way.
+            # The digest must still match: the state may have been replaced while the message was on
+            # its way.
             case Diverged() if leads and self.digests.same(message.index, message.digest):
                 self.memory.diverged = message.index
             case _:
@@ -372,7 +376,7 @@ class Guard:
             self._learn_term(message.term)
 
     def _stranger(self, peer: str, message: Message) -> bool:
-        """Tell whether what the peer says counts for nothing, and count that."""
+        """Return whether the peer's word counts for nothing, and count that."""
         electorate = self.electorate
         if electorate.knows(peer, message.incarnation) or (
             peer in electorate.peers and not self.rules.members_only
@@ -390,7 +394,7 @@ class Guard:
             self.outbox.send(peer, TermHint(term=self.engine.term()))
 
     def _loyal(self, candidate: str) -> bool:
-        """Tell whether a leader other than the candidate is alive, this node included."""
+        """Return whether a leader other than the candidate is alive, this node included."""
         now = self.now()
         if not self.engine.leads():
             return self.elections.leader_alive(now) and self.engine.leader() != candidate
@@ -408,16 +412,18 @@ class Memory:
 
     Attributes:
         answering: The message being handled.
-        floor: Up to where the leader lets the log be forgotten.
-        leader_commit: Up to where a leader has said that entries are committed.
-        rewound: Per peer, the last message sent before the log was sent again.
-        out_of_reach: Per peer, when it last lacked what this leader's log no longer has.
+        floor: The leader allows the log to be trimmed up to here.
+        leader_commit: The highest commit index a leader has reported.
+        rewound: Per peer, the number of the last message sent before the latest rewind.
+        out_of_reach: Per peer, when it last lacked entries that this leader's log no longer
+            has.
         stand: Start an election with this turn's tick.
         transfer: The leader asked for that election.
         votes: (term, voter) counted in this term.
-        awaited: Per follower, whether somebody there waits for entries to be applied.
-        behind: The leader no longer has what this node needs.
-        diverged: Entry at which this node's state is not the majority's; 0 when that is not known.
+        awaited: Per follower, whether a caller on its node waits for entries to be applied.
+        behind: The leader no longer has the entries this node needs.
+        diverged: Entry at which this node's state differs from the majority's; 0 when none is
+            known.
     """
 
     def __init__(self) -> None:

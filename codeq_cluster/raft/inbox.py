@@ -1,4 +1,4 @@
-"""Inbox: what came in and waits for a turn; validated, fresh, bounded."""
+"""Inbox: the messages that wait for a turn; validated, fresh, bounded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from codeq_cluster.raft.messages import Append, Message, parse
 
 _log = logging.getLogger(__name__)
 
-# A turn may have to wait for a slow flush; what does not fit is sent again anyway. Messages without
-# entries are bounded by their number alone: 4,096 x ~300 bytes.
+# A slow flush can delay a turn. Peers resend the messages that do not fit. Messages without entries
+# are bounded by their number alone: 4,096 x ~300 bytes.
 _MESSAGES_MAX = 4096
 
 
@@ -37,19 +37,19 @@ class Inbox:
         return len(self._queue)
 
     def put(self, peer: str, raw: bytes) -> Message | None:
-        """Queue one message and return it; None when it was dropped, and counted as what."""
+        """Queue one message and return it; None when it was dropped, and counted by reason."""
         try:
             message = parse(raw)
         except ValueError as error:
             if peer not in self._complained:
-                # Once a peer: one that speaks another language does so all the time.
+                # Logged once per peer: a peer of another protocol would fill the log.
                 self._complained.add(peer)
                 _log.warning("malformed message", extra={"peer": peer, "error": str(error)[:200]})
             self._drop("malformed")
             return None
         stamp = (message.incarnation, message.seq)
-        # Any network becomes one that keeps order and may lose: a frame of a dead connection or of
-        # an earlier life is late, a duplicate is late, an overtaken one is late.
+        # This makes any network one that keeps order and may lose messages. It drops frames of a
+        # dead connection or an earlier life, duplicates, and overtaken frames.
         # A peer on other data is another sender.
         sender = (peer, data_of(message.incarnation))
         if self._fresh_only and stamp <= self._seen.get(sender, (0, 0)):

@@ -1,8 +1,9 @@
 """Journal: the Raft log, the term and the vote, on a `LogStore`.
 
-Changes collect in memory and reach the disk in one atomic write a flush; `flushed_last` says how
-far the disk has come. Every row carries a checksum. What does not check refuses to start: a log
-that lies is worse than a node that is down.
+Changes collect in memory and reach the disk in one atomic write per flush; `flushed_last` says how
+far the disk has come.
+Every row carries a checksum. A row whose checksum is wrong stops the start: a wrong log is worse
+than a node that is down.
 
 Rows:
     log/<index, 8 bytes big-endian>   version, crc32, term, command
@@ -41,10 +42,10 @@ _MEMBERS = b"members"
 _VERSION = 1
 _HEAD = struct.Struct(">BIQ")
 _INDEX = struct.Struct(">Q")
-# One read while loading: enough to be quick, small enough to stay unnoticed in memory.
+# Rows of one read while loading: large reads are quick, and this much memory is never noticed.
 _LOAD_ROWS = 4096
 _LOAD_BYTES = 16 * 2**20
-# Trimming costs a range delete; it waits for this many entries or bytes, unless told otherwise.
+# Trimming costs a range delete, so it waits for this many entries or bytes.
 TRIM_ENTRIES = 256
 _TRIM_BYTES = 4 * 2**20
 
@@ -54,7 +55,7 @@ class Flush:
     """One atomic write: the range deletes, then the rows.
 
     Attributes:
-        last: Index of the last entry once it is done.
+        last: Index of the last entry once the write is done.
     """
 
     puts: Sequence[tuple[bytes, bytes]]
@@ -64,25 +65,25 @@ class Flush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """Rows that trimming makes superfluous, and what stands for them."""
+    """Rows that trimming makes superfluous, and the rows that replace them."""
 
     delete_ranges: Sequence[tuple[bytes, bytes]]
     puts: Sequence[tuple[bytes, bytes]]
 
 
 class Journal:
-    """One group's log. The library sees it as a sequence, everyone else by index.
+    """One group's log: a sequence for the library, an index for everyone else.
 
     Attributes:
         first: Index of the oldest entry kept.
         last: Index of the newest entry.
-        last_term: Its term.
+        last_term: Term of the newest entry.
         flushed_last: Entries up to here are on disk as they are in memory.
         commit: Highest commit index the library announced; never shrinks.
         term: Current term.
-        voted_for: Who has this node's vote in `term`.
-        log_bytes: Of all entries kept, without row overhead.
-        memberships: Which nodes form the group, at every entry kept.
+        voted_for: The node that has this node's vote in `term`.
+        log_bytes: Size of all entries kept, without row overhead.
+        memberships: The group's members at every entry kept.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Journal:
         self._cache_first = 1
         self._cache_bytes = 0
         self._sizes = array("Q")
-        # Terms never shrink along the log, so a few runs know every entry's term.
+        # Terms never shrink along the log, so a few runs give every entry's term.
         self._run_starts: list[int] = []
         self._run_terms: list[int] = []
         self.first = 1
@@ -129,12 +130,12 @@ class Journal:
         """Read and check the whole log; make the first entry when there is none.
 
         Args:
-            applied: Index the state machine has reached: what it holds is committed.
-            committed: An entry that is known to be committed besides, and everything before it.
-            founding: Who forms the group when the log does not say; None for nobody yet.
+            applied: Index the state machine has reached; everything up to it is committed.
+            committed: Another index up to which everything is known to be committed.
+            founding: The members when the log names none; None for none yet.
 
         Raises:
-            DataDirectoryRefused: A row is damaged or missing, or log and state do not fit.
+            DataDirectoryRefused: A row is damaged or missing, or log and state do not match.
         """
         vote = self._store.get(_VOTE)
         if vote is not None:
@@ -159,13 +160,13 @@ class Journal:
         self.commit = max(applied, min(committed, self.last))
 
     def found(self, membership: Membership) -> None:
-        """Let these nodes form the group; only when nobody does and nothing was agreed on."""
+        """Bootstrap the group with these members; only while it has none."""
         assert not self.memberships.newest[1].members, "a group is founded once"
         self.memberships.begin(FIRST_INDEX, membership)
         self._base_dirty = True
 
     def name_members(self, membership: Membership) -> None:
-        """Append an entry of the current term that says who forms the group."""
+        """Append an entry of the current term that names the group's members."""
         self.add(MEMBERS + codec.encode(membership), self.last + 1, self.term)
 
     def _load_row(self, key: bytes, value: bytes) -> None:
@@ -227,12 +228,12 @@ class Journal:
         return max(self._run_starts[bisect_right(self._run_starts, index) - 1], self.first)
 
     def read(self, start: int, *, count: int, bytes_max: int) -> list[Entry]:
-        """Return entries from `start` on: at most `count`, about `bytes_max`, one at least.
+        """Return entries from `start` on: at most `count`, about `bytes_max`, but at least one.
 
-        None when `start` is outside the log.
+        The list is empty when `start` is outside the log.
 
         Raises:
-            StorageDamaged: A row that was whole at the start is damaged now, or gone.
+            StorageDamaged: A row that was intact at the start is now damaged or gone.
             StorageFailed: The disk refused.
         """
         if not self.first <= start <= self.last:
@@ -276,7 +277,7 @@ class Journal:
         """Append one entry.
 
         Raises:
-            SafetyViolated: It does not follow the last one.
+            SafetyViolated: The entry does not follow the last one.
         """
         if self._newest is not None and (index != self.last + 1 or term < self.last_term):
             raise SafetyViolated(
@@ -289,10 +290,10 @@ class Journal:
         self._append((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the library's name
-        """Drop the entries from `position` (counted from `first`) on: a newer leader's log differs.
+        """Drop the entries from `position` on, counted from `first`: the leader's log differs.
 
         Raises:
-            SafetyViolated: They include a committed one, or the first.
+            SafetyViolated: They include a committed entry, or the first one.
         """
         start = self.first + position
         if start <= self.first or (start <= self.commit and self._keep_committed):
@@ -314,7 +315,7 @@ class Journal:
         self.last = start - 1
         self.last_term = self._run_terms[-1]
         self._cache_first = min(self._cache_first, start)
-        # The newest entry may be long gone from memory.
+        # The cache may have dropped this entry long ago.
         self._newest = self.read(self.last, count=1, bytes_max=0)[0]
         if self.flushed_last >= start:
             self._delete_from = (
@@ -325,7 +326,7 @@ class Journal:
             self._unflushed_from = None
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the library's name
-        """Remember the commit index; it is not written, the state's own index bounds it below."""
+        """Remember the commit index, but only in memory: the applied index bounds it below."""
         self.commit = max(self.commit, index)
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802 - the library's name
@@ -336,7 +337,7 @@ class Journal:
         """Change term and vote; durable with the next flush.
 
         Raises:
-            SafetyViolated: The term shrinks, or a vote given is changed.
+            SafetyViolated: The term would shrink, or a vote already given would change.
         """
         if (term, voted_for) == (self.term, self.voted_for):
             return
@@ -353,14 +354,14 @@ class Journal:
         return self.term
 
     def getVotedForNodeId(self) -> str | None:  # noqa: N802 - the library's name
-        """Return who has this node's vote in the current term."""
+        """Return the id of the node that has this node's vote in the current term, or None."""
         return self.voted_for
 
     def onOneSecondTimer(self) -> None:  # noqa: N802 - the library's name
-        """Do nothing: what is not flushed waits for its flush, not for a timer."""
+        """Do nothing: changes wait for their flush, not for a timer."""
 
     def members_row(self, index: int) -> bytes:
-        """Return the row that says which nodes form the group at an entry that is kept."""
+        """Return the row with the group's members at an entry that is kept."""
         return _encode_members(*self.memberships.at(index))
 
     # Trimming and flushing.
@@ -368,7 +369,7 @@ class Journal:
     def trim(self, floor: int) -> None:
         """Forget the entries before `floor`; the one at `floor` stays as the log's first.
 
-        Does nothing until enough has gathered to be worth a range delete.
+        Does nothing until enough entries have gathered to be worth a range delete.
         """
         floor = min(floor, self.flushed_last)
         count = floor - self.first
@@ -391,14 +392,15 @@ class Journal:
         del self._run_terms[:run]
         self._trimmed_to = floor
         moved = self.memberships.trim(floor)
-        # What is not on disk yet goes there with the range, as it is now.
+        # A base that is not on disk yet is written together with the range delete, in its newest
+        # version.
         self._base_moved = moved or self._base_moved or self._base_dirty
         self._base_dirty = False
 
     def first_within(self, bytes_max: int, entries_max: int, *, upto: int) -> int:
-        """Return the index to trim to, at most `upto`, for what stays to be within both bounds.
+        """Return the index to trim to, at most `upto`, so that the rest is within both bounds.
 
-        Looks at what would go and at nothing else.
+        Reads only the sizes of the entries that would go.
         """
         index, log_bytes = self.first, self.log_bytes
         end = min(upto, self.last)
@@ -409,7 +411,7 @@ class Journal:
 
     @property
     def promising(self) -> bool:
-        """Tell whether something waits for a flush."""
+        """Return whether a change waits for a flush."""
         return (
             self._unflushed_from is not None
             or self._vote_dirty
@@ -419,15 +421,16 @@ class Journal:
 
     @property
     def trimmed(self) -> bool:
-        """Tell whether there are rows to forget."""
+        """Return whether there are trimmed rows to delete."""
         return self._trimmed_to is not None
 
     def forget(self) -> Forgotten:
-        """Hand over what is no longer needed of the rows; it need not reach the disk soon."""
+        """Return the rows to delete and replace; they need not reach the disk soon."""
         assert self._trimmed_to is not None, "nothing was trimmed"
         forgotten = Forgotten(
             delete_ranges=[(_LOG, _key(self._trimmed_to))],
-            # Never without the range: whoever loads the rows between finds the names in them.
+            # Never written without the range delete: a start finds the members in the rows that
+            # remain.
             puts=[(_MEMBERS, _encode_members(*self.memberships.base))] if self._base_moved else [],
         )
         self._trimmed_to = None
@@ -435,7 +438,7 @@ class Journal:
         return forgotten
 
     def flush(self) -> Flush:
-        """Hand over what is not on disk; nothing may change until `flushed` is called."""
+        """Return what is not on disk; nothing may change until `flushed` is called."""
         assert self._in_flight is None, "one flush at a time"
         puts = [
             (_key(index), _encode_row(*self._cache[index]))
@@ -482,7 +485,7 @@ class Journal:
         self._cache_bytes += len(command)
 
     def _evict(self, flushed: int) -> None:
-        # The newest entry always stays: it is asked for at every turn.
+        # The newest entry always stays, because every turn reads it.
         while self._cache_bytes > self._cache_bytes_max and self._cache_first < min(
             flushed, self.last
         ):
@@ -505,10 +508,12 @@ def rows_after_snapshot(
         index: Of the last entry in the snapshot's state.
         term: Of that entry.
         vote_term: This node's current term.
-        voted_for: Who has its vote in it: a snapshot changes the log, never what was promised.
-        kept: The rows from entry `index` on, when the log holds it: they have been acknowledged.
-        members: The row that says which nodes form the group there, as `members_row` or
-            `stored_place` has it; empty leaves it to whoever loads the log.
+        voted_for: The node that has this node's vote in that term. A snapshot changes the log,
+            never a promise.
+        kept: The rows from entry `index` on, when the log holds it: this node has acknowledged
+            them.
+        members: The row with the members at that entry, from `members_row` or `stored_place`.
+            Empty when the reader of the log supplies them.
     """
     log = kept or [(_key(index), _encode_row(NO_OP, index, term))]
     beside = [(_VOTE, _encode_vote(vote_term, voted_for))]
@@ -518,7 +523,7 @@ def rows_after_snapshot(
 
 
 def rows_from(store: LogStore, index: int) -> list[tuple[bytes, bytes]]:
-    """Return the stored rows of the log from an entry on, unread.
+    """Return the stored rows of the log from an entry on, without decoding them.
 
     Raises:
         StorageFailed: The disk refused.
@@ -542,7 +547,7 @@ def stored_term(get: Callable[[bytes], bytes | None], index: int) -> int | None:
 
 
 def stored_vote(get: Callable[[bytes], bytes | None]) -> tuple[int, str | None]:
-    """Return the stored term and who has the vote in it; (0, None) when there is none.
+    """Return the stored term and the node voted for in it; (0, None) when there is none.
 
     Raises:
         DataDirectoryRefused: The row is damaged.
@@ -556,14 +561,14 @@ def stored_place(
     rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
     index: int,
 ) -> tuple[int | None, bytes]:
-    """Return what a stored log says of an entry.
+    """Return the term of a stored entry, and the row with the group's members there.
 
-    Its term, None when the log does not hold it; and the row that says who forms the group there,
-    empty when the log does not say.
+    The term is None when the log does not hold the entry. The row is empty when the log names no
+    members.
 
     Raises:
         ValueError: A row is damaged.
-        DataDirectoryRefused: Likewise.
+        DataDirectoryRefused: The row with the members is damaged.
     """
     base = get(_MEMBERS)
     term = stored_term(get, index)
@@ -572,7 +577,7 @@ def stored_place(
     found = Memberships()
     found.begin(*_decode_members(base))
     for key, value in rows(_LOG, _key(index + 1)):
-        # Most entries name nobody: they need not be checked for that.
+        # Most entries name no members, so their checksums are not computed here.
         if value[_HEAD.size : _HEAD.size + 1] == MEMBERS:
             command, at, _ = _decode_row(key, value)
             found.append(at, command[1:])
@@ -585,16 +590,16 @@ def stored_end(
     *,
     founding: Membership | None,
 ) -> tuple[int, Membership]:
-    """Return the index of the last stored entry, and who forms the group there; reads every row.
+    """Return the index of the last stored entry and the members there, after reading every row.
 
     Args:
-        get: Of the store.
-        rows: Likewise.
-        founding: Who forms the group when the log does not say; None for nobody yet.
+        get: Reads one row of the store.
+        rows: Reads a range of rows of the store.
+        founding: The members when the log names none; None for none yet.
 
     Raises:
         ValueError: A row is damaged.
-        DataDirectoryRefused: Likewise.
+        DataDirectoryRefused: The row with the members is damaged.
     """
     found = Memberships()
     found.begin(*_named_at(get(_MEMBERS), founding))
@@ -658,7 +663,7 @@ def _encode_members(index: int, membership: Membership) -> bytes:
 
 
 def _named_at(base: bytes | None, founding: Membership | None) -> Named:
-    """Return who forms the group before the log's entries say, and from which index on."""
+    """Return the members before the log's entries name any, and the index from which on."""
     return (FIRST_INDEX, founding or Membership()) if base is None else _decode_members(base)
 
 

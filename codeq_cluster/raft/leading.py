@@ -1,4 +1,4 @@
-"""Leading: what a replica does in each turn in which it leads, and when it lets another lead."""
+"""Leading: a replica's turns while it leads, and the transfer of its leadership."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from codeq_cluster.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
 
-# While a snapshot is on its way, what follows it is kept, but not at any price.
+# While a snapshot is on its way, the log after it is kept, up to this multiple of its bounds.
+# Without a bound, one slow transfer could fill the disk.
 _HELD_LOGS_MAX = 16
 _HOLD_S = 60.0
-# For the next entry to tell the followers what is committed, which costs nothing. A follower on
-# whose node somebody waits for it is told at once.
+# The next entry tells the followers the commit index at no cost, so the leader waits this long for
+# one. A follower on whose node a caller waits is told at once.
 _ANNOUNCE_S = 0.02
-# A leader that finds no majority for its state lets another try, who may reach other voters.
+# A leader that finds no majority for its state steps down after this many election timeouts:
+# another node may reach other voters.
 _DOUBTED_ELECTIONS = 3
 
 
 class Leading:
-    """One replica's leadership, whenever it has it.
+    """The leadership of one replica, during the terms in which it leads.
 
     Args:
         node_id: This node.
         shard: Number of the shard, for the log.
-        connected: The peers to whom the link works; it changes.
+        connected: The peers to which the link works; the set changes over time.
         now: Monotonic seconds.
         again: Called when another turn should follow this one.
     """
@@ -93,7 +95,7 @@ class Leading:
 
     @property
     def ready(self) -> bool:
-        """Tell whether this node leads and has applied all that earlier leaders committed."""
+        """Return whether this node leads and has applied all that earlier leaders committed."""
         return self._engine.leads() and self._term == self._engine.term()
 
     @property
@@ -104,10 +106,10 @@ class Leading:
         return min(self._engine.heartbeat_due(), self._handover.deadline, doubts, announce)
 
     def turn(self, applied: int) -> None:
-        """Send what the followers lack, answer what is proven, see to the rest.
+        """Send the followers what they lack, answer proven reads, then transfer, promote and trim.
 
         Args:
-            applied: The last entry in the state.
+            applied: Index of the last entry in the state.
         """
         engine, term = self._engine, self._engine.term()
         ready = engine.ready_index()
@@ -115,7 +117,7 @@ class Leading:
         if self._term != term and ready is not None and applied >= ready and settled:
             self._term = term
             self._source.lead(term)
-            # The first question to the source is due.
+            # The source may be asked from now on; without another turn, nobody would.
             self._again()
         engine.replicate()
         self._announce()
@@ -126,13 +128,14 @@ class Leading:
         self._hand_over(applied)
         self._let_vote(applied)
         if settled:
-            # Whoever has yet to say which state is right needs the log to get there.
+            # While states are in doubt, the next leader needs the log to prove which state is
+            # right.
             self._forget(self._machine.stored_index)
 
     def _announce(self) -> None:
-        """Tell the followers how far entries are committed, unless more entries say so soon.
+        """Tell the followers the commit index, unless entries that carry it follow soon.
 
-        They wake their own waiters when they apply: these need not wait for a heartbeat.
+        Callers on a follower's node wait until it applies: they should not wait for a heartbeat.
         """
         untold = self._untold
         if not untold:
@@ -150,9 +153,9 @@ class Leading:
 
     @property
     def _untold(self) -> list[str]:
-        """Return the followers that have all entries on their way, and what is committed not.
+        """Return the followers that were sent all entries, but not the newest commit index.
 
-        One that lacks more, or cannot be reached, is told with what it is sent next.
+        The others learn it with their next entries, or when they can be reached again.
         """
         engine, told, last = self._engine, self._told, self._journal.last
         commit = engine.commit_index()
@@ -165,27 +168,28 @@ class Leading:
         ]
 
     def told(self, peer: str, commit: int) -> None:
-        """Note that a follower is being told how far entries are committed."""
+        """Note that a follower is being sent this commit index."""
         self._told[peer] = commit
 
     def begin_round(self) -> None:
-        """Start the quorum round that readers wait for, if any do."""
+        """Start the quorum round that reads wait for, if any do."""
         if self._barriers.wanted and self.ready:
             self._barriers.start(index=self._engine.commit_index(), node_id=self._node_id)
             self._engine.heartbeat_now()
 
     def end(self) -> None:
-        """Answer everyone who waits for something of this node's leadership: it is over."""
+        """Answer everyone who waits for something of this leadership: it is over."""
         self._handover.end()
         self._barriers.fail()
         self._changes.fail()
 
     def can_wait(self, peer: str, message: Message) -> bool:
-        """Return whether a message needs no turn of its own: the next heartbeat's is soon enough.
+        """Return whether a message can wait for the turn of the next heartbeat.
 
-        So it is with a follower's answer that makes nothing more committed, while nobody waits for
-        what it proves besides: half of all answers, and those to heartbeats. A follower that lacks
-        entries is sent the next ones when it has taken the last, so its answers never wait.
+        This holds for a follower's answer that commits nothing new, while nobody waits for what
+        else it proves.
+        Half of all answers are of this kind, and those to heartbeats. A follower that lacks entries
+        gets the next ones after its answer, so its answers never wait.
         """
         return (
             isinstance(message, Answer)
@@ -224,17 +228,20 @@ class Leading:
             and not self.is_full(applied)
         )
 
-    # Whom else could lead.
+    # Leadership transfer.
 
     def heirs(self) -> set[str]:
-        """Return the voters to whom leadership can be handed over."""
+        """Return the voters to which leadership can be transferred."""
         return set(self._connected).intersection(self._electorate.voters) - {self._node_id}
 
     def successor(self, peers: Sequence[str] | None = None) -> str | None:
-        """Return who of these voters holds most of the log, of those connected that answer.
+        """Return the best next leader among these voters, or None.
+
+        Voters that answered lately come first, then those that hold most of the log. A voter must
+        be connected.
 
         Args:
-            peers: None for all whose state is this one's, as far as is known.
+            peers: The candidates; None for all voters not known to differ in state.
         """
         if peers is None:
             peers = [peer for peer in self.heirs() if peer not in self._doubts.differing]
@@ -247,13 +254,13 @@ class Leading:
         )
 
     def transfer(self, peer: str | None) -> bool:
-        """Begin to hand over; False when this node does not lead or cannot ask that peer.
+        """Begin a leadership transfer; False when this node does not lead or cannot ask that peer.
 
-        True as well while it hands over to that peer already, or to any other if that is the same.
+        True also while a transfer to that peer is under way, or, with None, to any peer.
 
         Args:
-            peer: Who shall lead, if it could within moments; None for whoever of the connected
-                peers holds most of the log, however much that is.
+            peer: The next leader, if it could lead within moments. None chooses the connected voter
+                that holds most of the log, however far behind it is.
         """
         if not self._engine.leads():
             return False
@@ -269,14 +276,14 @@ class Leading:
         return True
 
     def _able(self, peer: str) -> bool:
-        """Tell whether a voter could lead within moments, as far as is known."""
+        """Return whether a voter could lead within moments, as far as is known."""
         engine = self._engine
-        # Under load a peer is always a few entries behind; these are waited for.
+        # Under load a peer is always a few entries behind; the transfer waits for these.
         tolerated = 2 * self._settings.entries_in_flight_max
         return (
             peer in self.heirs()
             and peer not in self._doubts.differing
-            # One that is paused, for want of disk space say, is connected and says nothing.
+            # A paused peer, for lack of disk space for instance, is connected but does not answer.
             and engine.answered_since(peer, self._now() - self._settings.election_ms / 1000)
             and engine.match_index(peer) + tolerated >= engine.commit_index()
         )
@@ -284,7 +291,7 @@ class Leading:
     def _hand_over(self, applied: int) -> None:
         engine, handover, now = self._engine, self._handover, self._now()
         if handover.peer is not None and not self._electorate.votes(handover.peer):
-            handover.end()  # It was removed, or lost its data, while it was waited for.
+            handover.end()  # The peer was removed, or lost its data, during the transfer.
         if handover.peer is None:
             preferred = self._electorate.preferred or self._node_id
             due = handover.preferred_due(preferred, caught_up=self._able(preferred), now=now)
@@ -298,7 +305,7 @@ class Leading:
             self._again()
         elif (
             not handover.asked
-            # All that was proposed is answered, so nobody's outcome becomes unknown over it.
+            # Every proposal is answered first, so the transfer makes no outcome unknown.
             and applied == self._journal.last
             and engine.match_index(handover.peer) == self._journal.last
         ):
@@ -306,10 +313,10 @@ class Leading:
             self._outbox.send(handover.peer, TimeoutNow(term=engine.term()))
 
     def give_up_in_doubt(self) -> None:
-        """Step down when a majority has another state, or has not been heard for too long.
+        """Step down when a majority has another state, or has been silent for too long.
 
-        Until then nothing is taken nor answered from this state, and heartbeats ask the others.
-        Whoever shall lead gets the rest of the log first: without it, it could not be elected.
+        Until then this leader accepts and answers nothing, and its heartbeats ask the others. The
+        next leader gets the rest of the log first, because it could not be elected without it.
         """
         engine, now = self._engine, self._now()
         if not (engine.leads() and self._doubts.open):
@@ -333,18 +340,18 @@ class Leading:
     # Members.
 
     def may_change(self, applied: int) -> bool:
-        """Tell whether another membership may be asked for now."""
+        """Return whether a change of membership may begin now."""
         if not self.ready or self._handover.peer is not None:
             return False
         open_change = self._changes.under_way or self._electorate.index > applied
         return not (open_change and self._rules.one_change_at_a_time)
 
     def _let_vote(self, applied: int) -> None:
-        """Make a learner that has caught up a voter."""
+        """Promote a learner that has caught up to a voter."""
         if not self._electorate.learners or not self.may_change(applied):
             return
         engine = self._engine
-        # Under load it is always a few entries behind.
+        # Under load a learner is always a few entries behind.
         wanted = engine.commit_index() - 2 * self._settings.entries_in_flight_max
         since = self._now() - self._settings.election_ms / 1000
         for peer in self._electorate.learners:
@@ -355,8 +362,8 @@ class Leading:
                 return
 
     def out_of_reach(self, peer: str) -> bool:
-        """Tell whether a peer needs a snapshot before it can agree to anything, as of lately."""
-        # It is told so with every heartbeat that it answers.
+        """Return whether a peer said lately that it needs a snapshot before it can go on."""
+        # The peer repeats it in its answer to every heartbeat, so an old report is void.
         lately = self._now() - self._settings.election_ms / 1000
         return self._memory.out_of_reach.get(peer, lately) > lately
 
@@ -368,12 +375,13 @@ class Leading:
             self._held_until = self._now() + _HOLD_S
 
     def _forget(self, stored: int) -> None:
-        """Trim what every member holds, but for what a slow reader of the log may want.
+        """Trim what every member holds, but for a reserve that slow readers of the log may need.
 
-        A log beyond its bounds is trimmed all the same: who lacks what goes gets a snapshot.
+        A log beyond its bounds is trimmed regardless; a member that lacks the trimmed entries gets
+        a snapshot.
 
         Args:
-            stored: The last entry that needs no log to be in the state again after a crash.
+            stored: The last entry that a restart would find in the state without the log.
         """
         engine, journal, settings = self._engine, self._journal, self._settings
         peers = self._electorate.peers
@@ -382,12 +390,12 @@ class Leading:
         if self._now() < self._held_until:
             entries_max, bytes_max = entries_max * _HELD_LOGS_MAX, bytes_max * _HELD_LOGS_MAX
         if journal.log_bytes > bytes_max or len(journal) > entries_max:
-            # In halves, so that it is not done for every entry.
+            # Trimmed down to half the bounds, so that not every entry causes a trim.
             within = journal.first_within(bytes_max // 2, entries_max // 2, upto=stored)
             floor = max(floor, within)
         else:
             floor -= settings.keep_entries
         floor = min(floor, stored)
         journal.trim(floor)
-        # What is forgotten here need not be kept elsewhere; a turn that says so may come later.
+        # Followers may forget what is trimmed here; they learn it with a later message.
         self._memory.floor = max(floor, journal.first)

@@ -1,7 +1,7 @@
-"""Library: which PySyncObj this is, its options, and the two things it must not do by itself.
+"""Library: which PySyncObj this is, its options, and two functions it must not run by itself.
 
-The rules of this package lean on the library's private names, so it starts only on the very file
-they were written against.
+This package uses the library's private names, so it starts only with the exact files it was written
+against.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -27,13 +27,13 @@ _SHA256 = {
     "syncobj.py": "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
     "serializer.py": "4d39fde2f15000ad8f507ec229ebd4f6a86371b6f84d4dc1439a9cccd52857ee",
 }
-# Never reached: there is nothing to compact, the journal is trimmed by its owner.
+# Never reached: there is nothing to compact, because the journal's owner trims it.
 _NEVER = 2**62
 
 
 @cache
 def verify() -> None:
-    """Check that the installed library is the one this package holds.
+    """Check that the installed library is the exact one this package was written against.
 
     Raises:
         SafetyViolated: Another version, or the same version with changed files.
@@ -46,7 +46,7 @@ def verify() -> None:
 
 
 def check_file(name: str, content: bytes) -> None:
-    """Compare one of the library's files with the pinned one.
+    """Check one of the library's files against its pinned hash.
 
     Raises:
         SafetyViolated: The content differs.
@@ -59,7 +59,7 @@ def check_file(name: str, content: bytes) -> None:
 
 
 class _Clock(threading.local):
-    """What the library reads the time from, in each thread the clock of its own group."""
+    """The library's source of time: in each thread, the clock of that thread's group."""
 
     now: Callable[[], float]
 
@@ -68,9 +68,9 @@ _clock = _Clock()
 
 
 def use_clock(now: Callable[[], float]) -> None:
-    """Let the library read `now` from here on, in this thread: the clock of the group at work.
+    """Make the library read `now` in this thread from now on: the clock of the group at work.
 
-    Loops of several threads may have groups: a broker within a test beside a simulation.
+    Several threads may run groups, for instance a broker in a test beside a simulation.
     """
     _clock.now = now
     vars(syncobj)["monotonicTime"] = _read_clock
@@ -105,6 +105,6 @@ def configuration(settings: RaftSettings) -> SyncObjConf:
     }
     known = vars(SyncObjConf())
     unknown = options.keys() - known.keys()
-    # The library takes a misspelt option without a word.
+    # The library accepts a misspelt option silently.
     assert not unknown, f"pysyncobj has no option {sorted(unknown)}"
     return SyncObjConf(**options)

@@ -1,8 +1,8 @@
-"""Messages: what the nodes of a group say to each other, validated field by field.
+"""Messages: the protocol between the nodes of a group, validated field by field.
 
-On the wire each is a map of short strings to integers, booleans, bytes and lists of these. There is
-no message for the library's own snapshots, forwarded commands, oversized-entry transmission or
-utility commands, so nobody can send one.
+On the wire each message is a map of short strings to integers, booleans, bytes and lists of these.
+The library's own snapshots, forwarded commands, transmission of oversized entries and utility
+commands have no message here, so nobody can send them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec import membership
 
-# The first byte of a command says what it is; the library writes the second kind by itself.
+# The first byte of a command is its kind; the library writes the second kind by itself.
 PAYLOAD = b"\x00"
 NO_OP = b"\x01"
 MEMBERS = b"\x02"
-# Far beyond any log's length and still exact in every language that might read a capture.
+# Far beyond any log's length, and exact in every language that might read a capture.
 _NUMBER_MAX = 2**53
 _DIGEST_BYTES = 16
-# A batch of empty entries must not make a message of millions of list items.
+# Bounds a batch of empty entries, which could otherwise have millions of list items.
 ENTRIES_MAX = 4096
 
 # An incarnation carries the data's identity in its upper half, so it may take all 64 bits.
@@ -35,17 +35,17 @@ _Digest = Annotated[bytes, Meta(max_length=_DIGEST_BYTES)]
 
 
 class Stamp(Struct, frozen=True):
-    """Which of a sender's messages this is: life of the process, then place within it."""
+    """The identity of a sender's message: life of the process, then place within it."""
 
     incarnation: int
     seq: int
 
 
 class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_fields=True):
-    """What every message carries.
+    """The fields of every message.
 
     Attributes:
-        incarnation: Of the sender; grows with each start of its process.
+        incarnation: Grows with each start of the sender's process.
         seq: Grows with each message from this sender to this peer.
         term: The sender's current term, unless the message says otherwise.
     """
@@ -56,15 +56,15 @@ class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_
 
 
 class Append(_Message, frozen=True, kw_only=True, tag=1):
-    """The leader lives, and these entries follow entry `prev`.
+    """The leader is alive, and these entries follow entry `prev`.
 
     Attributes:
         prev: Index of the entry before the first.
-        terms: One an entry, none smaller than the one before.
-        commands: One an entry: a type byte, then the payload.
-        floor: Every voter holds the log up to here; it may be forgotten.
+        terms: One per entry, ascending.
+        commands: One per entry: a type byte, then the payload.
+        floor: Every voter holds the log up to here, so it may be trimmed.
         round: Number of the leader's quorum round.
-        applied: Index of the leader's state, with its digest.
+        applied: Index of the leader's state; `digest` is that state's.
         quiet: Only a refusal needs an answer.
     """
 
@@ -85,11 +85,12 @@ class Answer(_Message, frozen=True, kw_only=True, omit_defaults=True, tag=2):
 
     Attributes:
         next: Index of the entry the follower wants next.
-        success: The follower holds everything before `next` durably, as the leader does.
-        reset: The leader shall send again from `next`.
-        of_incarnation: Whose message is answered; with `of_seq`, which.
-        awaited: Somebody on the follower's node waits for entries to be applied there. Said from
-            level 2 on: the release before refuses a message with a field it does not know.
+        success: The follower durably holds the leader's entries before `next`.
+        reset: The leader must send again from `next`.
+        of_incarnation: With `of_seq`, the message that is answered.
+        awaited: A caller on the follower's node waits for entries to be applied there. Sent
+            from format version 2 on, because the release before refuses messages with unknown
+            fields.
     """
 
     next: _Number = msgspec.field(name="n")
@@ -107,7 +108,7 @@ class VoteRequest(_Message, frozen=True, kw_only=True, tag=3):
     """Vote for me in `term`.
 
     Attributes:
-        transfer: The leader itself asked the sender to stand.
+        transfer: The leader itself asked the sender to start this election.
     """
 
     last: _Number = msgspec.field(name="l")
@@ -127,7 +128,7 @@ class PreVoteRequest(_Message, frozen=True, kw_only=True, tag=5):
 
 
 class PreVote(_Message, frozen=True, kw_only=True, tag=6):
-    """I would, or would not, vote for you.
+    """Say whether the sender would vote for the peer.
 
     Attributes:
         term: The voter's own current term.
@@ -139,7 +140,7 @@ class PreVote(_Message, frozen=True, kw_only=True, tag=6):
 
 
 class TimeoutNow(_Message, frozen=True, kw_only=True, tag=7):
-    """Stand at once: your leader hands over to you."""
+    """Start an election at once: your leader transfers its leadership to you."""
 
 
 class TermHint(_Message, frozen=True, kw_only=True, tag=8):
@@ -147,7 +148,7 @@ class TermHint(_Message, frozen=True, kw_only=True, tag=8):
 
 
 class Behind(_Message, frozen=True, kw_only=True, tag=9):
-    """What you need next is gone from my log: you need a snapshot.
+    """The entry you need next is gone from my log: you need a snapshot.
 
     Attributes:
         first: Index of the oldest entry the leader has.
@@ -157,11 +158,11 @@ class Behind(_Message, frozen=True, kw_only=True, tag=9):
 
 
 class Diverged(_Message, frozen=True, kw_only=True, tag=10):
-    """Your state is not the majority's: it has to be made anew.
+    """Your state differs from the majority's: a snapshot must replace it.
 
     Attributes:
-        index: Where you had another one than the majority has.
-        digest: The one you had there; whoever has it no more has been made anew since.
+        index: The index at which your state differed.
+        digest: Your digest there. A state with another digest has been replaced since.
     """
 
     index: _Number = msgspec.field(name="a")
@@ -186,7 +187,7 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 
 
 def parse(raw: bytes) -> Message:
-    """Read what came off the wire, packed.
+    """Return the message in these packed bytes from the wire.
 
     Raises:
         ValueError: A field is missing, unknown, of the wrong type or out of range.

@@ -1,4 +1,4 @@
-"""Outbox: what leaves this node, stamped, and held back while it promises what is not on disk."""
+"""Outbox: outgoing messages, stamped, and held back until the disk has what they promise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outbox:
 
     def send(self, peer: str, message: Message) -> None:
         """Send at once: the message promises nothing about this node's disk."""
-        # Stamped here and not when it was made: held messages leave later than younger ones.
+        # Stamped when sent, not when made: held messages leave later than younger ones.
         self._seq[peer] += 1
         if not self._link.send(peer, render(message, Stamp(self._incarnation, self._seq[peer]))):
             self._counters["link_full"] += 1
@@ -40,11 +40,11 @@ class Outbox:
             self.send(peer, message)
 
     def forget(self) -> None:
-        """Drop what was held: the disk it waits for is exchanged."""
+        """Drop the held messages: the disk they wait for is being exchanged."""
         self._held.clear()
 
     def release(self) -> None:
-        """Send what was held: the journal is on disk."""
+        """Send the held messages: the journal is on disk."""
         held, self._held = self._held, []
         for peer, message in held:
             self.send(peer, message)

@@ -1,6 +1,6 @@
-"""Ports: what a Raft group needs from the world, declared by the group and provided by the node.
+"""Ports: what a Raft group needs from its surroundings, which the node provides.
 
-Nothing here knows asyncio, sockets or RocksDB, so the whole group runs unchanged under the
+Nothing here depends on asyncio, sockets or RocksDB, so the whole group runs unchanged under the
 simulator's virtual clock, network and disk.
 """
 
@@ -14,7 +14,7 @@ class Handle(Protocol):
     """A scheduled call."""
 
     def cancel(self) -> None:
-        """Forget the call; harmless when it has run."""
+        """Forget the call; does nothing once it has run."""
 
 
 class Timers(Protocol):
@@ -60,13 +60,13 @@ class LogWriter(Protocol):
     ) -> None:
         """Delete the ranges, put the rows, all or none; then call `done` on the loop.
 
-        Never calls `done` before it returns. An error says that what the disk holds is unknown.
-        One write at a time.
+        `done` is never called before this returns. After an error the content of the disk is
+        unknown. One write at a time.
 
         Args:
             puts: n rows, any order.
             delete_ranges: half-open key ranges, deleted before the puts.
-            done: Takes what failed, or None when this and every earlier write is durable.
+            done: Takes the error, or None when this and every earlier write is durable.
         """
 
     def forget(
@@ -74,60 +74,61 @@ class LogWriter(Protocol):
         delete_ranges: Sequence[tuple[bytes, bytes]],
         puts: Sequence[tuple[bytes, bytes]],
     ) -> None:
-        """Delete rows that nobody needs, and put what stands for them, all or none, at some time.
+        """Replace rows that nobody needs, all or none, at some later time.
 
-        Reads see it at once. After a crash it may not have happened.
+        Reads see the replacement at once. After a crash it may not have happened.
         """
 
 
 class StateMachine(Protocol):
-    """What the log drives. Never raises for an entry's content: a raise stops the node."""
+    """The state that the log drives. An exception from it stops the node, whatever the entry."""
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry in the state; 1 in a fresh state (the library's first entry)."""
+        """Return the last entry's index; 1 in a fresh state, which holds the library's entry."""
 
     @property
     def stored_index(self) -> int:
-        """Index of the last entry that a restart would find in the state, at most `applied_index`.
+        """Return the last entry that a restart would find in the state, at most `applied_index`.
 
-        The log keeps what follows it.
+        The log keeps the entries after it.
         """
 
     @property
     def seen_index(self) -> int:
-        """Index of the last entry that is known to have been applied, at least `applied_index`.
+        """Return the last entry known to have been applied, at least `applied_index`.
 
-        Beyond it after a crash: so much is committed for certain, and is applied at once.
+        It can be higher after a crash. Entries up to it are certainly committed, so they are
+        applied at once.
         """
 
     @property
     def digest(self) -> bytes:
-        """Running hash over every applied entry, 16 bytes."""
+        """Return the running hash over every applied entry, 16 bytes."""
 
     @property
     def awaited(self) -> bool:
-        """Tell whether somebody on this node waits for entries to be applied here."""
+        """Return whether a caller on this node waits for entries to be applied here."""
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
-        """Apply the committed entry at `applied_index` + 1; None for the library's own."""
+        """Apply the committed entry `applied_index` + 1; the library's own have no payload."""
 
 
 class EntrySource(Protocol):
-    """Where a leader's entries come from: the broker's group commit."""
+    """The source of a leader's entries: the broker's group commit."""
 
     def take(self) -> bytes | None:
-        """Return the next entry's payload and hand it over for good, or None when there is none.
+        """Return the next entry's payload, which the group then owns, or None when there is none.
 
-        Called at most a few times a turn, only while this node leads and has applied its own
-        term's first entry.
+        Called at most a few times a turn, only while this node leads and has applied its own term's
+        first entry.
         """
 
     def lead(self, term: int) -> None:
-        """Note that this node leads `term` and its state holds all that was committed before."""
+        """Note that this node leads `term` and has applied everything committed before it."""
 
     def follow(self, leader: str | None) -> None:
-        """Note that this node does not lead (any more), or that another leader is known now.
+        """Note that this node does not lead, or no longer leads, and which leader is known now.
 
-        Entries handed over and not applied by then may still be applied: their fate is unknown.
+        Entries taken before and not yet applied may still be applied: their outcome is unknown.
         """

@@ -1,4 +1,4 @@
-"""Running: the ports of a group in a real process, an event loop and a thread for the disk."""
+"""Running: a group's ports in a real process, on an event loop and a thread for the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Done = Callable[[BaseException | None], None]
 
 
 class LoopTimers:
-    """Time as the running event loop has it.
+    """The running event loop's time.
 
     Attributes:
         now: Returns monotonic seconds.
@@ -35,7 +35,7 @@ class LoopTimers:
 
 
 class DiskThread:
-    """The one thread of a node that waits for the disk; what is asked for runs in order."""
+    """The one thread of a node that waits for the disk; it runs requests in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -44,9 +44,9 @@ class DiskThread:
         self._stopped = False
 
     def stop(self, within_s: float) -> bool:
-        """Begin nothing more and call nobody back; return whether nothing is under way any more.
+        """Begin no more work and call nobody back; return whether all work has ended.
 
-        Blocks until then, at most so many seconds; harmless when it has stopped.
+        Blocks until then, but at most `within_s` seconds; harmless when it has stopped already.
         """
         self._stopped = True
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
-"""SafeSyncObj: PySyncObj with the parts replaced that its rules cannot hold from outside.
+"""SafeSyncObj: PySyncObj, with the parts replaced that cannot be made safe from outside.
 
-What stays the library's: terms, votes, who wins, when an entry is committed, how a follower's log
-is changed. What is ours: applying, sending entries, reading the log, when to stand. This is the one
-module that knows the library's private names.
+The library keeps terms and votes, decides elections and commits, and changes a follower's log. This
+package applies and sends entries, reads the log, and decides when an election starts.
+No other module knows the library's private names.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -28,10 +28,10 @@ from codeq_cluster.settings import RaftSettings
 _FOLLOWER = 0
 _CANDIDATE = 1
 _LEADER = 2
-# The library stands when its own deadline has passed; ours decides when that is.
+# The library starts an election when its deadline has passed; this package sets that deadline.
 _NEVER_S = 1e12
 _AT_ONCE_S = -1.0
-# Sent and not acknowledged, to one peer: enough to fill a slow link, few enough to send again.
+# The window of unacknowledged messages per peer: enough to fill a slow link, few enough to resend.
 _WINDOW_MESSAGES = 64
 _WINDOW_BATCHES = 2
 
@@ -56,7 +56,7 @@ class Host(Protocol):
         """
 
     def apply(self, commit: int) -> int:
-        """Apply what is committed up to `commit`, a bounded part; return the applied index."""
+        """Apply a bounded number of entries up to `commit`; return the applied index."""
 
     def take(self) -> bytes | None:
         """Return the next payload to propose, or None."""
@@ -107,7 +107,7 @@ class SafeSyncObj(SyncObj):
         self._peers: dict[str, _Member] = {}
         self._data: dict[str, int] = {}
         self._windows: dict[str, _Window] = {}
-        # Those who are no members: what they say is heard, and nothing is sent to them unasked.
+        # Nodes that are no members: this node hears them and sends them nothing unasked.
         self._strangers: dict[str, _Member] = {}
         super().__init__(
             _Member(node_id),
@@ -116,7 +116,7 @@ class SafeSyncObj(SyncObj):
             nodeClass=_Member,
             transport=_Carrier(host),
         )
-        # The library made itself an empty log in memory; here is the real one.
+        # The library made an empty log in memory; this is the real one.
         self._SyncObj__raftLog = journal
         self._SyncObj__raftCurrentTerm = journal.term
         self._SyncObj__votedForNodeId = journal.voted_for
@@ -125,14 +125,14 @@ class SafeSyncObj(SyncObj):
         self._poller = _NoPoller()
         self.adopt_members()
 
-    # What the group asks.
+    # Questions of the group.
 
     def term(self) -> int:
         """Return the current term."""
         return self._SyncObj__raftCurrentTerm
 
     def leads(self) -> bool:
-        """Tell whether this node is leader of the current term."""
+        """Return whether this node is leader of the current term."""
         return self._SyncObj__raftState == _LEADER
 
     def role(self) -> tuple[int, bool, str | None]:
@@ -145,11 +145,11 @@ class SafeSyncObj(SyncObj):
         )
 
     def stands(self) -> bool:
-        """Tell whether this node is candidate in the current term."""
+        """Return whether this node is a candidate in the current term."""
         return self._SyncObj__raftState == _CANDIDATE
 
     def leader(self) -> str | None:
-        """Return the id of the current term's leader as far as it is known."""
+        """Return the id of the current term's leader, or None while it is unknown."""
         leader = self._SyncObj__raftLeader
         return None if leader is None else leader.id
 
@@ -172,18 +172,18 @@ class SafeSyncObj(SyncObj):
         return self._SyncObj__raftNextIndex[self._peers[peer]]
 
     def connected(self, peer: str) -> bool:
-        """Tell whether there is a connection to the peer."""
+        """Return whether there is a connection to the peer."""
         return self._peers[peer] in self._SyncObj__connectedNodes
 
     def answered_since(self, peer: str, instant: float) -> bool:
-        """Tell whether the peer has answered this leader after `instant`."""
+        """Return whether the peer has answered this leader after `instant`."""
         return self._SyncObj__lastResponseTime[self._peers[peer]] > instant
 
     def heartbeat_due(self) -> float:
         """Return when this leader's next heartbeat is due."""
         return self._SyncObj__newAppendEntriesTime
 
-    # What the group tells.
+    # Notes from the group.
 
     def connect(self, peer: str) -> None:
         """Note a connection."""
@@ -195,9 +195,9 @@ class SafeSyncObj(SyncObj):
         self._strangers.pop(peer, None)
 
     def adopt_members(self) -> None:
-        """Go by the electorate as it is now.
+        """Follow the present membership.
 
-        A new peer, or one on other data, is taken to hold nothing and to have answered just now.
+        A new peer, or a peer on other data, counts as one that holds nothing and has just answered.
         """
         electorate = self._electorate
         before, self._data = self._data, electorate.data
@@ -248,11 +248,14 @@ class SafeSyncObj(SyncObj):
         self._windows[peer].acknowledged(self.match_index(peer))
 
     def rewind(self, peer: str, next_index: int) -> bool:
-        """Go back to `next_index`, never behind what the follower is known to hold.
+        """Go back to `next_index`, but never behind what the follower is known to hold.
 
-        The follower is asked whether it holds the entry before; entries follow when it says so, so
-        one that cannot be helped costs a heartbeat and no more. False when it has refused the very
-        same question before: what it needs is gone.
+        First the follower is asked whether it holds the entry before; entries follow once it says
+        so. A follower that cannot be helped thus costs a heartbeat and no more.
+
+        Returns:
+            False when the follower has refused the same question before: the entries it needs are
+            gone.
         """
         self.alive(peer)
         node, window = self._peers[peer], self._windows[peer]
@@ -265,7 +268,7 @@ class SafeSyncObj(SyncObj):
         return not again
 
     def alive(self, peer: str) -> None:
-        """Note that the follower answered, though it holds nothing new."""
+        """Note that the follower answered, although it holds nothing new."""
         self._answered(peer, next_index=self.next_index(peer), success=False)
 
     def _answered(self, peer: str, *, next_index: int, success: bool) -> None:
@@ -285,18 +288,19 @@ class SafeSyncObj(SyncObj):
         self.step_down()
 
     def step_down(self) -> None:
-        """Stop leading or standing; the term stays."""
+        """Stop leading or campaigning; the term stays."""
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
     def tick(self, *, stand: bool) -> None:
-        """Let the library do what is due: stand, count the majority, apply, take, send.
+        """Let the library do what is due: campaign, count the majority, apply, take, send.
 
         Args:
             stand: Start an election in a new term; only with a connection, or alone.
         """
         if stand:
-            # What an earlier reign had on its way may be gone from the log: nobody will answer it.
+            # Messages of an earlier leadership may be gone from the log, so nobody will answer
+            # them.
             self._windows = {peer: _Window() for peer in self._peers}
         deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
@@ -310,7 +314,7 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
 
     def announce(self, peers: Sequence[str]) -> None:
-        """Tell those of the followers the commit index that are connected and were sent all."""
+        """Send the commit index to those connected followers that were sent every entry."""
         for peer in peers:
             node = self._peers[peer]
             start = self._SyncObj__raftNextIndex[node]
@@ -318,13 +322,13 @@ class SafeSyncObj(SyncObj):
                 self._send(peer, start, (), quiet=True)
 
     def replicate(self) -> None:
-        """Send every connected follower what it has not been sent, as far as its window goes."""
+        """Send every connected follower the entries it lacks, as far as its window allows."""
         last = self._journal.last
         for peer, node in self._peers.items():
             if self._SyncObj__raftNextIndex[node] <= last and node in self._SyncObj__connectedNodes:
                 self._send_entries(peer, node)
 
-    # What the library would do and must not.
+    # Overrides of what the library must not do.
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
         """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
@@ -334,7 +338,7 @@ class SafeSyncObj(SyncObj):
                 self._send(peer, self._next(node), ())
 
     def _send_entries(self, peer: str, node: Node) -> bool:
-        """Send entries up to the window's end; tell whether any were sent."""
+        """Send entries up to the window's end; return whether any were sent."""
         window = self._windows[peer]
         bytes_max = self._settings.append_bytes_max
         sent = False
@@ -349,7 +353,7 @@ class SafeSyncObj(SyncObj):
         return sent
 
     def _next(self, node: Node) -> int:
-        """Return the entry the follower is sent next, one that there still is."""
+        """Return the entry to send the follower next, one that still exists."""
         start = max(self._SyncObj__raftNextIndex[node], self._journal.first + 1)
         self._SyncObj__raftNextIndex[node] = start
         return start
@@ -362,13 +366,13 @@ class SafeSyncObj(SyncObj):
         self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries, quiet=quiet)
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802 - the library's name
-        """Apply through the group; an exception ends the node, never a loop of retries."""
+        """Apply through the group; an exception stops the node instead of retrying for ever."""
         if self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied:
             self._SyncObj__raftLastApplied = self._host.apply(self._SyncObj__raftCommitIndex)
         return False
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
-        """Append what the group hands over, at the one place where this node surely leads."""
+        """Append the group's proposals, at the one place where this node surely leads."""
         if self._SyncObj__raftState != _LEADER:
             return
         if (members := self._host.take_members()) is not None:
@@ -388,10 +392,10 @@ class SafeSyncObj(SyncObj):
         count: int | None = None,
         maxSizeBytes: int | None = None,  # noqa: N803 - the library's name
     ) -> list[Entry]:
-        """Read a bounded part of the log.
+        """Return a bounded part of the log.
 
-        The library asks without a count only to look at one entry and whether more follow: that
-        must not hang on what fits into one read.
+        Without a count, the library wants one entry and whether more follow. That must not depend
+        on how much fits into one read.
         """
         if count is None:
             entries = self._journal.read(fromIDx, count=1, bytes_max=0)
@@ -402,7 +406,7 @@ class SafeSyncObj(SyncObj):
         return self._journal.read(fromIDx, count=count, bytes_max=bytes_max)
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the library's name
-        """Keep the library from standing on its own."""
+        """Keep the library from starting an election on its own."""
         return _NEVER_S
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802 - the library's name
@@ -416,9 +420,9 @@ class SafeSyncObj(SyncObj):
 
 
 class _Member(int, Node):  # type: ignore[misc, unused-ignore]
-    """A node that is a number drawn from its id: the library looks nodes up all the time.
+    """A node that is also a number, drawn from its id: the library looks nodes up all the time.
 
-    The number is the same in every process, and so is the order of a set of nodes.
+    The number is the same in every process, and with it the order of a set of nodes.
     """
 
     def __new__(cls, id: str) -> Self:  # noqa: A002 - the library's name
@@ -431,7 +435,7 @@ class _Member(int, Node):  # type: ignore[misc, unused-ignore]
 
 
 class _Window:
-    """What is on its way to one follower.
+    """The messages under way to one follower.
 
     Attributes:
         probing: The follower has to acknowledge something before it is sent entries.
@@ -443,7 +447,7 @@ class _Window:
         self.probing = False
 
     def open(self, bytes_max: int) -> bool:
-        """Tell whether another message with entries may be sent."""
+        """Return whether another message with entries may be sent."""
         return not self.probing and self._bytes < bytes_max and len(self._sent) < _WINDOW_MESSAGES
 
     def sent(self, last: int, size: int) -> None:
@@ -452,26 +456,26 @@ class _Window:
         self._bytes += size
 
     def acknowledged(self, match: int) -> None:
-        """Forget what the follower holds now."""
+        """Forget the messages whose entries the follower holds now."""
         self.probing = False
         while self._sent and self._sent[0][0] <= match:
             self._bytes -= self._sent.popleft()[1]
 
     def probe(self) -> None:
-        """Forget everything: it will be sent again, after the next acknowledgement."""
+        """Forget everything: it will be sent again after the next acknowledgement."""
         self._sent.clear()
         self._bytes = 0
         self.probing = True
 
 
 class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
-    """The library's way out. Messages come in through `SafeSyncObj.deliver` alone."""
+    """The library's way out; messages come in only through `SafeSyncObj.deliver`."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(None, None, [])
         self._host = host
 
-    ready = True  # A property of the library's: it asks twice a tick.
+    ready = True  # A property in the library, which asks it twice a tick.
 
     def send(self, node: Node, message: Mapping[str, object]) -> bool:
         self._host.send(node.id, message)

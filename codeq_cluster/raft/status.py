@@ -1,4 +1,4 @@
-"""Status: what a group shows of itself."""
+"""Status: a group's state as operators see it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class GroupStatus:
 
     Attributes:
         ready: This node leads and its state holds every entry committed before its term.
-        known_commit: The highest index this node has heard is committed, though it may lack entries
-            up to there, and so must not count them as committed itself.
+        known_commit: The highest commit index this node has heard of. It may lack entries up to
+            there, and so must not count them as committed itself.
         digest: Hex, of the state at `applied_index`.
         log_bytes: Of the entries kept, payloads only.
-        leader_changes: Times the known leader changed since the start, to "none" included.
+        leader_changes: How often the known leader changed since the start, including to none.
         voting: This node counts for a majority.
-        preferred: Who should lead when it can.
+        preferred: The node that should lead when it can.
         changing: The newest membership is not known to be committed.
-        counters: What was dropped or refused, by reason.
-        in_doubt: Voters whose state differs, while no majority is known to be on this one's side.
+        counters: Dropped and refused messages, by reason.
+        in_doubt: Voters whose state differs, while no majority is known to agree with this one.
     """
 
     shard: int

@@ -153,7 +153,7 @@ class DataDirectory:
 
     @property
     def made(self) -> bool:
-        """Tell whether the databases of all shards have been made."""
+        """Return whether the databases of all shards have been made."""
         return self._identity.made
 
     def note_made(self) -> None:

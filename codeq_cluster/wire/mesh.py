@@ -333,7 +333,7 @@ class Mesh:
         return data_of(connection.session.incarnation)
 
     def connected(self, peer: str) -> bool:
-        """Tell whether `send` reaches `peer` now."""
+        """Return whether `send` reaches `peer` now."""
         connection = self._outbound.get(peer)
         return connection is not None and not connection.closed
 
