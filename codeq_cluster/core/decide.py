@@ -487,7 +487,7 @@ def _refusal(
 
 
 def _cancelled_under(task: Task, worker: str) -> bool:
-    """Return whether the task was cancelled while this worker held it, and so took its lease away."""
+    """Return whether a cancellation took away the lease that this worker held on the task."""
     if not task.history:
         return False
     last = task.history[-1]

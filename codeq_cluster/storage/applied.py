@@ -1,11 +1,12 @@
 """Applied: how far each shard's state had come when the process ended, however it ended.
 
-The rows of a state wait in memory, so a killed process leaves a database that is behind. The log
-has what is missing, and these numbers say how much of it was applied: a node that starts again
-applies that much at once, and shows nobody an older state than before.
+The newest rows of a state are in memory only, so a killed process leaves a database that is behind.
+The log has the missing entries, and these numbers say how many of them were applied. A restarted
+node applies as many at once, so it shows nobody an older state than before.
 
-Written to mapped memory at every entry, never synced: the operating system keeps it over the death
-of the process. After a power cut a number may be old, which costs no more than a wait for a leader.
+The numbers are written to mapped memory at every entry and never synced: the operating system keeps
+them when the process dies. After a power cut a number may be old, and then the node only waits for
+a leader.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import mmap
 import struct
 from pathlib import Path
 
-_SLOT = struct.Struct("=QQ")  # The index and its complement: a slot that was torn does not fit.
+_SLOT = struct.Struct("=QQ")  # The index and its complement, so that a torn slot is recognised.
 _ALL = 2**64 - 1
 
 
 class AppliedFile:
-    """The numbers of a node's shards in one small file."""
+    """The applied indexes of a node's shards, in one small file."""
 
     def __init__(self, path: Path, *, shards: int) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Raises:
             OSError: The disk refused.
@@ -38,7 +39,7 @@ class AppliedFile:
         _SLOT.pack_into(self._map, shard * _SLOT.size, index, index ^ _ALL)
 
     def of(self, shard: int) -> int:
-        """Return the last entry noted; 0 when that is not known."""
+        """Return the last entry noted; 0 when none is known."""
         index, complement = _SLOT.unpack_from(self._map, shard * _SLOT.size)
         return int(index) if index ^ _ALL == complement else 0
 

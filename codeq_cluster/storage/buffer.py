@@ -1,4 +1,4 @@
-"""Buffer: rows that a database does not hold yet, and reads that see both."""
+"""Buffer: rows that are not in the database yet, and reads that merge both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 Rows = list[tuple[bytes, bytes]]
-ROW_OVERHEAD_BYTES = 64  # Of a dictionary's entry and its two objects, about.
+ROW_OVERHEAD_BYTES = 64  # About one dictionary entry and its two objects.
 
 
 class Missing:
@@ -18,12 +18,12 @@ MISSING: Final = Missing()
 
 
 class RowBuffer:
-    """Range deletes, and behind them rows put and deleted; the newest of a key counts.
+    """Range deletes, then puts and deletes of rows; the newest of a key wins.
 
     Attributes:
         rows: The newest value of every key written; None for deleted.
         ranges: Half-open key ranges deleted before the rows were written.
-        size: About the bytes it takes.
+        size: Approximate memory, in bytes.
     """
 
     __slots__ = ("ranges", "rows", "size")
@@ -37,7 +37,7 @@ class RowBuffer:
         return bool(self.rows or self.ranges)
 
     def get(self, key: bytes) -> bytes | Missing | None:
-        """Return the newest value, None for deleted, MISSING when only the database knows."""
+        """Return the newest value, None for deleted, or MISSING when only the database knows."""
         value = self.rows.get(key, MISSING)
         if value is MISSING and self.ranges and self._deleted(key):
             return None
@@ -70,7 +70,7 @@ class RowBuffer:
         Args:
             stored: The database's rows of that range, ascending.
             start: The first key.
-            end: The key behind the last.
+            end: The key after the last.
         """
         own = sorted(key for key in self.rows if start <= key < end)
         kept = ((key, value) for key, value in stored if self.get(key) is MISSING)
@@ -86,7 +86,7 @@ class RowBuffer:
         Args:
             page: The database's rows of that range, ascending.
             start: The first key.
-            edge: The key behind the last.
+            edge: The key after the last.
         """
         own = {key: value for key, value in self.rows.items() if start <= key < edge}
         if not own and not self.ranges:

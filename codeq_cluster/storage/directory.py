@@ -1,8 +1,8 @@
-"""Directory: a node's data on disk: whose it is, who has it open, and how often it was opened.
+"""Directory: a node's data on disk: its owner, its lock, and how often it was opened.
 
-Data has an identity of its own, drawn when it is made, by which its node is a member: one that
-comes back under its old name with other data has forgotten its votes and what it acknowledged, and
-must not count for a majority again.
+Data has a random identity of its own, by which its node is a member. A node that comes back under
+its old name with other data has forgotten its votes and the entries it acknowledged. It must not
+count for a majority again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from codeq_cluster.storage.applied import AppliedFile
 from codeq_cluster.storage.exchange import settle
 from codeq_cluster.storage.segment_files import SegmentFiles
 
-# 1: all is in the shards' databases. 2: the newest of it is in the write-ahead log alone. A release
-# that knows no such log refuses 2; a planned stop leaves 1.
+# 1: everything is in the shards' databases. 2: only the write-ahead log has the newest rows. A
+# release that knows no such log refuses 2; a planned stop leaves 1.
 FORMAT_VERSION = 1
 WAL_FORMAT_VERSION = 2
 
@@ -38,18 +38,18 @@ _IDENTITY = "node.json"
 _LOCK = "LOCK"
 _APPLIED = "applied"
 _ASIDE = "damaged-"
-_KEPT = ("node.log", "lost+found")  # A log, and a mount's own.
+_KEPT = ("node.log", "lost+found")  # A log file, and the directory that a mount brings.
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """What `node.json` says.
+    """The content of `node.json`.
 
     Attributes:
-        data: Drawn when the directory was made, 1 to 2^31 - 1.
-        opened: So many times.
-        founding: Who founded the cluster, if this node was one of them and knows it.
-        level: Of the newest formats in use in any shard.
-        made: The databases of all shards are there; none is made after that.
+        data: Drawn at random when the directory was made, 1 to 2^31 - 1.
+        opened: How often the directory was opened.
+        founding: The members at the bootstrap, if this node was one of them and knows it.
+        level: The newest format version in use in any shard.
+        made: The databases of all shards exist; none is created after that.
     """
 
     format_version: int
@@ -85,7 +85,7 @@ class DataDirectory:
 
     @property
     def incarnation(self) -> int:
-        """Return what tells this opening of this data from every other; grows with each opening."""
+        """Return the number of this opening of this data; it grows with each opening."""
         return incarnation_of(self._identity.data, self._identity.opened)
 
     @property
@@ -95,24 +95,25 @@ class DataDirectory:
 
     @property
     def founding(self) -> Membership | None:
-        """Return who founded the cluster, if this node was one of them and knows it."""
+        """Return the members at the bootstrap, if this node was one of them and knows it."""
         return self._identity.founding
 
     def found(self, founding: Membership) -> None:
-        """Write down, durably, who founds the cluster.
+        """Record durably which members bootstrap the cluster.
 
         Raises:
-            StorageFailed: It cannot be written down.
+            StorageFailed: The disk refused.
         """
         self._write(msgspec.structs.replace(self._identity, founding=founding))
 
     def use(self, level: int) -> None:
-        """Write down, durably, that formats of a level are in use; a lower one changes nothing.
+        """Record durably that a format version is in use; a lower one changes nothing.
 
-        So that a release that does not know them refuses the directory before it reads more of it.
+        A release that does not know the version then refuses the directory before it reads more of
+        it.
 
         Raises:
-            StorageFailed: It cannot be written down.
+            StorageFailed: The disk refused.
         """
         if level > self._identity.level:
             self._write(msgspec.structs.replace(self._identity, level=level))
@@ -123,10 +124,10 @@ class DataDirectory:
         return self._identity.has_wal
 
     def note_wal(self, *, begun: bool) -> None:
-        """Write down, durably, that the newest rows are in the write-ahead log, or no longer.
+        """Record durably that the newest rows are in the write-ahead log, or no longer.
 
         Raises:
-            StorageFailed: It cannot be written down.
+            StorageFailed: The disk refused.
         """
         version = WAL_FORMAT_VERSION if begun else FORMAT_VERSION
         if version != self._identity.format_version:
@@ -134,7 +135,7 @@ class DataDirectory:
 
     @property
     def applied(self) -> AppliedFile:
-        """Return how far the shards' states had come; the file is open as long as the directory.
+        """Return how far the shards' states had come; the file stays open with the directory.
 
         Raises:
             StorageFailed: The disk refused.
@@ -157,13 +158,13 @@ class DataDirectory:
         return self._identity.made
 
     def note_made(self) -> None:
-        """Write down, durably, that the databases of all shards are there.
+        """Record durably that the databases of all shards exist.
 
-        Whatever one lacks from then on is lost, which another one made in its place would hide:
-        it would have forgotten its vote and what it acknowledged.
+        A database that goes missing later is lost. A new one in its place would hide that, and
+        would have forgotten its vote and the entries it acknowledged.
 
         Raises:
-            StorageFailed: It cannot be written down.
+            StorageFailed: The disk refused.
         """
         if not self._identity.made:
             self._write(msgspec.structs.replace(self._identity, made=True))
@@ -176,16 +177,16 @@ class DataDirectory:
         self._identity = identity
 
     def shard_path(self, shard: int) -> Path:
-        """Return where a shard's database is."""
+        """Return the path of a shard's database."""
         return _shard_path(self.path, shard)
 
     def snapshots_path(self, shard: int) -> Path:
-        """Return where a shard's snapshots are."""
+        """Return the path of a shard's snapshots."""
         return self.path / "snapshots" / str(shard)
 
     @property
     def backup_path(self) -> Path:
-        """Return where checkpoints are that a backup is made from."""
+        """Return the path of the checkpoints from which a backup is made."""
         return self.path / "backup"
 
     def close(self) -> None:
@@ -199,7 +200,7 @@ class DataDirectory:
 
 
 def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) -> DataDirectory:
-    """Lock the directory, check whose it is, count one more incarnation.
+    """Lock the directory, check its owner, and count one more incarnation.
 
     Raises:
         DataDirectoryRefused: It is locked, not writable, or made for something else.
@@ -232,10 +233,11 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
 def new_directory(
     path: Path, *, cluster_id: str, node_id: str, shards: int
 ) -> Iterator[Callable[[int], Path]]:
-    """Make a data directory from shards that the block fills; yields where each shard is.
+    """Make a data directory from shards that the block fills; yields the path of each shard.
 
-    It is a node's from the end of the block on. A failure or a crash before leaves one that no node
-    takes: on an empty one it would begin a cluster of its own, without what the block was to fill.
+    A node can use it only after the end of the block. A failure or a crash before then leaves a
+    directory that every node refuses. If a node took it, it would begin a cluster of its own,
+    without the data the block was to write.
 
     Raises:
         DataDirectoryRefused: The directory is in use, not empty or not writable.
@@ -257,7 +259,7 @@ def new_directory(
             node_id=node_id,
             shards=shards,
             data=_new_identity(),
-            # Its rows are written by this release, before any group says what is in use.
+            # This release writes its rows before any group says which formats are in use.
             level=levels.LEVEL,
         )
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
@@ -271,7 +273,7 @@ def new_directory(
 
 @contextmanager
 def stopped_directory(path: Path) -> Iterator[Identity]:
-    """Hold the directory of a node that does not run, and say whose it is; changes nothing.
+    """Hold the directory of a stopped node, and yield its identity; changes nothing.
 
     Raises:
         DataDirectoryRefused: It is in use, or is no data directory.
@@ -304,10 +306,10 @@ def held_directory(path: Path) -> Iterator[None]:
 
 
 def read_identity(path: Path) -> Identity:
-    """Return whose a directory is.
+    """Return the identity of a directory.
 
     Raises:
-        DataDirectoryRefused: It does not say, or what it says is damaged.
+        DataDirectoryRefused: It has none, or a damaged one.
     """
     if not (path / _IDENTITY).is_file():
         raise DataDirectoryRefused(f"{path} is no data directory: it has no {_IDENTITY}")
@@ -315,7 +317,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def aside_path(path: Path) -> Path:
-    """Return where a directory's data would be set aside now: a name that nothing has."""
+    """Return the unused path to which a directory's data would be set aside now."""
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     for number in count():
         aside = path / f"{_ASIDE}{now}{f'-{number}' if number else ''}"
@@ -325,17 +327,17 @@ def aside_path(path: Path) -> Path:
 
 
 def set_aside(path: Path, aside: Path) -> None:
-    """Move a held directory's data into a directory below it; what is left is one without data.
+    """Move a held directory's data into a directory below it; the rest is a directory without data.
 
-    Below it, since it may be a volume of its own. A crash on the way leaves a directory that no
-    node starts on; setting aside what is left ends that.
+    The data stays below it, because the directory may be a volume of its own. After a crash on the
+    way no node starts on the directory; setting the rest aside completes the move.
 
     Raises:
         DataDirectoryRefused: The disk refused.
     """
     try:
         aside.mkdir()
-        # Its identity first: a node that starts on the rest is refused.
+        # The identity goes first, so that a node refuses to start on the rest.
         entries = sorted(path.iterdir(), key=lambda entry: (entry.name != _IDENTITY, entry.name))
         for entry in entries:
             if entry.name not in (_LOCK, *_KEPT) and not entry.name.startswith(_ASIDE):
@@ -380,7 +382,8 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
             )
     for shard in range(shards):
         settle(_shard_path(path, shard))
-        # A log made anew would forget its vote and what it acknowledged, so it is never made here.
+        # A new log would have forgotten its vote and the entries it acknowledged, so none is
+        # created here.
         if not _shard_path(path, shard).is_dir():
             raise DataDirectoryRefused(
                 f"the data directory {path} has lost {_shard_path(path, shard).name}: "
@@ -402,7 +405,7 @@ def _read_identity(file: Path) -> Identity:
 
 
 def _prepare(path: Path, shards: int) -> None:
-    """Make the places of the shards, before the file that says the directory is complete."""
+    """Make the shards' directories before the file that marks the data directory complete."""
     strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
     if strangers:
         has = f"it has {strangers[0]} and no {_IDENTITY}"
@@ -421,7 +424,7 @@ def _prepare(path: Path, shards: int) -> None:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Tell what may be there before the first use: a log, a mount's own, a crash's leavings."""
+    """Return whether an entry may exist before the first use: a log, a mount's, a crash's rest."""
     if entry.name.startswith("shard-"):
         return entry.is_dir() and not any(entry.iterdir())
     if entry.name.startswith(_ASIDE):
@@ -443,7 +446,7 @@ def _temporary(file: Path) -> Path:
 
 
 def _write_durably(file: Path, content: bytes) -> None:
-    """Replace the file: a crash leaves the old one or the new one, a return the new one on disk."""
+    """Replace the file durably; a crash leaves either the old or the new content."""
     temporary = _temporary(file)
     with temporary.open("wb") as out:
         out.write(content)

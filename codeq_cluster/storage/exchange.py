@@ -1,9 +1,9 @@
-"""Exchange: putting one directory in the place of another, all or nothing over a crash.
+"""Exchange: replaces one directory with another, all or nothing even over a crash.
 
-<path>            what is in use
-<path>.incoming   what shall replace it, complete and on disk once the marker is there
-<path>.ready      the marker: from here on the exchange goes forward
-<path>.old        what was in use, until it is deleted
+<path>            the directory in use
+<path>.incoming   its replacement, complete and on disk once the marker exists
+<path>.ready      the marker: from here on the exchange only goes forward
+<path>.old        the former directory, until it is deleted
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from codeq_cluster.durable import sync_directory
 
 
 def incoming_path(path: Path) -> Path:
-    """Return where a replacement is prepared."""
+    """Return the path where a replacement is prepared."""
     return path.with_name(path.name + ".incoming")
 
 
 def exchange(path: Path) -> None:
-    """Put the prepared directory in the place of `path`; nobody has either open.
+    """Replace `path` with the prepared directory; nobody may have either open.
 
     Raises:
-        OSError: The disk refused; `settle` goes on from where it stopped.
+        OSError: The disk refused; `settle` completes the exchange.
     """
     incoming = incoming_path(path)
     for file in incoming.iterdir():
@@ -37,7 +37,7 @@ def exchange(path: Path) -> None:
 
 
 def settle(path: Path) -> None:
-    """Finish or undo what a crash has interrupted; before anybody opens `path`.
+    """Finish or undo what a crash has interrupted, before anybody opens `path`.
 
     Raises:
         OSError: The disk refused.
@@ -49,7 +49,7 @@ def settle(path: Path) -> None:
 
 
 def settled(path: Path) -> Path:
-    """Return which directory `settle` would leave in the place of `path`; changes nothing."""
+    """Return the directory that `settle` would leave in the place of `path`; changes nothing."""
     incoming, old = incoming_path(path), _old(path)
     if _marker(path).exists():
         if incoming.exists():
@@ -60,9 +60,9 @@ def settled(path: Path) -> Path:
 
 
 def finish(path: Path) -> bool:
-    """Finish an exchange that stopped halfway; leave alone what is only being prepared.
+    """Finish an interrupted exchange, but leave a download in progress untouched.
 
-    False when there was none.
+    False when there was none to finish.
 
     Raises:
         OSError: The disk refused.
@@ -82,7 +82,7 @@ def _forward(path: Path) -> None:
         incoming.rename(path)
         sync_directory(path.parent)
     elif not path.exists() and old.exists():
-        # The replacement is gone, by whatever hand: what was in use is still whole.
+        # Someone removed the replacement; the former directory is still intact.
         old.rename(path)
         sync_directory(path.parent)
     _marker(path).unlink()

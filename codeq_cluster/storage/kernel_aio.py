@@ -1,6 +1,6 @@
-"""Kernel AIO: Linux syncs a file while the caller goes on, and an eventfd tells when it is done.
+"""Kernel AIO: Linux syncs a file while the caller continues, and an eventfd reports the end.
 
-The calls have no binding in Python or in the C library: they are made by number.
+Neither Python nor the C library has a binding for these calls, so they are made by number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 
 class _Numbers(NamedTuple):
-    """Of the system calls."""
+    """The numbers of the system calls."""
 
     setup: int
     destroy: int
@@ -40,16 +40,16 @@ _REQUESTS: Final = 1
 
 
 class KernelAio:
-    """A context of the kernel's for one sync at a time.
+    """A context in the kernel for one sync at a time.
 
-    `submit` does not wait for the disk: for a sync, `aio_fsync` of the kernel's `fs/aio.c` takes a
-    reference to the open file, puts the sync on a work queue and returns. So the kernel syncs the
-    file it was asked to sync, even if its descriptor is closed meanwhile. Every file system that
-    has a sync at all can be asked, since Linux 4.18.
+    `submit` does not wait for the disk. For a sync, `aio_fsync` in the kernel's `fs/aio.c` takes a
+    reference to the open file, puts the sync on a work queue and returns. The kernel therefore
+    syncs the right file even if its descriptor is closed meanwhile.
+    Since Linux 4.18 it works on every file system that has a sync at all.
 
     Raises:
-        OSError: There is no such context: not on this machine (ENOSYS), a sandbox forbids it
-            (EPERM), or the system has as many as `fs.aio-max-nr` allows (EAGAIN).
+        OSError: There is no context: the machine has none (ENOSYS), a sandbox forbids it (EPERM),
+            or the system already has as many as `fs.aio-max-nr` allows (EAGAIN).
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class KernelAio:
         if sys.platform != "linux" or numbers is None or ctypes.sizeof(ctypes.c_void_p) != 8:
             raise OSError(errno.ENOSYS, f"no kernel AIO known on {platform.machine()}")
         self._numbers = numbers
-        # Of a library whose calls keep the interpreter's lock: none of these waits, and to get the
-        # lock back from a busy thread would take longer than the call.
+        # These calls keep the interpreter's lock. None of them waits, and getting the lock back
+        # from a busy thread would take longer than the call.
         self._syscall = ctypes.PyDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long
         self._syscall.argtypes = (ctypes.c_long,) * 6
@@ -70,7 +70,7 @@ class KernelAio:
             os.close(self._ready)
             raise
         self._context = context.value
-        # The addresses of these are handed to the kernel: they live as long as the context.
+        # The kernel gets the addresses of these objects, so they must live as long as the context.
         self._request = ctypes.create_string_buffer(_IOCB.size)
         self._requests = (ctypes.c_void_p * _REQUESTS)(ctypes.addressof(self._request))
         self._event = ctypes.create_string_buffer(_EVENT.size)
@@ -81,10 +81,11 @@ class KernelAio:
         return self._ready
 
     def submit(self, fd: int) -> None:
-        """Begin to sync a file as fdatasync does; none may be under way.
+        """Begin to sync a file as fdatasync does; no other sync may be under way.
 
         Raises:
-            OSError: It has not begun: the file system cannot (EINVAL), or the kernel has no room.
+            OSError: The sync has not begun: the file system cannot (EINVAL), or the kernel has no
+                room.
         """
         assert not self._under_way, "one sync at a time"
         _IOCB.pack_into(
@@ -98,16 +99,16 @@ class KernelAio:
         self._under_way = True
 
     def done(self) -> bool:
-        """Return whether the sync under way has ended well; False while it has not ended.
+        """Return whether the sync under way has succeeded; False while it has not ended.
 
         Raises:
-            OSError: It has ended, and what is on disk is unknown.
+            OSError: The sync has failed, and the content of the disk is unknown.
         """
         try:
             os.eventfd_read(self._ready)
         except BlockingIOError:
             return False
-        # With no event to wait for, no timeout is needed.
+        # This waits for no event, so it needs no timeout.
         found = self._call(
             self._numbers.getevents, self._context, 0, _REQUESTS, ctypes.addressof(self._event)
         )
@@ -120,10 +121,11 @@ class KernelAio:
         return True
 
     def close(self, within_s: float) -> bool:
-        """Wait for the sync under way, at most so many seconds, and close the context.
+        """Wait for the sync under way, at most `within_s` seconds, and close the context.
 
         Returns:
-            False when it is still under way: then nothing is closed, as that would wait for it.
+            False when the sync is still under way. Then nothing is closed, because closing would
+            wait for it.
         """
         if self._under_way and not select.select([self._ready], [], [], within_s)[0]:
             return False
@@ -135,7 +137,7 @@ class KernelAio:
         """Make a system call of at most five arguments; return its result.
 
         Raises:
-            OSError: It failed.
+            OSError: The call failed.
         """
         missing = (0,) * (5 - len(arguments))
         result = int(self._syscall(number, *arguments, *missing))

@@ -1,4 +1,4 @@
-"""Node storage: all shards of a node and the write-ahead log they share, from start to stop."""
+"""Node storage: all shards of a node and their shared write-ahead log, from start to stop."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from codeq_cluster.storage.wal_writer import Executor, Syncer, WalWriter
 
 log = logging.getLogger(__name__)
 
-_STOP_S: Final = 5.0  # For databases that are stalled when the node stops; the log has the rest.
+_STOP_S: Final = 5.0  # Time for stalled databases when the node stops; the log has the rest.
 _STOP_STEP_S: Final = 0.02
 
 
 class WalPlace(Protocol):
-    """Where a node's write-ahead log is, and whether there is one."""
+    """The home of a node's write-ahead log, and whether it has one."""
 
     @property
     def segments(self) -> SegmentDisk:
-        """Return the directory of its segments."""
+        """Return the directory of the log's segments."""
 
     @property
     def has_wal(self) -> bool:
         """Return whether the databases lack rows that the log has."""
 
     def note_wal(self, *, begun: bool) -> None:
-        """Write down, durably, that they do from now on, or no longer; raises StorageFailed."""
+        """Record durably whether they lack such rows from now on; raises StorageFailed."""
 
     @property
     def applied(self) -> Applied:
-        """Return how far the shards' states have come."""
+        """Return the record of how far the shards' states have come."""
 
 
 class Timers(spiller.Timers, Protocol):
@@ -72,15 +72,16 @@ class NodeStorage:
 
         Args:
             databases: By shard.
-            place: Where the write-ahead log is.
-            executor: Where the disk is waited for; `stop` stops it.
-            syncer: Waits for the disk to have a write; None when a write is durable as soon as the
-                operating system has it. `stop` stops it.
+            place: The home of the write-ahead log.
+            executor: Runs the calls that wait for the disk; `stop` stops it.
+            syncer: Waits until the disk has a write; None when a write counts as durable as soon as
+                the operating system has it. `stop` stops it.
             timers: Time and the loop.
-            took: Told (shard, seconds) of every write of a log.
-            on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
-            segment_bytes: Of one segment of the log.
-            held_bytes: Of a shard's rows in memory; with more, its log waits for its database.
+            took: Called with (shard, seconds) for every write of a log.
+            on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
+            segment_bytes: Size of one segment of the log.
+            held_bytes: Bound on a shard's rows in memory; beyond it, its log waits for its
+                database.
         """
         self._place = place
         self._databases = databases
@@ -94,7 +95,7 @@ class NodeStorage:
         self.shards: list[Shard] = []
 
     def start(self) -> None:
-        """Bring the databases up to the write-ahead log; blocks.
+        """Bring the databases up to date with the write-ahead log; blocks.
 
         Raises:
             DataDirectoryRefused: The log is damaged or missing.
@@ -134,19 +135,20 @@ class NodeStorage:
         self._spiller.attach(self.shards)
 
     def kill(self) -> None:
-        """Write nothing any more, as when the process ends; the disk's waits are the caller's."""
+        """Write nothing any more, as if the process had ended; the caller stops the executor."""
         self._writer.stop()
         self._spiller.stop()
 
     def stop(self) -> None:
-        """Bring everything into the databases, so that any release can go on; blocks.
+        """Bring every row into the databases, so that any release can continue; blocks.
 
-        What fails is logged: then the write-ahead log stays and the next start reads it.
+        Failures are logged. The write-ahead log then stays, and the next start reads it.
         """
         self._writer.stop()
         self._spiller.stop()
         if not self._quiet(time.monotonic() + _STOP_S):
-            # The file stays open: what syncs it would meet another one under its descriptor.
+            # The file stays open: a sync under way would hit another file under the same
+            # descriptor.
             log.warning("write-ahead log kept: the disk does not answer")
             return
         try:
@@ -163,7 +165,7 @@ class NodeStorage:
             self._wal.close()
 
     def _quiet(self, until: float) -> bool:
-        """Wait for what uses the log elsewhere; return whether nothing does any more."""
+        """Wait for the other users of the log; return whether none is left."""
         synced = self._syncer is None or self._syncer.stop(max(0.0, until - time.monotonic()))
         return self._executor.stop(max(0.0, until - time.monotonic())) and synced
 

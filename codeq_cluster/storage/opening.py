@@ -1,4 +1,4 @@
-"""Opening: a node's shards and its write-ahead log, as a start finds them."""
+"""Opening: brings a node's shards up to date with its write-ahead log at a start."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from codeq_cluster.storage.wal import Wal
 
 log = logging.getLogger(__name__)
 
-_PIECE = 1000  # Writes of the log that are brought into a database at once.
+_PIECE = 1000  # Writes of the log that one step brings into the databases.
 
 
 def catch_up(databases: Sequence[Database], wal: Wal, *, expected: bool) -> None:
-    """Bring what the write-ahead log holds into the databases, then begin a segment.
+    """Bring the content of the write-ahead log into the databases, then begin a segment.
 
-    When it returns, every database holds, on disk, all that was promised.
+    Afterwards every database has, on disk, everything that was promised.
 
     Args:
         databases: By shard.
-        wal: Not begun yet.
-        expected: There is a log; without it something is lost.
+        wal: The log; not begun yet.
+        expected: There must be a log; if it is missing, data is lost.
 
     Raises:
         DataDirectoryRefused: The log is damaged or missing.
@@ -31,8 +31,8 @@ def catch_up(databases: Sequence[Database], wal: Wal, *, expected: bool) -> None
     if expected:
         bring_up(databases, wal)
     newest = max(wal.seq, *(database.mark for database in databases))
-    # The segment that begins now says that nothing before it is missing. A shard that has written
-    # nothing for long would seem to lack all of it at the next start.
+    # The new segment says that nothing before it is missing. Without this write, a shard that has
+    # long written nothing would seem to lack it all at the next start.
     for database in databases:
         if database.mark < newest:
             write_log_rows(database, RowBuffer(), mark=newest)
@@ -41,7 +41,7 @@ def catch_up(databases: Sequence[Database], wal: Wal, *, expected: bool) -> None
 
 
 def bring_up(databases: Sequence[Database], wal: Wal) -> None:
-    """Bring what the write-ahead log holds into the databases, durably.
+    """Bring the content of the write-ahead log into the databases, durably.
 
     Raises:
         DataDirectoryRefused: The log is damaged or missing.

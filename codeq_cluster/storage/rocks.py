@@ -1,8 +1,8 @@
 """Rocks: one shard's RocksDB: its log and its state behind one write-ahead log.
 
-The only module that knows rocksdict. The two column families share the write-ahead log, so a synced
-write of either makes every earlier write of both durable, and after a crash the state is never
-newer than the log that led to it.
+This is the only module that knows rocksdict. The two column families share RocksDB's write-ahead
+log, so a synced write to either makes every earlier write to both durable. After a crash the state
+is never newer than the log that led to it.
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ _PLACE_BYTES = 8 + 16
 _MARK = (
     b"wal"  # Among the log's rows -> the last job of the write-ahead log that is in here (8 bytes).
 )
-# Of a log that is written at once; entries are up to a megabyte, mostly far below.
+# Rows of a complete log in one batch; entries are at most a megabyte, and mostly far smaller.
 _ROWS_A_WRITE = 64
 
-_DAMAGED = "Corruption: "  # RocksDB's word for what fails a checksum or cannot be what was written.
-# What RocksDB says of a write that would wait for its background work.
+_DAMAGED = "Corruption: "  # RocksDB's prefix for failed checksums and impossible content.
+# RocksDB's error for a write that would wait for its background work.
 _STALLED = "Write stall"
 _STALLED_S = 0.002
 _STALLED_S_STEP_MAX = 0.25
 _STALLED_S_MAX = 60.0
 _LAST_KEY = b"\xff" * 16  # Past every key.
 
-# Half of so many rows in a row deleted marks a file; a claim's head scan reads fewer than that.
+# RocksDB marks a file when half of this many consecutive rows are deleted. It is more than one read
+# of a queue's head.
 _TOMBSTONE_WINDOW = 512
 
-# RocksDB's own numbers, by the name a metric shows them under.
+# RocksDB's own numbers, by metric name.
 _PROPERTIES = {
     "level0_files": "rocksdb.num-files-at-level0",
     "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
@@ -77,11 +78,11 @@ _PROPERTIES = {
     "live_sst_bytes": "rocksdb.live-sst-files-size",
     "keys": "rocksdb.estimate-num-keys",
 }
-_TABLES = "rocksdb.cfstats"  # Levels and stalls of one family, as a text.
+_TABLES = "rocksdb.cfstats"  # Levels and stalls of one family, as text.
 
 
 def new_cache(settings: StoreSettings) -> Cache:
-    """Make the block cache that the shards of a node share."""
+    """Return a new block cache for all shards of a node."""
     return Cache(settings.block_cache_bytes)
 
 
@@ -89,7 +90,7 @@ class RocksShard:
     """One shard's directory, open and locked.
 
     Attributes:
-        state: What is committed; a `StateStore`.
+        state: The committed state; a `StateStore`.
         log: The journal's rows; a `LogStore`.
         mark: The last job of the node's write-ahead log whose writes are here; 0 for none.
     """
@@ -100,8 +101,8 @@ class RocksShard:
         """Open the directory, or create it.
 
         Raises:
-            DataDirectoryRefused: Another process has it open, it is damaged, or it is not there and
-                shall not be created.
+            DataDirectoryRefused: Another process has it open, it is damaged, or it is missing and
+                `create` is false.
         """
         self._path = path
         self._settings = settings
@@ -119,8 +120,8 @@ class RocksShard:
 
     def _open(self, *, create: bool) -> Rdict:
         state = _family(self._settings, self._cache)
-        # A queue is deleted from where it is read: files full of tombstones are compacted early,
-        # so that a scan of a queue's head does not wade through what was claimed before.
+        # Queue rows are deleted where they are read. Files full of tombstones are compacted early:
+        # otherwise a scan of a queue's head would have to skip every task claimed before.
         state.add_compact_on_deletion_collector_factory(
             _TOMBSTONE_WINDOW, _TOMBSTONE_WINDOW // 2, deletion_ratio=0.5
         )
@@ -134,12 +135,12 @@ class RocksShard:
             db = Rdict(str(path), options, column_families=families)
         except Exception as error:
             raise DataDirectoryRefused(_why_refused(path, error)) from error
-        # The options hold the statistics, which would be lost with them.
+        # The options hold the statistics, which would be lost without this reference.
         self._options = options
         return db
 
     def checkpoint(self, path: Path) -> None:
-        """Make a copy of the shard as it is now, of hard links; may be called from a thread.
+        """Make a copy of the shard as it is now, from hard links; may be called from a thread.
 
         Raises:
             StorageFailed: The disk refused.
@@ -164,18 +165,18 @@ class RocksShard:
 
         Args:
             rows: Of the state; None deletes.
-            index: Of the last entry in the state with them.
+            index: Of the last entry in the state after this write.
             digest: Of that state.
             delete_ranges: Of the log, deleted before its rows are put.
             log_rows: Of the log.
-            mark: The last job of the write-ahead log that is here with them.
+            mark: The last job of the write-ahead log that the shard has after this write.
             wait: Block for RocksDB's background work, a minute at most.
 
         Returns:
             False when RocksDB would make the caller wait for its background work.
 
         Raises:
-            StorageFailed: Nothing was written; `reopen` has to follow.
+            StorageFailed: Nothing was written; `reopen` must follow.
         """
         log_family = self.log.handle
 
@@ -213,18 +214,18 @@ class RocksShard:
     def replace(
         self, log_rows: Sequence[tuple[bytes, bytes]], *, index: int, mark: int = 0
     ) -> None:
-        """Go on with the directory prepared beside this one, under a log of these rows.
+        """Continue with the directory prepared beside this one, and with a log of these rows.
 
-        `state` and `log` stay the objects they are. Blocks for some tenths of a second.
+        `state` and `log` stay the same objects. Blocks for some tenths of a second.
 
         Args:
-            log_rows: All the rows of the log; what the prepared directory has is dropped.
+            log_rows: All rows of the log; they replace those of the prepared directory.
             index: Of the last entry in the prepared state.
-            mark: No write of the write-ahead log up to this job concerns what is here then.
+            mark: Writes of the write-ahead log up to this job do not apply to the new content.
 
         Raises:
-            StorageFailed: The disk refused, or something else was prepared: then nothing has
-                changed. Else the next opening goes on from where it stopped.
+            StorageFailed: The disk refused, or another state was prepared. Then nothing has
+                changed, or the next opening completes the exchange.
         """
         try:
             prepared = RocksShard(
@@ -253,22 +254,23 @@ class RocksShard:
             raise StorageFailed(f"exchanging {self._path}: {error}") from error
 
     def reopen(self) -> None:
-        """Close the directory and open it again: what counts is what the disk has.
+        """Close the directory and open it again, with the content that is on disk.
 
-        RocksDB writes nothing any more after a write that failed. `state` and `log` stay the
-        objects they are; reads fail meanwhile, and until it succeeds. Blocks for as long as it
-        takes to read the write-ahead log; may be called from a thread.
+        RocksDB writes nothing any more after a failed write. `state` and `log` stay the same
+        objects; reads fail until this succeeds.
+        Blocks for as long as it takes to read the write-ahead log; may be called from a thread.
 
         Raises:
-            DataDirectoryRefused: It cannot be opened, or is damaged; may be tried again.
+            DataDirectoryRefused: It cannot be opened, or is damaged; the call may be retried.
         """
-        # It has failed already: what it says at the end is no news, and its work is not waited for.
+        # The database has failed already: an error at the end is no news, and nothing waits for its
+        # background work.
         if self._is_open:
             self._db.cancel_all_background(wait=False)
         with suppress(StorageFailed):
             self.close()
         try:
-            # What is being fetched meanwhile is left alone.
+            # Finish an interrupted swap, but leave a download in progress untouched.
             finish(self._path)
         except OSError as error:
             raise DataDirectoryRefused(_why_refused(self._path, error)) from error
@@ -284,7 +286,7 @@ class RocksShard:
             self.state.open(db)
             self.mark = self._stored_mark()
         except BaseException:
-            # A handle that is held keeps the directory locked.
+            # A handle that stays open would keep the directory locked.
             for part in (self.log, self.state, db):
                 with suppress(Exception):
                     part.close()
@@ -296,14 +298,14 @@ class RocksShard:
         return int.from_bytes(self.log.get(_MARK) or b"", "big")
 
     def properties(self) -> dict[str, float]:
-        """Return RocksDB's own numbers, summed over both families where that makes sense.
+        """Return RocksDB's own numbers, summed over both families where a sum makes sense.
 
         Empty while the directory is closed.
         """
         if not self._is_open:
             return {}
-        # Those that are open already: one opened for the question would flush its memtable when it
-        # is let go of, on the loop, with every look at the metrics.
+        # Ask the families that are open already. One opened for the question would flush its
+        # memtable when it is closed, on the loop, at every scrape of the metrics.
         families = (self.state.family, self.log.family)
         numbers: dict[str, float] = {}
         for name, rocks_name in _PROPERTIES.items():
@@ -313,7 +315,7 @@ class RocksShard:
         return numbers
 
     def counters(self) -> dict[str, float]:
-        """Return RocksDB's counts since the opening, of both families, by name.
+        """Return RocksDB's counts since the opening, over both families, by name.
 
         RocksDB prints them as text first, which takes a third of a millisecond.
         """
@@ -335,7 +337,7 @@ class RocksShard:
         """Close the directory; harmless when it is closed.
 
         Raises:
-            StorageFailed: RocksDB reports, at last, a failure of its background work.
+            StorageFailed: RocksDB reports a failure of its background work only now.
         """
         if not self._is_open:
             return
@@ -355,7 +357,7 @@ class _Rows:
 
     Attributes:
         name: Of the column family.
-        on_damage: Called with every damage that is met, on whatever thread meets it.
+        on_damage: Called with every damaged row that a read finds, on the thread of that read.
     """
 
     def __init__(self, db: Rdict, name: str) -> None:
@@ -367,7 +369,7 @@ class _Rows:
         """Read and write this database from now on."""
         self._db = db
         self._rows = db.get_column_family(self.name)
-        # None once closed: a handle that is held keeps the directory locked.
+        # None once closed, because a handle that stays open keeps the directory locked.
         self._handle: ColumnFamily | None = db.get_column_family_handle(self.name)
 
     @property
@@ -377,12 +379,12 @@ class _Rows:
 
     @property
     def handle(self) -> ColumnFamily:
-        """Return what names the family in a batch."""
+        """Return the handle of the family for a batch."""
         assert self._handle is not None, "the directory is open"
         return self._handle
 
     def close(self) -> None:
-        """Let go of the family."""
+        """Close the family."""
         self._handle = None
         self._rows.close()
 
@@ -424,7 +426,7 @@ class _Rows:
         """Write a batch, all or none; blocks while RocksDB waits for its background work.
 
         Raises:
-            StorageFailed: Nothing was written, and nothing will be until it is opened anew.
+            StorageFailed: Nothing was written, and nothing will be until the directory is reopened.
         """
         give_up_at = time.monotonic() + _STALLED_S_MAX
         pause_s = _STALLED_S
@@ -432,15 +434,15 @@ class _Rows:
             if time.monotonic() > give_up_at:
                 raise StorageFailed("writing: RocksDB waits for a flush or a compaction in vain")
             time.sleep(pause_s)
-            # Asked too soon, RocksDB adds to the time it wants to have passed.
+            # A retry that comes too soon adds to the time for which RocksDB stalls writes.
             pause_s = min(2 * pause_s, _STALLED_S_STEP_MAX)
 
     def _write(self, fill: Callable[[WriteBatch], None], *, sync: bool) -> None:
-        """Write a batch, all or none, and sync it by a call of its own.
+        """Write a batch, all or none, and sync it with a call of its own.
 
-        rocksdict keeps the interpreter for as long as a write takes, so a write that syncs would
-        stop every thread of the process, the loop's among them, for as long as the disk takes. It
-        lets go of it in `flush_wal`.
+        rocksdict holds the interpreter's lock during a write. A write that syncs would therefore
+        stop every thread of the process, including the loop's, until the disk is done. `flush_wal`
+        releases the lock.
         """
         self.write_patiently(fill)
         if sync:
@@ -456,11 +458,11 @@ class _Rows:
     def try_write(self, fill: Callable[[WriteBatch], None]) -> bool:
         """Write a batch, all or none; False when RocksDB would make the caller wait.
 
-        A write that waits for a flush which has failed would wait for ever, and the process with
-        it: so none is let wait.
+        A write that waits for a failed flush would wait for ever, and the process with it. No write
+        is therefore allowed to wait.
 
         Raises:
-            StorageFailed: Nothing was written, and nothing will be until it is opened anew.
+            StorageFailed: Nothing was written, and nothing will be until the directory is reopened.
         """
         options = WriteOptions()
         options.no_slowdown = True
@@ -483,7 +485,7 @@ class _Rows:
         if _DAMAGED not in str(error):
             return StorageFailed(f"{doing}: {error}")
         failure = StorageDamaged(f"{doing}: {error}")
-        # Whoever reads may be anybody, and swallow it.
+        # Reported here, because a reader may swallow the error.
         self.on_damage(failure)
         return failure
 
@@ -492,10 +494,10 @@ class _Rows:
 
 
 class RocksState(_Rows):
-    """The committed state, with how far the log is in it.
+    """The committed state and its applied index.
 
-    That place is a row of its own under `codeq/meta/applied`, which no entry may write and which a
-    scan that spans it returns.
+    The index is a row of its own under `codeq/meta/applied`. No entry may write that row, and a
+    scan across it returns it.
     """
 
     def __init__(self, db: Rdict) -> None:
@@ -512,12 +514,12 @@ class RocksState(_Rows):
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry in the state; 1 when fresh."""
+        """Return the index of the last entry in the state; 1 when fresh."""
         return self._applied
 
     @property
     def digest(self) -> bytes:
-        """Running hash over every applied entry, 16 bytes; zeros when fresh."""
+        """Return the running hash over every applied entry, 16 bytes; zeros when fresh."""
         return self._digest
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -536,7 +538,7 @@ class RocksState(_Rows):
     def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
         """Write one entry's mutations with its index and digest, all or none; None deletes.
 
-        The write survives the process at once, and the machine from the log's next synced write.
+        The write survives the process at once, and a power cut from the log's next synced write on.
 
         Raises:
             StorageFailed: Nothing was written; the node must stop.
@@ -556,21 +558,21 @@ class RocksState(_Rows):
         self.note_written(index=index, digest=digest)
 
     def note_written(self, *, index: int, digest: bytes) -> None:
-        """Note of which entry the state is now; it has been written beside other rows."""
+        """Note the entry and digest of the state, whose rows have just been written."""
         self._applied, self._digest = index, digest
 
     @property
     def stored_index(self) -> int:
-        """Index of the last entry in the database's state: nothing waits in memory."""
+        """Return the index of the last entry in the database; here nothing waits in memory."""
         return self._applied
 
     @property
     def seen_index(self) -> int:
-        """Index of the last entry that was applied."""
+        """Return the index of the last entry that was applied."""
         return self._applied
 
     def fill(self, rows: Mapping[bytes, bytes]) -> None:
-        """Write rows of a state that is being made and is of no entry yet; `settle` ends that.
+        """Write rows of a new state that has no entry yet; `settle` ends that.
 
         Raises:
             StorageFailed: Nothing was written.
@@ -583,7 +585,7 @@ class RocksState(_Rows):
         self._write(fill, sync=False)
 
     def settle(self, *, index: int, digest: bytes) -> None:
-        """Say of which entry the state is that `fill` has made; durable with the next synced write.
+        """Record the entry of the state that `fill` wrote; durable with the next synced write.
 
         Raises:
             StorageFailed: Nothing was written.
@@ -630,15 +632,15 @@ class RocksLog(_Rows):
 
 
 class StoredShard:
-    """A shard's directory that nobody writes: a checkpoint, or a stopped node's; read only.
+    """A shard's directory that no process writes, from a checkpoint or a stopped node; read only.
 
     Attributes:
         mark: The last job of the node's write-ahead log whose writes are in the directory.
-        pending: What the node's write-ahead log has of the shard's log besides.
+        pending: The rows of the shard's log that only the node's write-ahead log has.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the directory; what RocksDB's own write-ahead log holds is read too.
+        """Open the directory, including the content of RocksDB's own write-ahead log.
 
         Raises:
             StorageFailed: It cannot be read, or is damaged.
@@ -646,7 +648,8 @@ class StoredShard:
         self._name = path.name
         families = {_STATE: Options(raw_mode=True), _LOG: Options(raw_mode=True)}
         options = Options(raw_mode=True)
-        # As for a node: by default, what follows damage would be left out without a word.
+        # The same mode as for a node: by default, RocksDB silently drops what follows a damaged
+        # record.
         options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         try:
             self._db = Rdict(
@@ -716,12 +719,12 @@ class StoredShard:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a shard's state stands.
+    """The position of a shard's state.
 
     Attributes:
         index: Of the last entry in it.
         term: Of that entry.
-        members: The row of the log that says who forms the group there; empty when none does.
+        members: The row of the log with the group's members there; empty when the log names none.
     """
 
     index: int
@@ -737,13 +740,13 @@ def read_place(
     every_row: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Place:
-    """Say where a directory stands that nobody writes.
+    """Return the position of a directory that no process writes.
 
     Args:
         path: A checkpoint.
-        log_at: Finds what the log says of an entry.
-        every_row: Read all the state, whose checksums RocksDB then compares.
-        stopped: Asked at every row; true ends the reading.
+        log_at: Finds an entry's term and members in the log.
+        every_row: Read the whole state, so that RocksDB compares every checksum.
+        stopped: Asked at every row; True ends the reading.
 
     Raises:
         StorageFailed: It cannot be read, is damaged, or was not read to its end.
@@ -782,7 +785,7 @@ def _database(settings: StoreSettings, *, create: bool) -> Options:
     options.set_max_total_wal_size(8 * settings.memtable_bytes)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(2**20)
-    # For the metrics. No cost of a read or a write could be measured.
+    # For the metrics. They had no measurable cost for reads or writes.
     options.enable_statistics()
     return options
 
@@ -791,7 +794,8 @@ def _family(settings: StoreSettings, cache: Cache) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_bloom_filter(settings.bloom_bits, block_based=False)
-    # In pieces: a filter or index larger than one shard of the cache would be read for every get.
+    # In pieces, because a filter or index larger than one shard of the cache would be read for
+    # every get.
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(4096)
@@ -809,7 +813,7 @@ def _family(settings: StoreSettings, cache: Cache) -> Options:
 
 def _why_refused(path: Path, error: Exception) -> str:
     text = " ".join(str(error).split())
-    # "lock" alone would also be found in "block checksum mismatch".
+    # The word "lock" alone would also match "block checksum mismatch".
     if f"{path}/LOCK: " in text:
         return f"the data directory {path} is in use by another process"
     return f"the data directory {path} cannot be opened: {text}"

@@ -1,4 +1,4 @@
-"""RocksDB's statistics: its work by level and in all, read from the texts it prints.
+"""RocksDB's statistics: its work per level and in total, read from the texts it prints.
 
 The binding gives numbers only for the simplest properties, so this module parses the tables that
 RocksDB writes into its own log. It skips lines of another form, as a later RocksDB may print; a
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 _LEVEL = re.compile(
     r"^ +L(?P<level>\d+) +(?P<files>\d+)/\d+ +(?P<size>[\d.]+) (?P<unit>[KMGT]B)"
-    # Score, then bytes that compactions read, wrote and moved, too coarse in tenths of a gigabyte.
+    # Score, then the bytes that compactions read, wrote and moved, in tenths of a gigabyte: too
+    # coarse.
     r"(?: +[\d.]+){7}"
     r" +(?P<write_amplification>[\d.]+) ",
     re.MULTILINE,
@@ -37,7 +38,7 @@ _COUNTS = {
     "block_cache_hits": "block.cache.hit",
     "block_cache_misses": "block.cache.miss",
 }
-# Its timers: each is a number of runs, and the seconds they took.
+# RocksDB's timers: each has a number of runs and the seconds they took.
 _TIMES = {
     ("flushes", "flush_seconds"): "db.flush.micros",
     ("compactions", "compaction_seconds"): "compaction.times.micros",

@@ -21,7 +21,7 @@ class OpenSegment:
         self._fd = fd
 
     def fileno(self) -> int:
-        """Return its descriptor, which others may sync."""
+        """Return the file's descriptor, for a sync by others."""
         return self._fd
 
     def write(self, offset: int, content: bytes) -> None:
@@ -33,7 +33,7 @@ class OpenSegment:
             view = view[written:]
 
     def sync(self) -> None:
-        """Return when all that was written is on disk; blocks."""
+        """Return once everything written is on disk; blocks."""
         os.fdatasync(self._fd)
 
     def fill(self, offset: int, size: int) -> None:
@@ -51,7 +51,7 @@ class OpenSegment:
 class SegmentFiles:
     """A directory of segments; implements `wal.SegmentDisk`.
 
-    One deleted file is kept for the next segment: its blocks are on disk already.
+    One deleted file is kept for the next segment, because its blocks are already on disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class SegmentFiles:
 
     def delete(self, name: str) -> None:
         """Delete a segment, durably; the file is kept for the next one."""
-        # It is gone already when the directory could not be synced the last time.
+        # The file is gone already if the last attempt could not sync the directory.
         with suppress(FileNotFoundError):
             (self._path / name).replace(self._path / _SPARE)
         sync_directory(self._path)

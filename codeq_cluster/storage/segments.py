@@ -1,8 +1,8 @@
 """Segments: the format of the write-ahead log's files. Pure: bytes in, values out.
 
-A segment is a header frame and job frames, one behind the other:
+A segment is a header frame, then job frames, without gaps:
 
-    salt (8 bytes)   the segment's own; tells its frames from what a recycled file had before
+    salt (8 bytes)   random per segment; tells its frames from older ones in a recycled file
     length (4)       of the body
     checksum (4)     CRC-32 of salt, length and body
     body             msgpack
@@ -31,7 +31,7 @@ Range = tuple[bytes, bytes]
 
 
 class Write(Struct, frozen=True, array_like=True):
-    """What one shard's log writes: the range deletes, then the rows.
+    """One shard's write to its log: the range deletes, then the rows.
 
     Attributes:
         delete_ranges: Half-open key ranges.
@@ -47,7 +47,7 @@ class Job(Struct, frozen=True, array_like=True):
     """Writes that one sync makes durable.
 
     Attributes:
-        seq: Counts the jobs of a node, over all segments; 1 is the first.
+        seq: Counts the jobs of a node across all segments; the first is 1.
     """
 
     seq: int
@@ -55,11 +55,11 @@ class Job(Struct, frozen=True, array_like=True):
 
 
 class Header(Struct, frozen=True, array_like=True):
-    """What a segment says of itself.
+    """A segment's header.
 
     Attributes:
         number: Counts the segments of a node.
-        after: Every job up to this one is in an earlier segment or in the stores.
+        after: Every job up to this one is in an earlier segment or in the databases.
     """
 
     version: int
@@ -68,7 +68,7 @@ class Header(Struct, frozen=True, array_like=True):
 
 
 class SegmentDamaged(ValueError):
-    """A segment is not what was written."""
+    """A segment does not have the content that was written."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,12 +85,12 @@ def frame(salt: bytes, body: Struct) -> bytes:
 
 
 def read(content: bytes) -> tuple[Header, list[Job]] | None:
-    """Return what a segment says, up to its end or to a frame that a crash has torn.
+    """Return a segment's header and jobs, up to its end or to a frame torn by a crash.
 
-    None when the file has no header: a crash stopped its making.
+    None when the file has no header, because a crash stopped its creation.
 
     Raises:
-        SegmentDamaged: A frame is damaged that others follow, or a frame is none of this release.
+        SegmentDamaged: A damaged frame is followed by others, or a frame has an unknown form.
     """
     salt = content[:SALT_BYTES]
     first = _body(content, 0, salt)
@@ -109,7 +109,7 @@ def read(content: bytes) -> tuple[Header, list[Job]] | None:
 
 
 def _refuse_frames_behind(content: bytes, offset: int, salt: bytes) -> None:
-    """Refuse a whole frame behind one that is not: no job is written before the last is on disk."""
+    """Refuse an intact frame after a damaged one: a job begins only once the last is on disk."""
     place = content.find(salt, offset + 1)
     while place >= 0:
         if _body(content, place, salt) is not None:
@@ -118,7 +118,7 @@ def _refuse_frames_behind(content: bytes, offset: int, salt: bytes) -> None:
 
 
 def _body(content: bytes, offset: int, salt: bytes) -> bytes | None:
-    """Return the body of the frame at an offset, or None when there is no whole one."""
+    """Return the body of the frame at an offset, or None when there is no complete one."""
     if len(content) - offset < _HEAD.size:
         return None
     found, length, crc = _HEAD.unpack_from(content, offset)

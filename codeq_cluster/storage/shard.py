@@ -1,8 +1,9 @@
 """Shard: one shard's log and state: the newest rows in memory, all others in its database.
 
-What the log promises is on disk in the node's write-ahead log before `write` says so. The database
-gets the rows of log and state later, together and in bulk (`spill`): both are as of one moment, so
-the state there is never newer than the log there, nor is what the log forgets missing in the state.
+The rows of the log are on disk in the node's write-ahead log before `write` reports them durable.
+The database gets the rows of log and state later, together and in bulk (`spill`).
+Both are as of one moment. So the database's state is never newer than its log, and it never lacks
+an entry that its log has forgotten.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class StateRows(Protocol):
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry in the state."""
+        """Return the index of the last entry in the state."""
 
     @property
     def digest(self) -> bytes:
-        """Running hash over every applied entry."""
+        """Return the running hash over every applied entry."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -60,15 +61,15 @@ class Database(Protocol):
 
     @property
     def log(self) -> LogRows:
-        """The log's rows."""
+        """Return the log's rows."""
 
     @property
     def state(self) -> StateRows:
-        """The state's rows."""
+        """Return the state's rows."""
 
     @property
     def mark(self) -> int:
-        """The last job of the write-ahead log whose writes are here."""
+        """Return the last job of the write-ahead log whose writes are here."""
 
     def write(
         self,
@@ -86,33 +87,33 @@ class Database(Protocol):
         With `wait` it may block instead, and returns True.
 
         Raises:
-            StorageFailed: Nothing was written; `reopen` has to follow.
+            StorageFailed: Nothing was written; `reopen` must follow.
         """
 
     def sync(self) -> None:
-        """Make what was written durable; blocks; raises StorageFailed."""
+        """Make every write durable; blocks; raises StorageFailed."""
 
     def checkpoint(self, path: Path) -> None:
-        """Copy what is written; blocks; raises StorageFailed."""
+        """Copy the written rows; blocks; raises StorageFailed."""
 
     def replace(self, log_rows: Sequence[Row], *, index: int, mark: int) -> None:
-        """Go on with the directory prepared beside this one; raises StorageFailed."""
+        """Continue with the directory prepared beside this one; raises StorageFailed."""
 
     def reopen(self) -> None:
-        """Open anew what the disk has; blocks; raises DataDirectoryRefused."""
+        """Reopen with the content on disk; blocks; raises DataDirectoryRefused."""
 
     def close(self) -> None:
         """Close; raises StorageFailed."""
 
 
 class Applied(Protocol):
-    """How far each shard's state has come; kept over the death of the process."""
+    """How far each shard's state has come; survives the death of the process."""
 
     def note(self, shard: int, index: int) -> None:
         """Note that the state has reached an entry."""
 
     def of(self, shard: int) -> int:
-        """Return the last entry noted; 0 when that is not known."""
+        """Return the last entry noted; 0 when none is known."""
 
 
 class Journal(Protocol):
@@ -122,18 +123,18 @@ class Journal(Protocol):
         """Make a write durable, then call `done` on the loop with its job's number."""
 
     def kept(self, shard: int, after: int) -> list[Write]:
-        """Return what the disk holds of a shard's writes behind a job; blocks."""
+        """Return a shard's writes on disk after a job; blocks."""
 
     @property
     def seq(self) -> int:
-        """The last job that was begun."""
+        """Return the last job that was begun."""
 
 
 class Shard:
     """One shard's storage.
 
     Attributes:
-        state: What is committed; a `StateStore`.
+        state: The committed state; a `StateStore`.
         log: The log's rows; a `LogStore` and a `LogWriter`.
     """
 
@@ -147,15 +148,15 @@ class Shard:
         changed: Callable[[], None],
         reopened: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wrap an open database that holds all that the write-ahead log has of the shard.
+        """Wrap an open database that holds every row the write-ahead log has of the shard.
 
         Args:
             number: Of the shard.
-            database: Its own.
-            journal: The node's.
-            applied: The node's.
+            database: The shard's own.
+            journal: The node's write-ahead log.
+            applied: The node's record of applied indexes.
             changed: Called when there is something to spill.
-            reopened: Called when the database has been exchanged or opened anew.
+            reopened: Called when the database has been exchanged or reopened.
         """
         self._reopened = reopened
         self._withdrawn = False
@@ -167,33 +168,33 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """Return about the bytes that wait to be spilled."""
+        """Return the approximate number of bytes that wait to be spilled."""
         return self.state.buffer.size + self.log.buffer.size
 
     @property
     def withdrawn(self) -> bool:
-        """Return whether the database is about to be opened anew."""
+        """Return whether the database is about to be reopened."""
         return self._withdrawn
 
     def holds(self, upto: int) -> bool:
-        """Return whether the database holds all that the write-ahead log has up to a job.
+        """Return whether the database holds all the shard's writes up to a job.
 
-        Not while it is about to be opened anew: it may have lost what was not synced.
+        False while it is about to be reopened: it may have lost rows that were not synced.
         """
         return not self._withdrawn and self._database.mark >= upto
 
     def spill(self, *, seq: int = 0) -> bool:
-        """Write what waits to the database.
+        """Write the waiting rows to the database.
 
         Args:
-            seq: Every write of this shard in the write-ahead log up to this job is in the buffer
-                or the database; 0 when that is not known beyond the shard's own.
+            seq: Every write of this shard in the write-ahead log up to this job is in the buffer or
+                the database; 0 when only the shard's own mark is known.
 
         Returns:
             False when the database takes no write now, or the shard has withdrawn.
 
         Raises:
-            StorageFailed: The database failed; `reopen` has to follow.
+            StorageFailed: The database failed; `reopen` must follow.
         """
         if self._withdrawn:
             return False
@@ -215,18 +216,18 @@ class Shard:
         return written
 
     def sync(self) -> None:
-        """Make what was spilled durable; blocks; raises StorageFailed."""
+        """Make the spilled rows durable; blocks; raises StorageFailed."""
         self._database.sync()
 
     def checkpoint(self, path: Path) -> None:
-        """Copy what is spilled; blocks; raises StorageFailed."""
+        """Copy the spilled rows; blocks; raises StorageFailed."""
         self._database.checkpoint(path)
 
     def replace(self, log_rows: Sequence[Row], *, index: int) -> None:
-        """Go on with the directory prepared beside this one, under a log of these rows.
+        """Continue with the directory prepared beside this one, and with a log of these rows.
 
         Raises:
-            StorageFailed: The disk refused, or something else was prepared.
+            StorageFailed: The disk refused, or another state was prepared.
         """
         self._database.replace(log_rows, index=index, mark=self._journal.seq)
         self._begin_anew()
@@ -236,25 +237,26 @@ class Shard:
         self._withdrawn = True
 
     def reopen(self) -> None:
-        """Go on with what the disk holds; blocks; `withdraw` was called, nobody writes meanwhile.
+        """Continue with the content on disk; blocks. `withdraw` comes first; nobody may write.
 
         Raises:
-            DataDirectoryRefused: It cannot be opened, or is damaged; may be tried again.
-            StorageFailed: It cannot be read or takes no write; likewise.
+            DataDirectoryRefused: It cannot be opened, or is damaged; the call may be retried.
+            StorageFailed: It cannot be read or takes no write; the call may be retried.
         """
         self._database.reopen()
         seq = self._journal.seq
         kept = RowBuffer()
         for write in self._journal.kept(self._number, self._database.mark):
             kept.write(write.puts, write.delete_ranges)
-        # Under the mark of now: what a failed job left on disk must not come back later.
+        # Under the newest mark: otherwise the rows of a failed job, left on disk, could come back
+        # later.
         write_log_rows(self._database, kept, mark=seq)
         self._database.sync()
         self._begin_anew()
         self._withdrawn = False
 
     def close(self) -> None:
-        """Close the database; what was not spilled is in the write-ahead log."""
+        """Close the database; the write-ahead log has the rows that were not spilled."""
         self._database.close()
 
     def _begin_anew(self) -> None:
@@ -264,7 +266,7 @@ class Shard:
 
 
 def write_log_rows(database: Database, rows: RowBuffer, *, mark: int) -> None:
-    """Write rows of a log into its database, beside the state that is there; may block.
+    """Write rows of a log into its database, beside the state already there; may block.
 
     Raises:
         StorageFailed: The disk refused, or the database takes no write.
@@ -294,14 +296,14 @@ class ShardState:
         self.load()
 
     def load(self) -> None:
-        """Go on from what the database holds."""
+        """Start from the content of the database."""
         self.buffer = RowBuffer()
         self._applied = self._stored.applied_index
         self._digest = self._stored.digest
 
     @property
     def on_damage(self) -> OnDamage:
-        """Called with every damage that is met, on whatever thread meets it."""
+        """Called with every damaged row that a read finds, on the thread of that read."""
         return self._stored.on_damage
 
     @on_damage.setter
@@ -310,22 +312,22 @@ class ShardState:
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry in the state; 1 when fresh."""
+        """Return the index of the last entry in the state; 1 when fresh."""
         return self._applied
 
     @property
     def stored_index(self) -> int:
-        """Index of the last entry in the database's state."""
+        """Return the index of the last entry in the database's state."""
         return self._stored.applied_index
 
     @property
     def seen_index(self) -> int:
-        """Index of the last entry that is known to have been applied, at least `applied_index`."""
+        """Return the last entry that is known to have been applied, at least `applied_index`."""
         return max(self._applied, self._noted.of(self._shard))
 
     @property
     def digest(self) -> bytes:
-        """Running hash over every applied entry, 16 bytes; zeros when fresh."""
+        """Return the running hash over every applied entry, 16 bytes; zeros when fresh."""
         return self._digest
 
     def get(self, key: bytes) -> bytes | None:
@@ -353,7 +355,7 @@ class ShardState:
     def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
         """Take one entry's mutations with its index and digest; None deletes.
 
-        Nothing is written: the log explains the state until the next spill.
+        Nothing is written to disk: the log can rebuild the state until the next spill.
         """
         assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
         assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
@@ -363,7 +365,7 @@ class ShardState:
         self._changed()
 
     def spilled(self) -> None:
-        """Note that the database holds what the buffer held."""
+        """Note that the database has the rows of the buffer."""
         self.buffer = RowBuffer()
 
 
@@ -371,8 +373,8 @@ class ShardLog:
     """The log's rows; implements `raft.ports.LogStore` and `raft.ports.LogWriter`.
 
     Attributes:
-        mark: The last job of the write-ahead log with writes of this shard that is in the buffer or
-            in the database.
+        mark: The last job of the write-ahead log with writes of this shard that are in the buffer
+            or the database.
     """
 
     def __init__(
@@ -393,7 +395,7 @@ class ShardLog:
         self.load(mark)
 
     def load(self, mark: int) -> None:
-        """Go on from what the database holds."""
+        """Start from the content of the database."""
         self.buffer = RowBuffer()
         self.mark = mark
         self.hold = False
@@ -401,7 +403,7 @@ class ShardLog:
 
     @property
     def on_damage(self) -> OnDamage:
-        """Called with every damage that is met, on whatever thread meets it."""
+        """Called with every damaged row that a read finds, on the thread of that read."""
         return self._stored.on_damage
 
     @on_damage.setter
@@ -427,7 +429,7 @@ class ShardLog:
     def write(
         self, puts: Sequence[Row], delete_ranges: Sequence[tuple[bytes, bytes]], done: Done
     ) -> None:
-        """Make rows durable, all or none, then call `done` on the loop with what failed or None."""
+        """Make rows durable, all or none, then call `done` on the loop with the error or None."""
         _check_ranges(delete_ranges)
 
         def written(seq: int, error: BaseException | None) -> None:
@@ -445,17 +447,17 @@ class ShardLog:
         self._journal.write(Write(self._shard, delete_ranges, puts), written)
 
     def forget(self, delete_ranges: Sequence[tuple[bytes, bytes]], puts: Sequence[Row]) -> None:
-        """Delete rows that nobody needs any more, and put what replaces them; not durable yet."""
+        """Replace rows that nobody needs any more; not durable yet."""
         _check_ranges(delete_ranges)
         self.buffer.write(puts, delete_ranges)
         self._changed()
 
     def spilled(self) -> None:
-        """Note that the database holds what the buffer held."""
+        """Note that the database has the rows of the buffer."""
         self.buffer = RowBuffer()
 
     def let_go(self) -> None:
-        """Tell whoever waits that its rows are durable: there is room again."""
+        """Report a held write as durable: there is room again."""
         self.hold = False
         held, self._held = self._held, None
         if held is not None:
@@ -463,7 +465,7 @@ class ShardLog:
 
 
 def _check_ranges(ranges: Sequence[tuple[bytes, bytes]]) -> None:
-    """Find a bug before it is on disk: no database would take such a range, now or at a start."""
+    """Catch a bug before it is on disk, where the range would fail every later start."""
     for start, end in ranges:
         assert start <= end, f"range {start!r} to {end!r} is inverted"
 
@@ -473,7 +475,7 @@ def _weight(rows: Sequence[Row]) -> int:
 
 
 def _first(rows: list[Row], *, limit: int, bytes_max: int) -> list[Row]:
-    """Return the first rows: at most `limit`, about `bytes_max` bytes, one at least."""
+    """Return the first rows: at most `limit`, about `bytes_max` bytes, but at least one."""
     size = 0
     for place, (key, value) in enumerate(rows[:limit], 1):
         size += len(key) + len(value)

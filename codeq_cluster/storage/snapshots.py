@@ -1,8 +1,8 @@
-"""Snapshots: a shard's files as of one entry, to be read by a peer that has fallen behind.
+"""Snapshots: a shard's files as of one entry, for a peer that has fallen behind.
 
-A snapshot is a RocksDB checkpoint: hard links to files that never change, and a manifest. It is
-made when the first peer asks, shared by all that ask while it is of use, and deleted when nobody
-has read from it for a while. Nothing of it survives a restart.
+A snapshot is a RocksDB checkpoint, which means hard links to immutable files, and a manifest. It is
+made when the first peer asks, and shared by all that ask while it is useful.
+It is deleted when nobody has read from it for a while. No snapshot survives a restart.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage.rocks import LogAt, Place, read_place
 from codeq_cluster.storage.shard import Shard
 
-CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat behind one waits 0.1 s on a link of 20 Mbit/s.
+CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat after one waits 0.1 s on a link of 20 Mbit/s.
 
 
 class Snapshots:
     """The snapshots of one shard; every method blocks and belongs into a thread.
 
     Args:
-        root: Where they are; emptied at once. On the file system of the shard.
+        root: Their directory, on the file system of the shard; emptied at once.
         shard: Its number.
         store: The shard.
-        incoming: Where one that is received is gathered.
-        log_at: Finds what a log says of an entry.
+        incoming: The directory for a snapshot that is received.
+        log_at: Finds an entry's term and members in a log.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Snapshots:
         return zlib.crc32(chunk), chunk
 
     def drop(self, snapshot: Manifest) -> None:
-        """Delete a snapshot; quick, its files are links."""
+        """Delete a snapshot; quick, because its files are links."""
         self._delete(snapshot.id)
 
     def begin(self, manifest: Manifest) -> Incoming:
         """Prepare to receive a snapshot.
 
         Raises:
-            ValueError: The manifest is not one of this shard.
+            ValueError: The manifest is of another shard.
             StorageFailed: The disk refused.
         """
         if manifest.shard != self._shard:
@@ -141,7 +141,7 @@ class Incoming:
         """Add the next chunk of a file; the last one makes the file durable.
 
         Raises:
-            ValueError: It is damaged, or not the next one.
+            ValueError: The chunk is damaged, or not the next one.
             StorageFailed: The disk refused.
         """
         if zlib.crc32(chunk) != crc:
@@ -156,18 +156,17 @@ class Incoming:
                     raise ValueError(f"a chunk at {offset} of a file that ends at {out.tell()}")
                 out.write(chunk)
                 if out.tell() == wanted.size:
-                    # Here, in a thread: the exchange itself stands in everybody's way.
+                    # Synced here, in a thread, because every caller waits for the exchange itself.
                     out.flush()
                     os.fsync(out.fileno())
         except OSError as error:
             raise StorageFailed(f"writing a snapshot: {error}") from error
 
     def verify(self) -> None:
-        """Read every row, so that damage is found before it counts.
+        """Read every row, so that damage is found before the snapshot is used.
 
         Raises:
-            StorageFailed: Something is damaged, it is not the state the manifest names, or `stop`
-                was called.
+            StorageFailed: A row is damaged, the state is not the manifest's, or `stop` was called.
         """
         found = read_place(
             self.path, log_at=self._log_at, every_row=True, stopped=self._stopped.is_set
@@ -177,9 +176,9 @@ class Incoming:
             raise StorageFailed(f"the snapshot holds entry {found.index}, not {wanted.index}")
 
     def stop(self) -> None:
-        """Have `verify` end at the next row; may be called from any thread."""
+        """Make `verify` end at the next row; may be called from any thread."""
         self._stopped.set()
 
     def drop(self) -> None:
-        """Delete what came so far."""
+        """Delete the chunks received so far."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Spiller: moves rows from the shards' memory to their databases, and shortens the log after it."""
+"""Spiller: moves rows from memory to the shards' databases, then trims the write-ahead log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from codeq_cluster.storage.wal_writer import Executor, WalWriter
 
 log = logging.getLogger(__name__)
 
-# Rows of tasks that live shorter than this are written once or not at all.
+# Rows of tasks that live less long than this are written once or not at all.
 SPILL_S = 0.25
-# Earlier when so much waits: a batch that the database takes in some milliseconds.
+# A spill comes earlier at this size: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
-# A shard whose database takes no writes holds so much; then its log waits, and so do its callers.
+# Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
+# waits, and so do its callers.
 HELD_BYTES = StoreSettings().unspilled_bytes
-# A database that waits for its background work is asked again; too soon, it would wait longer.
+# Pauses between tries while a database waits for its background work; tries too soon prolong the
+# wait.
 _STALLED_S = 0.01
 _STALLED_S_STEP_MAX = 0.25
 _STALLED_S_MAX = 60.0
@@ -38,7 +40,7 @@ class Timers(Protocol):
 
 
 class _Stall:
-    """A database that has taken no write since a moment."""
+    """A database that has taken no write for some time."""
 
     def __init__(self, now: float) -> None:
         self.since = now
@@ -49,16 +51,17 @@ class _Stall:
 class Spiller:
     """Spills the shards of one node; belongs to the loop.
 
-    A stalled database stands in nobody's way: its shard's rows stay in memory, and the spiller
-    tries again. One whose rows outgrow `HELD_BYTES` meanwhile holds its log: the replica
-    acknowledges nothing more until there is room.
+    A stalled database delays no other shard: its own shard's rows stay in memory, and the spiller
+    tries again.
+    If these rows outgrow `HELD_BYTES`, the shard's log is held: the replica acknowledges nothing
+    more until there is room.
 
     Args:
         wal: The node's write-ahead log.
-        writer: Its side of the loop.
-        executor: Where the databases are synced.
+        writer: The log's side on the loop.
+        executor: Runs the syncs of the databases.
         timers: Time and the loop.
-        on_failed: Called with (shard, error) when a database failed; `reopen` has to follow.
+        on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
         held_bytes: See `HELD_BYTES`.
     """
 
@@ -82,7 +85,7 @@ class Spiller:
         self._shards: Sequence[Shard] = ()
         self._stalls: dict[int, _Stall] = {}
         self._failed: set[int] = set()
-        self._renewed: set[int] = set()  # Since the log's shortening under way has begun.
+        self._renewed: set[int] = set()  # Reopened since the present trim of the log began.
         self._armed = False
         self._releasing = False
         self._stopped = False
@@ -94,12 +97,12 @@ class Spiller:
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
         if self._shards and self._shards[shard].size >= self._early_bytes:
-            # Of a stalled one this only looks whether it holds too much.
+            # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         self._arm(SPILL_S)
 
     def reopened(self, shard: int) -> None:
-        """Note that a shard goes on with another database, or with its own opened anew."""
+        """Note that a shard continues with another database, or with its own reopened."""
         self._renewed.add(shard)
         self._failed.discard(shard)
         self._stalls.pop(shard, None)
@@ -109,7 +112,7 @@ class Spiller:
         self._stopped = True
 
     def spill_all(self) -> bool:
-        """Spill every shard now; return whether every database holds what its shard holds."""
+        """Spill every shard now; return whether every database has all rows of its shard."""
         done = [self._spill(shard) for shard in range(len(self._shards))]
         return all(done)
 
@@ -130,7 +133,7 @@ class Spiller:
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
-        """Spill one shard, unless its database has just refused; return whether it is done."""
+        """Spill one shard, unless its database has just refused; return whether all is written."""
         if shard in self._failed or self._shards[shard].withdrawn:
             return False
         stall, now = self._stalls.get(shard), self._timers.now()
@@ -153,7 +156,7 @@ class Spiller:
         self._stalls.pop(shard, None)
         self._failed.add(shard)
         self._on_failed(shard, error)
-        # What it held is durable, and a replica steps back when its last write has been told of.
+        # The held write is durable, and a replica steps back only once its last write is reported.
         self._shards[shard].log.let_go()
 
     def _note_stall(self, shard: int, stall: _Stall | None, now: float) -> None:
@@ -171,7 +174,7 @@ class Spiller:
             self._shards[shard].log.hold = True
 
     def _release(self) -> None:
-        """Delete the log's old segments, once the databases hold them on disk."""
+        """Delete the log's old segments once the databases have synced their rows."""
         upto = self._writer.completed
         for number in range(len(self._shards)):
             self._spill(number, seq=upto)
@@ -188,7 +191,7 @@ class Spiller:
                     shard.sync()
                 except StorageFailed as error:
                     unsynced.append((number, error))
-            # One that has been opened anew meanwhile may lack what it had.
+            # A database reopened meanwhile may have lost rows.
             if not unsynced and all(shard.holds(upto) for shard in self._shards):
                 self._wal.release(upto)
 
@@ -199,10 +202,10 @@ class Spiller:
     ) -> None:
         self._releasing = False
         for shard, failure in unsynced:
-            # Tried again it would succeed, without the pages that the disk has refused.
+            # A second sync would succeed, but without the pages that the disk has refused.
             if shard not in (self._failed | self._renewed) and not self._shards[shard].withdrawn:
                 self._fail(shard, failure)
         if error is not None:
-            # The next pass tries again; until then the log is longer than it need be.
+            # The next pass tries again; until then the log is longer than necessary.
             log.warning("write-ahead log not shortened", extra={"error": str(error)})
             self._arm(_STALLED_S_STEP_MAX)

@@ -1,4 +1,4 @@
-"""Syncers: how a node waits for the disk to have its write-ahead log."""
+"""Syncers: the ways in which a node waits until the disk has its write-ahead log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from codeq_cluster.storage.wal_writer import Executor, Synced, Syncer
 
 log = logging.getLogger(__name__)
 
-# The way that is not in use does one sync of so many: what it would cost now is known from that.
+# One sync in this many takes the way not in use, so that its present cost is known.
 TRY_EVERY = 64
-# Compared are the medians of the last syncs, so that one hiccup of the disk decides nothing.
+# The medians of this many syncs are compared, so that one hiccup of the disk decides nothing.
 COMPARED = 5
-# The kernel's way takes a third of the CPU, so the thread has to be clearly faster.
+# The kernel's way takes a third of the CPU, so the thread must be clearly faster to be chosen.
 SLOWER_MAX = 1.5
 
 
@@ -31,7 +31,7 @@ class Readers(Protocol):
         """Call `callback` whenever `fd` is readable."""
 
     def remove_reader(self, fd: int) -> object:
-        """Call it no more."""
+        """Stop calling back for `fd`."""
 
 
 class ThreadSyncer:
@@ -42,7 +42,7 @@ class ThreadSyncer:
 
     @property
     def by_kernel(self) -> bool:
-        """Return whether the kernel does it."""
+        """Return whether the kernel syncs: it never does here."""
         return False
 
     def sync(self, file: SegmentFile, done: Synced) -> None:
@@ -50,19 +50,19 @@ class ThreadSyncer:
         self._executor.run(file.sync, done)
 
     def stop(self, within_s: float) -> bool:
-        """Call nobody back any more; return whether the thread is done."""
+        """Call nobody back any more; return whether the thread has ended its work."""
         return self._executor.stop(within_s)
 
 
 class KernelSyncer:
     """Lets the kernel sync; implements `wal_writer.Syncer` for segments that are files.
 
-    A kernel that takes no sync has refused nothing: it has not asked the disk. From then on the
-    other syncer does the work, beginning with the sync that was refused.
+    When the kernel refuses a sync request, the disk has not been asked, so no data is in doubt.
+    From then on the other syncer does the work, beginning with the refused sync.
 
     Args:
-        readers: Of the loop.
-        otherwise: Syncs where the kernel does not.
+        readers: The loop's watch on descriptors.
+        otherwise: Syncs when the kernel does not.
     """
 
     def __init__(self, readers: Readers, *, otherwise: Syncer) -> None:
@@ -74,11 +74,11 @@ class KernelSyncer:
 
     @property
     def by_kernel(self) -> bool:
-        """Return whether the kernel does it, as far as is known."""
+        """Return whether the kernel syncs, as far as is known."""
         return not self._refused
 
     def sync(self, file: SegmentFile, done: Synced) -> None:
-        """Begin a sync in the kernel, and call `done` on the loop when its end is told."""
+        """Begin a sync in the kernel, and call `done` on the loop when it has ended."""
         assert isinstance(file, OpenSegment), "the kernel syncs files"
         if not self._refused:
             try:
@@ -98,7 +98,8 @@ class KernelSyncer:
 
     def _begin(self, fd: int) -> None:
         if self._aio is None:
-            # With the first sync: what comes before it in a start can fail, and leaves nothing.
+            # Opened with the first sync: earlier steps of a start can fail, and would leave it
+            # open.
             self._aio = KernelAio()
             self._readers.add_reader(self._aio.fileno(), self._ready)
         self._aio.submit(fd)
@@ -136,12 +137,12 @@ class KernelSyncer:
 class AdaptiveSyncer:
     """Syncs by the kernel, or by the thread while that is clearly faster; a `wal_writer.Syncer`.
 
-    Which is faster depends on the machine and its load: the kernel's worker stays on the core that
-    asked it, and waits there behind every process that is busy; a thread goes to another core.
+    Which is faster depends on the machine and its load. The kernel's worker stays on the core that
+    asked it, and waits there behind every busy process; a thread moves to another core.
 
     Args:
         by_kernel: The way that takes less CPU.
-        by_thread: The other one.
+        by_thread: The other way.
         now: Monotonic seconds.
     """
 
@@ -154,7 +155,7 @@ class AdaptiveSyncer:
 
     @property
     def by_kernel(self) -> bool:
-        """Return whether the kernel does most of it now."""
+        """Return whether the kernel does most syncs now."""
         return self._prefers_kernel and self._ways[True].by_kernel
 
     def sync(self, file: SegmentFile, done: Synced) -> None:
@@ -188,7 +189,7 @@ class AdaptiveSyncer:
 def syncer_of(
     sync: LogSync, executor: Executor, readers: Readers, now: Callable[[], float]
 ) -> Syncer:
-    """Return the way to sync that a node was told to use."""
+    """Return the syncer that the settings name."""
     by_thread = ThreadSyncer(executor)
     if sync is LogSync.THREAD:
         return by_thread

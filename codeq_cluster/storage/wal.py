@@ -1,11 +1,11 @@
 """Write-ahead log: one file sequence per node that makes its shards' Raft logs durable.
 
 The shards' own databases get the same rows later and in bulk, without a sync of their own. Until
-they have them on disk, the segments here explain what is missing. A segment is deleted when every
-shard's database holds, synced, all that the segment holds.
+the rows are on disk there, the segments here have them. A segment is deleted once every shard's
+database has synced all its rows.
 
-Nothing here knows threads: whoever calls a method that blocks does so where blocking is allowed,
-one call at a time.
+This module knows no threads: call its blocking methods where blocking is allowed, one call at a
+time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage import segments
 from codeq_cluster.storage.segments import Header, Job, SegmentDamaged, Write
 
-# Rewriting blocks that are on disk needs no change of the file's metadata, which a sync would have
-# to wait for: zeros are written ahead, and deleted segments are used again.
+# Rewriting blocks on disk leaves the file's metadata unchanged, so a sync need not wait for it.
+# Therefore zeros are written ahead, and deleted segments are reused.
 SEGMENT_BYTES = 16 * 2**20
 GROW_BYTES = 2**18
 _NAME = "segment-"
@@ -33,10 +33,10 @@ class SegmentFile(Protocol):
         """Write to the page cache; raises OSError."""
 
     def sync(self) -> None:
-        """Return when all that was written is on disk; blocks; raises OSError."""
+        """Return once everything written is on disk; blocks; raises OSError."""
 
     def fill(self, offset: int, size: int) -> None:
-        """Write zeros, so that writing there needs no new blocks; raises OSError."""
+        """Write zeros, so that later writes there need no new blocks; raises OSError."""
 
     def close(self) -> None:
         """Close the file."""
@@ -57,19 +57,19 @@ class SegmentDisk(Protocol):
         Args:
             name: Greater than that of every segment.
             head: At most `size` bytes.
-            size: To which the file is filled up at least, unless it is one that is used again.
+            size: The file is filled up to at least this size, unless a deleted file is reused.
 
         Returns:
             The open file and its size in bytes.
 
         Raises:
-            OSError: There is no such segment, or it is not known whether there is.
+            OSError: There is no such segment, or it is unknown whether there is.
         """
 
     def delete(self, name: str) -> None:
-        """Delete a segment, durably, harmless when it is gone; raises OSError.
+        """Delete a segment, durably; harmless when it is gone; raises OSError.
 
-        Its file may be used again.
+        Its file may be reused.
         """
 
 
@@ -84,7 +84,7 @@ class Wal:
     """The write-ahead log of one node.
 
     Attributes:
-        seq: Of the last job that was begun.
+        seq: Number of the last job that was begun.
         durable: Every job up to this one is on disk.
     """
 
@@ -107,7 +107,7 @@ class Wal:
     # Opening.
 
     def recover(self, marks: Sequence[int]) -> Iterator[tuple[int, Write]]:
-        """Yield (seq, write) of all that the shards' databases do not hold, in order.
+        """Yield (seq, write) of all writes that the shards' databases lack, in order.
 
         Args:
             marks: By shard, the last job whose writes its database holds.
@@ -127,10 +127,10 @@ class Wal:
                     yield job.seq, write
 
     def begin(self, after: int) -> None:
-        """Begin a segment, and delete those before it: the databases hold all of them, synced.
+        """Begin a segment and delete those before it; the databases must have synced all of them.
 
         Args:
-            after: The mark of every database, at least the last job.
+            after: The mark of every database; at least the last job.
 
         Raises:
             StorageFailed: The disk refused.
@@ -147,7 +147,7 @@ class Wal:
             raise StorageFailed(f"beginning a write-ahead log: {error}") from error
 
     def end(self) -> None:
-        """Delete every segment: the databases hold all of them, synced, and nothing follows.
+        """Delete every segment; the databases must have synced all of them, and nothing follows.
 
         Raises:
             StorageFailed: The disk refused.
@@ -182,14 +182,14 @@ class Wal:
         """Make `has_room(size)` true; blocks.
 
         Raises:
-            StorageFailed: The disk refused; may be tried again.
+            StorageFailed: The disk refused; the call may be retried.
         """
         needed = size + segments.FRAME_OVERHEAD_BYTES
         try:
             if self._file is None or self._offset + needed > max(self._segment_bytes, self._size):
                 if self._file is not None:
-                    # The next header says that all before it is there, also where jobs are not
-                    # synced one by one.
+                    # The next header claims that every job before it is in the log. Without this
+                    # sync that could be false where jobs are not synced one by one.
                     self._file.sync()
                 self.close()
                 self._roll(self._segments[-1].number + 1, needed=needed)
@@ -202,10 +202,10 @@ class Wal:
             raise StorageFailed(f"extending the write-ahead log: {error}") from error
 
     def append(self, frame: bytes) -> None:
-        """Write a job behind the others, to the page cache.
+        """Write a job after the others, to the page cache.
 
         Raises:
-            StorageFailed: The job is not on disk as a whole; the segment takes no more.
+            StorageFailed: The job is not completely written; the segment accepts no more jobs.
         """
         try:
             self.file.write(self._offset, frame)
@@ -217,18 +217,18 @@ class Wal:
 
     @property
     def file(self) -> SegmentFile:
-        """Return the segment that takes writes: its sync makes every appended job durable."""
+        """Return the segment open for writes: its sync makes every appended job durable."""
         assert self._file is not None, "the log has a segment that takes writes"
         return self._file
 
     def synced(self) -> None:
-        """Note that the last job is as durable as it is meant to be."""
+        """Note that the last job is as durable as the settings require."""
         self.durable = self.seq
 
     def not_synced(self, error: OSError) -> StorageFailed:
-        """Note that a sync failed; return what to tell of it.
+        """Note that a sync failed; return the error to report.
 
-        What is on disk of the last job is unknown; the segment takes no more.
+        How much of the last job is on disk is unknown; the segment accepts no more jobs.
         """
         self.abandon()
         failed = StorageFailed(f"syncing the write-ahead log: {error}")
@@ -236,24 +236,24 @@ class Wal:
         return failed
 
     def abandon(self) -> None:
-        """Write no more to this segment: what its end holds is unknown."""
+        """Write no more to this segment: the content of its end is unknown."""
         self.close()
 
     # Forgetting.
 
     @property
     def releasable(self) -> bool:
-        """Return whether there are segments that no more is written to."""
+        """Return whether there are segments that are no longer written to."""
         return len(self._segments) > 1
 
     def release(self, upto: int) -> None:
         """Delete the segments whose jobs are all at or before `upto`; blocks.
 
         Args:
-            upto: Every shard's database holds, synced, what the jobs up to this one wrote.
+            upto: Every shard's database has synced the writes of all jobs up to this one.
 
         Raises:
-            StorageFailed: The disk refused; may be tried again.
+            StorageFailed: The disk refused; the call may be retried.
         """
         try:
             while len(self._segments) > 1 and self._segments[0].last <= upto:
@@ -263,14 +263,15 @@ class Wal:
             raise StorageFailed(f"shortening the write-ahead log: {error}") from error
 
     def kept(self, shard: int, after: int) -> list[Write]:
-        """Return what the disk holds of one shard's writes behind job `after`; blocks.
+        """Return one shard's writes on disk after job `after`; blocks.
 
         Raises:
             StorageFailed: The disk refused, or a segment is damaged.
         """
         found: list[Write] = []
         try:
-            # A copy, since `release` may shorten the list meanwhile; what it deletes is skipped.
+            # Iterate over a copy, because `release` may shorten the list; the segments it deletes
+            # are skipped.
             for segment in list(self._segments):
                 if segment.last <= after and segment is not self._segments[-1]:
                     continue
@@ -295,10 +296,10 @@ class Wal:
 
 
 def stored_jobs(disk: SegmentDisk, marks: Sequence[int]) -> Iterator[Job]:
-    """Yield the jobs that the segments hold, in order.
+    """Yield the jobs in the segments, in order.
 
     Args:
-        disk: Where they are.
+        disk: The directory of the segments.
         marks: By shard, the last job whose writes its database holds.
 
     Raises:
@@ -318,7 +319,7 @@ def stored_jobs(disk: SegmentDisk, marks: Sequence[int]) -> Iterator[Job]:
             _check_follows(header, name, number=number, last=last, marks=marks)
             number, last = header.number, header.after
             for job in jobs:
-                # The first job behind one that failed has a number of its own.
+                # A failed job leaves a gap in the numbers before the first job of a segment.
                 if job.seq <= last or (job is not jobs[0] and job.seq != last + 1):
                     raise DataDirectoryRefused(
                         f"the write-ahead log's {name} has job {job.seq} after job {last}"
@@ -330,7 +331,7 @@ def stored_jobs(disk: SegmentDisk, marks: Sequence[int]) -> Iterator[Job]:
 
 
 def stored_writes(disk: SegmentDisk, marks: Mapping[int, int]) -> dict[int, list[Write]]:
-    """Return, by shard, what the segments hold behind the shards' databases; changes nothing.
+    """Return, by shard, the writes that the shards' databases lack; changes nothing.
 
     Raises:
         DataDirectoryRefused: A segment is damaged or missing.
@@ -346,7 +347,7 @@ def stored_writes(disk: SegmentDisk, marks: Mapping[int, int]) -> dict[int, list
 def _check_follows(
     header: Header, name: str, *, number: int | None, last: int | None, marks: Sequence[int]
 ) -> None:
-    """Refuse a segment before which something is missing that a database lacks."""
+    """Refuse a segment that follows missing jobs which a database lacks."""
     if f"{_NAME}{header.number:012d}" != name:
         raise DataDirectoryRefused(f"the write-ahead log's {name} is segment {header.number}")
     if number is None or last is None:
@@ -358,7 +359,7 @@ def _check_follows(
         return
     if header.number != number + 1:
         raise DataDirectoryRefused(f"the write-ahead log lacks segment {number + 1}")
-    # Jobs that failed count too, so a start may begin after one that is in no segment.
+    # Failed jobs have numbers too, so a segment may begin after a job that is in no segment.
     if last < header.after and min(marks) < header.after:
         raise DataDirectoryRefused(
             f"the write-ahead log's segment {number} ends at job {last}, not at {header.after}"

@@ -1,4 +1,4 @@
-"""WAL writer: gathers what a node's shards write at the same time into one job of the log."""
+"""WAL writer: gathers the simultaneous writes of a node's shards into one job of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.storage.wal import SegmentFile, Wal
 Done = Callable[[int, BaseException | None], None]
 Synced = Callable[[BaseException | None], None]
 
-ROW_OVERHEAD_BYTES = 16  # Of a row in a frame: lengths and tags, at most 5 bytes each.
+ROW_OVERHEAD_BYTES = 16  # A frame's lengths and tags for a row, at most 5 bytes each.
 
 
 class Executor(Protocol):
@@ -24,30 +24,31 @@ class Executor(Protocol):
         """Run `work` elsewhere, then `done(error or None)` on the loop."""
 
     def stop(self, within_s: float) -> bool:
-        """Begin nothing more and call nobody back; return whether nothing is under way any more.
+        """Begin no more work and call nobody back; return whether all work has ended.
 
-        Blocks until then, at most so many seconds; harmless when it has stopped.
+        Blocks until then, but at most `within_s` seconds; harmless when it has stopped already.
         """
 
 
 class Syncer(Protocol):
-    """Makes what was written to a segment durable; one sync at a time."""
+    """Makes the writes to a segment durable; one sync at a time."""
 
     @property
     def by_kernel(self) -> bool:
-        """Return whether the kernel does it, and no thread of the node."""
+        """Return whether the kernel syncs, rather than a thread of the node."""
 
     def sync(self, file: SegmentFile, done: Synced) -> None:
-        """Sync elsewhere, then call `done(error or None)` on the loop, never before it returns.
+        """Sync elsewhere, then call `done(error or None)` on the loop, never before this returns.
 
-        With an OSError, what is on disk is unknown.
+        After an OSError the content of the disk is unknown.
         """
 
     def stop(self, within_s: float) -> bool:
         """Call nobody back any more; return whether no sync is under way any more.
 
-        Blocks until then, at most so many seconds; harmless when it has stopped. As long as one is
-        under way the file must stay open: its descriptor could become another file's.
+        Blocks until then, but at most `within_s` seconds; harmless when it has stopped already.
+        While a sync is under way the file must stay open, because another file could get its
+        descriptor.
         """
 
 
@@ -61,11 +62,11 @@ class _Asked:
 class WalWriter:
     """The loop's side of the write-ahead log; every method but `kept` belongs to the loop.
 
-    One job is on its way at a time. What is asked for meanwhile shares the next one: shards that
-    write together wait for one sync.
+    One job is under way at a time, and the requests made meanwhile share the next one. Shards that
+    write together thus wait for one sync.
 
     Attributes:
-        completed: Whoever asked for a write up to this job has been told.
+        completed: Every write up to this job has been reported to its caller.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class WalWriter:
         """Wrap a log that has begun.
 
         Args:
-            wal: The node's.
-            executor: Where the log waits for room on the disk.
-            syncer: Waits for the disk to have a job; None when the operating system is enough.
+            wal: The node's write-ahead log.
+            executor: Runs the calls that wait for room on the disk.
+            syncer: Waits until the disk has a job; None when the operating system is enough.
             call_soon: Runs a call on the loop's next pass.
             now: Monotonic seconds.
-            took: Told (shard, seconds) of every write.
+            took: Called with (shard, seconds) for every write.
         """
         self._wal = wal
         self._executor = executor
@@ -101,26 +102,26 @@ class WalWriter:
 
     @property
     def seq(self) -> int:
-        """Return the last job that was begun."""
+        """Return the number of the last job that was begun."""
         return self._wal.seq
 
     def kept(self, shard: int, after: int) -> list[Write]:
-        """Return what the disk holds of a shard's writes behind a job; blocks."""
+        """Return a shard's writes on disk after a job; blocks."""
         return self._wal.kept(shard, after)
 
     def write(self, write: Write, done: Done) -> None:
         """Make a write durable, then call `done(job, None)`; `done(job, error)` if it may not be.
 
-        Never calls `done` before it returns.
+        `done` is never called before this returns.
         """
         self._asked.append(_Asked(write, done, self._now()))
         if not self._works:
             self._works = True
-            # Groups whose turn is in the same pass of the loop share even the first job.
+            # Groups that take their turn in the same pass of the loop share even the first job.
             self._call_soon(self._begin)
 
     def stop(self) -> None:
-        """Begin nothing more; who waits is not told."""
+        """Begin no more jobs; callers that wait get no answer."""
         self._asked.clear()
 
     def _begin(self) -> None:
