@@ -1,4 +1,4 @@
-"""Durable: what a file system keeps over a power cut."""
+"""Durable: makes file names survive a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: all that can go wrong in operation; a refusal is a value, and a bug is an assert."""
+"""Errors: all operating errors; a refusal is a value, and a bug is an assert."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StorageFailed(CodeqError):
 
 
 class StorageDamaged(StorageFailed):
-    """What the disk holds is not what was written; the replica must not be served from it."""
+    """The disk holds other bytes than were written; the replica must not be served from it."""
 
 
 class SafetyViolated(CodeqError):
@@ -60,13 +60,13 @@ class Overloaded(CodeqError):
 
 
 class LimitExceeded(CodeqError):
-    """A tenant has used up what it may have for now; nothing was done.
+    """A tenant has reached a limit for now; nothing was done.
 
     Attributes:
-        text: What is told; the reference's words where it has them.
+        text: The message; the reference's words where it has them.
         code: Stable.
-        scope: What the limit is on.
-        operation: What was asked.
+        scope: The limit's scope.
+        operation: The refused operation.
         retry_after_s: When to try again, whole seconds, at least 1.
     """
 
@@ -91,7 +91,7 @@ class TooMany(CodeqError):
     """A tenant has as many of something as it may keep; nothing was done.
 
     Attributes:
-        text: What is told.
+        text: The message.
     """
 
     def __init__(self, what: str, most: int) -> None:
@@ -118,15 +118,15 @@ class ReleaseTooOld(CodeqError):
 
 
 class MethodUnknown(CodeqError):
-    """The peer's release does not know what it was asked for; nothing was done."""
+    """The peer's release does not know the requested method; nothing was done."""
 
 
 class OperationTooLarge(CodeqError):
-    """What the operation would write does not fit an entry of the log; nothing was done."""
+    """The operation's rows do not fit an entry of the log; nothing was done."""
 
 
 class ArtifactMissing(CodeqError):
-    """There is no such artifact, or no longer."""
+    """The artifact does not exist, or no longer does."""
 
 
 class ArtifactTooLarge(CodeqError):
@@ -138,11 +138,11 @@ class ArtifactStoreFailed(CodeqError):
 
 
 class BackupFailed(CodeqError):
-    """A backup cannot be written, read or found; no backup that stands is touched."""
+    """A backup cannot be written, read or found; no existing backup was changed."""
 
 
 class BackupDamaged(BackupFailed):
-    """What a backup holds is not what was written to it."""
+    """A backup holds other bytes than were written to it."""
 
 
 class LinkLost(CodeqError):

@@ -72,7 +72,7 @@ from codeq_cluster.wire.rpc import Slot
 
 log = logging.getLogger(__name__)
 
-EXIT_REFUSED = 1  # As when it is refused at the start.
+EXIT_REFUSED = 1  # Same as for a refusal at the start.
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
 _NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
@@ -94,9 +94,9 @@ class Node:
     """One node of the cluster.
 
     Args:
-        settings: The node's.
-        clock: By which instants are given and fall due; None for the machine's. The event loop's
-            own time is to run with it.
+        settings: The node's settings.
+        clock: Stamps instants and decides when they are due; None for the machine's. The event
+            loop's own time must advance with it.
     """
 
     def __init__(self, settings: NodeSettings, *, clock: Clock | None = None) -> None:
@@ -120,7 +120,7 @@ class Node:
         return self._http.port
 
     async def start(self) -> None:
-        """Start everything, in this order; whatever was started is stopped again on failure.
+        """Start all parts in order; on failure, stop those that were started.
 
         Raises:
             DataDirectoryRefused: The data is another node's, another cluster's, locked or damaged.
@@ -137,12 +137,12 @@ class Node:
             raise
 
     async def stop(self) -> None:
-        """Stop so that nobody notices: within a bound, and in this order.
+        """Stop without failed requests, within a bound, in this order.
 
-        Balancers are told by `/readyz`, and served for as long as they need to hear of it. The
-        leaderships go to other nodes; nobody waits for an election. Clients are seen off, their
-        requests finished. Then the rest stops, in reverse order of its start; when this is
-        cancelled, at once.
+        - `/readyz` tells balancers; requests are still served while they take notice.
+        - The leaderships go to other nodes, so that no client waits for an election.
+        - Requests in progress are finished and connections closed.
+        - The other parts stop in reverse order of their start; if this call is cancelled, at once.
         """
         try:
             if self._http is not None:
@@ -158,15 +158,15 @@ class Node:
         settings = self.settings
         stack = self._stack
 
-        # The certificates: a node that cannot prove itself does not begin.
+        # Certificates first: a node that cannot prove its identity must not start.
         watching = Background()
         stack.push_async_callback(watching.stop)
         certificates = self._read_certificates(watching)
 
-        # Spans, when there is a collector for them.
+        # Spans, if a collector is configured.
         self._start_tracing()
 
-        # The data directory: locked, checked, one more incarnation.
+        # The data directory: locked, checked, its incarnation raised by one.
         directory = open_directory(
             settings.data_dir,
             cluster_id=settings.cluster_id,
@@ -175,17 +175,18 @@ class Node:
         )
         stack.callback(directory.close)
 
-        # The databases, one a shard, sharing one block cache, and the write-ahead log before them.
+        # The databases, one a shard, with one shared block cache, and the write-ahead log in front
+        # of them.
         self._shards = self._open_storage(directory).shards
 
-        # The broker's engines, one a shard, and what they know of one another.
+        # The broker's engines, one a shard, and the catalogue that connects them.
         catalogue = Catalogue()
         self._history = History(catalogue.counters, self._now_s)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
         self._make_engines(waiters, catalogue)
         self._attach(catalogue, waiters)
 
-        # The link; it begins to carry messages when it is started below.
+        # The link; it carries messages only after its start below.
         self._members = NodeMembers(
             settings, directory, groups=self._groups, replicas=self._engines
         )
@@ -208,7 +209,7 @@ class Node:
         gathering = Gathering(node_id=settings.node_id, peers=self._members.connected, calls=mesh)
         self._served[GATHER] = gathering.serve
 
-        # The Raft groups drive the engines; what they fetch ends before they do.
+        # The Raft groups drive the engines; snapshot fetches stop before the groups do.
         self._make_groups(mesh, directory)
         self._leaving = Leaving(
             node_id=settings.node_id, groups=self._groups, replicas=self._engines
@@ -234,10 +235,10 @@ class Node:
         stack.push_async_callback(mesh.stop)
         watching.spawn(self._members.take_part())
 
-        # Where artifacts are kept.
+        # The artifact store.
         files = self._open_artifacts()
 
-        # What leaves the broker: the leaders' errands, and notices.
+        # Outgoing calls: the leaders' outbox jobs, and notices.
         background = await Outgoing(
             settings.webhooks,
             engines=self._engines,
@@ -248,7 +249,7 @@ class Node:
             stack=stack,
         ).start(files, catalogue)
 
-        # What callers talk to.
+        # The broker, for callers.
         broker = Broker(
             shards=forwarder,
             clock=self._clock,
@@ -275,7 +276,7 @@ class Node:
             lookup=Names(threads_max=_NAMES_AT_ONCE).addresses,
         )
 
-        # Last, the door, with the page.
+        # The HTTP server with the page comes last: every request needs the parts above.
         polls = Polls(self._clock.wall_ms)
         app = make_app(
             broker,
@@ -318,7 +319,7 @@ class Node:
     def _sources(
         self, catalogue: Catalogue, polls: Polls, gathering: Gathering, background: Background
     ) -> Sources:
-        """Return what the page is fed from, here and, by the link, on the other nodes."""
+        """Return the page's data sources, on this node and, over the link, on the others."""
         reporter = Reporter(
             self.settings,
             groups=self._groups,
@@ -468,7 +469,8 @@ class Node:
             delivery_age_max_ms=settings.webhooks.max_age_seconds * 1000,
             delivery_base_ms=settings.webhooks.base_backoff_seconds * 1000,
             delivery_max_ms=settings.webhooks.max_backoff_seconds * 1000,
-            # The answer to an announcement may take as long as a request, then the upload begins.
+            # Twice a timeout: recording the upload may take as long as a request, and the upload
+            # starts after it.
             sweep_delay_ms=settings.limits.request_timeout_ms + settings.artifacts.timeout_ms,
             budget=_budget(settings.budgets),
             budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
@@ -496,7 +498,7 @@ class Node:
                     catalogue=catalogue,
                     awaited=lambda: waiters.awaited,
                 )
-            # The catalogue first: whoever is woken goes by what it says.
+            # The catalogue first: woken callers rely on it.
             engine.on_rows(catalogue.rows)
             engine.on_rows(waiters.rows)
             engine.on_leader(partial(self.metrics.leader_changed, shard))
@@ -605,7 +607,7 @@ class Node:
         )
 
     def _serve_peers(self, mesh: Mesh, forwarder: Forwarder) -> Transfers:
-        """Make what answers the other nodes' calls."""
+        """Make the parts that answer the other nodes' calls."""
         settings = self.settings
         self._quotas = Quotas(
             node_id=settings.node_id,
@@ -627,7 +629,7 @@ class Node:
         self._served = {BORROW: self._quotas.serve, TRANSFER: transfers.serve}
         return transfers
 
-    # -- what the node says of itself ------------------------------------------------------------
+    # -- the node's own state ---------------------------------------------------------------------
 
     def status(self) -> list[ShardStatus]:
         """Return one status a shard."""
@@ -643,14 +645,14 @@ class Node:
         return (LogSync.KERNEL if self._syncer.by_kernel else LogSync.THREAD).value
 
     def missing(self, *, in_full: bool) -> list[str]:
-        """Return what keeps this node from being ready; in full it names directories."""
+        """Return why this node is not ready; in full the reasons name directories."""
         if self._draining:
             return ["draining: this node is about to stop"]
         return self._readiness.missing(in_full=in_full)
 
 
 def _replica(engine: Engine) -> ShardView:
-    """Return what is applied of a shard; a new leader makes it anew."""
+    """Return the view of a shard's applied state; `Engine` replaces it when a leadership ends."""
     return engine.replica
 
 
@@ -663,7 +665,7 @@ def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
 
 
 def _close(shard: int, store: RocksShard) -> None:
-    """Close a store; what it has failed at until then is told, and hides no other error."""
+    """Close a store; only log its earlier failure, so that it hides no other error."""
     try:
         store.close()
     except StorageFailed as error:
@@ -671,7 +673,7 @@ def _close(shard: int, store: RocksShard) -> None:
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:
-    """End the process: going on could lose, change or misread what has been acknowledged."""
+    """End the process: continuing could lose, change or misread acknowledged data."""
     if isinstance(error, ReleaseTooOld):
         log.critical("stopping at once: %s", error, extra={"shard": shard})
         logging.shutdown()
@@ -690,13 +692,13 @@ async def run(settings: NodeSettings, *, ready: Callable[[], None] | None = None
     """Run a node until the calling task is cancelled.
 
     Args:
-        settings: The node's.
-        ready: Called once the node serves; it may not have a leader for every shard yet.
+        settings: The node's settings.
+        ready: Called once the node serves; some shards may not have a leader yet.
     """
     node = Node(settings)
     await node.start()
-    # What start-up made lives as long as the node: the collector need not look at it again, and
-    # looks less often at the rest, most of which is freed without it.
+    # Objects made at start-up live as long as the node, so the collector need not check them again.
+    # It also checks the rest less often, because most of it is freed without the collector.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     try:

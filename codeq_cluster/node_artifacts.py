@@ -1,4 +1,4 @@
-"""Node artifacts: the store of artifacts as the broker's desks ask for it."""
+"""Node artifacts: adapts the artifact store to the broker's interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ArtifactFiles:
-    """Keeps the files of uploads in a store.
+    """Stores the files of uploads.
 
     Args:
         store: Opened and closed by the caller.
@@ -23,7 +23,7 @@ class ArtifactFiles:
         timeout_s: Of all the files of one result together; the store bounds the rest.
 
     Attributes:
-        kept: The store, for reading what is kept.
+        kept: The store, for reading artifacts.
     """
 
     def __init__(self, store: ArtifactStore, *, bytes_max: int, timeout_s: float) -> None:
@@ -32,14 +32,14 @@ class ArtifactFiles:
         self._timeout_s = timeout_s
 
     async def check_soon(self) -> None:
-        """Tell the log when the store cannot be used; the node serves all the same."""
+        """Log a warning if the store cannot be used; the node serves in any case."""
         try:
             await self.check()
         except ArtifactStoreFailed as error:
             log.warning("artifacts cannot be stored", extra={"error": str(error)})
 
     async def check(self) -> None:
-        """Write, find and delete something; raises ArtifactStoreFailed."""
+        """Write, find and delete a test file; raises ArtifactStoreFailed."""
         await self.kept.check()
 
     async def store(

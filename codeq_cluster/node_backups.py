@@ -1,4 +1,4 @@
-"""Node backups: a node's shards as backups are taken from them."""
+"""Node backups: a node's shards as sources of backups."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from codeq_cluster.node_outages import Outages
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.shard import Shard
 
-_SPILL_AGAIN_S = 0.05  # When the database waits for its background work.
+_SPILL_AGAIN_S = 0.05  # Pause while the database waits for its background work.
 
 
 class BackupShard:
-    """One shard's replica on this node, brought up to its leader first.
+    """One shard's replica on this node, brought up to its leader before a backup.
 
     Args:
         shard: Its number.
         store: Holds the replica.
         shards: Asks leaders.
-        catalogue: Knows what is applied on this node.
-        group: Knows the formats in use, and whose state differs.
-        outages: Know which replicas are out.
+        catalogue: Knows which entries are applied on this node.
+        group: Knows the formats in use, and which peers' states differ.
+        outages: Knows which replicas are out.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class BackupShard:
         return self._group.level
 
     def watched(self) -> Callable[[], str]:
-        """Begin to watch the replica; what is returned tells what has been wrong with it since."""
+        """Start to watch the replica; the returned function says what has gone wrong since."""
         return watch(self._shard, outages=self._outages, group=self._group)
 
     def checkpoint(self, path: Path) -> None:
-        """Make a copy of the shard as it is now; blocks, raises StorageFailed."""
+        """Copy the shard's present state to a directory; blocks, raises StorageFailed."""
         self._store.checkpoint(path)
 
     async def settled(self, *, timeout_s: float) -> None:
-        """Wait until all that was acknowledged before the call is in the database here.
+        """Wait until everything acknowledged before the call is in the database here.
 
         Raises:
             StorageFailed: The database failed, or took no write in time.
@@ -75,14 +75,14 @@ class BackupShard:
 
 
 def watch(shard: int, *, outages: Outages, group: RaftGroup) -> Callable[[], str]:
-    """Begin to watch a replica; what is returned tells what has been wrong with it since.
+    """Start to watch a replica; the returned function says what has gone wrong since.
 
-    That is a text for the operator, empty when nothing was; asked on the loop.
+    It returns a text for the operator, empty if nothing is wrong; call it on the loop.
     """
     before = None if shard in outages.out else outages.latest(shard)
 
     def wrong() -> str:
-        # One that is back counts as well: a copy made before then may be of the wrong state.
+        # A replica that is back counts as well: an earlier copy may be of the wrong state.
         out = outages.latest(shard)
         if out is not None and out is not before:
             return out.text

@@ -1,4 +1,4 @@
-"""Node leaving: giving every leadership of a node away, before it stops or steps back."""
+"""Node leaving: transfers all leaderships of a node before it stops or steps back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from codeq_cluster.cluster.leaders import Replica
 from codeq_cluster.raft.group import RaftGroup
 
-HANDOVER_S = 1.0  # A node waits this long for other nodes to take its leaderships over,
-HANDOVER_TRIES = 2  # and asks once more: whoever holds most of the log by then.
+HANDOVER_S = 1.0  # The time a node waits for other nodes to take its leaderships over.
+HANDOVER_TRIES = 2  # The second try asks the peer with most of the log by then.
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Leaving:
     Args:
         node_id: This node.
         groups: Of this node, in the order of shards.
-        replicas: Likewise; they tell of changes.
+        replicas: The same order; they report changes of leaders.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Leaving:
             replica.on_leader(self._changed.set)
 
     async def give_all_away(self) -> None:
-        """Give every leadership to a peer, so that nobody waits for an election; bounded."""
+        """Transfer every leadership to a peer, so that no client waits for an election; bounded."""
         led = len(self._led())
         for attempt in range(HANDOVER_TRIES):
             asked = [group for group in self._led() if self._give_away(group, attempt)]
@@ -55,14 +55,16 @@ class Leaving:
         return [group for group in self._groups if group.status().is_leader]
 
     def _give_away(self, group: RaftGroup, attempt: int) -> bool:
-        """Ask a peer to lead in this node's place; tell whether one is asked.
+        """Ask a peer to lead in this node's place; return whether one was asked.
 
-        At first each of them in turn, if it can lead within moments: so they share the load.
+        The first try names the peers in turn, if they can lead within moments, so that they share
+        the load.
         """
         shard, voters = group.status().shard, group.membership.voters
         if self._node_id not in voters or len(voters) < 2:
             return False
-        # Shards that prefer one node differ by a multiple of the nodes: their heirs alternate.
+        # Shards that prefer one node differ by a multiple of the node count: alternate their next
+        # leaders.
         step = 1 + shard // len(voters) % (len(voters) - 1)
         heir = voters[(voters.index(self._node_id) + step) % len(voters)]
         return (attempt == 0 and group.transfer(heir)) or group.transfer(None)

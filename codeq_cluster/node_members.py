@@ -1,4 +1,4 @@
-"""Node members: who this node's peers are, and how it becomes one of them."""
+"""Node members: this node's peers, and how it becomes a member."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class NodeMembers:
-    """Who forms the cluster, as this node's groups have it.
+    """The cluster's membership, as this node's groups have it.
 
-    Before they have anything, it is as configured.
+    Before the groups have any, it is the configured one.
 
     Args:
-        settings: The node's.
-        directory: Says on which data it runs, and who founded the cluster.
+        settings: The node's settings.
+        directory: Names the node's data and the bootstrap membership.
         groups: Of this node, in the order of shards; may be filled later.
-        replicas: Likewise.
+        replicas: The same, for the replicas.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NodeMembers:
         self._announcing: Announcing | None = None
 
     def attach(self, mesh: Mesh) -> dict[str, _Serve]:
-        """Begin to follow the groups with the link; return what is served to peers."""
+        """Start to follow the groups over the link; return the methods served to peers."""
         self._mesh = mesh
         self.members = Members(
             node_id=self.me.id, replicas=self._replicas, groups=self._groups, link=mesh
@@ -81,16 +81,16 @@ class NodeMembers:
 
     @property
     def founding(self) -> Membership:
-        """Return who forms a group whose log does not say; nobody as long as that is not known."""
+        """Return the membership of a group whose log names none; empty while it is not known."""
         return self._directory.founding or Membership()
 
     def known(self) -> dict[str, Member]:
-        """Return every node by its id: members, or whoever may let this node be one."""
+        """Return every node by its id: the members, or the nodes that may let this one join."""
         found = {member.id: member for group in self._groups for member in group.membership.members}
         return found or self._heard | self._configured
 
     def links(self) -> dict[str, str]:
-        """Return where the link reaches every other node: as configured, else as on record."""
+        """Return the link address of every other node: as configured, else as on record."""
         return {
             member.id: self._configured.get(member.id, member).link
             for member in self.known().values()
@@ -98,7 +98,7 @@ class NodeMembers:
         }
 
     def _recorded(self) -> dict[str, list[str]]:
-        """Return where every member is as it has said itself, by each of the shards' logs."""
+        """Return every member's own link addresses, by each shard's log."""
         found: dict[str, list[str]] = {}
         for group in self._groups:
             for member in group.membership.members:
@@ -107,7 +107,7 @@ class NodeMembers:
         return found
 
     def recognises(self, peer: str, incarnation: int) -> bool:
-        """Tell whether a node may connect: not on other data than one of its id that lives."""
+        """Return whether a node may connect: not on other data than a live node of the same id."""
         known = {
             member.data
             for group in self._groups
@@ -118,10 +118,10 @@ class NodeMembers:
         return self._mesh is None or self._mesh.data_at(peer) not in known
 
     def called(self, peer: str, address: str) -> None:
-        """Note who has proved to be of the cluster, and where it says to be reached.
+        """Record a node that has proved to be of the cluster, and its address.
 
-        A node that knows of no cluster has nobody else to learn of one from, when its
-        configuration names only nodes that are gone.
+        If a node's configuration names only nodes that are gone, these calls are its only way to
+        find the cluster.
         """
         if not self.founded and address and len(self._heard) < codec.MEMBERS_MAX:
             self._heard.setdefault(peer, Member(id=peer, link=address))
@@ -129,11 +129,11 @@ class NodeMembers:
 
     @property
     def founded(self) -> bool:
-        """Tell whether this node knows who forms the cluster."""
+        """Return whether this node knows the cluster's membership."""
         return self._directory.founding is not None or bool(self._members())
 
     def waits_for(self) -> str:
-        """Return what this node waits for before it is part of a cluster, for the operator."""
+        """Return why this node is not part of a cluster yet, for the operator."""
         if self._announcing is None:
             return ""
         text = self._founding.waits_for or self._announcing.refused
@@ -163,25 +163,25 @@ class NodeMembers:
         return self._mesh.remedy(peer) if self._mesh is not None else ""
 
     def needed(self, shard: int) -> bool:
-        """Tell whether the voters of a shard that are here are no majority without this one."""
+        """Return whether the connected voters of a shard have no majority without this one."""
         group = self._groups[shard]
         voters = group.membership.voters
         others = len(voters) - 1 - len(self.missing(shard))
         return group.status().voting and others <= len(voters) // 2
 
     def is_past(self, incarnation: int) -> bool:
-        """Tell whether a node runs on data that the cluster was recovered without."""
+        """Return whether a node runs on data that the cluster was recovered without."""
         return any(data_of(incarnation) in group.membership.past for group in self._groups)
 
     def denied_as(self, reason: HandshakeRefusal) -> list[str]:
-        """Return the nodes that have nothing to do with this one, for a reason of theirs."""
+        """Return the nodes that refuse this one for the given reason."""
         return self._mesh.denied_as(reason) if self._mesh is not None else []
 
     def changed(self) -> None:
-        """Note that a group's membership is another.
+        """Record that a group's membership changed.
 
         Raises:
-            StorageFailed: It cannot be written down that newer formats are in use.
+            StorageFailed: The level of newer formats in use cannot be written down.
         """
         for group in self._groups:
             self._directory.use(group.level)
@@ -191,7 +191,7 @@ class NodeMembers:
             self._announcing.changed()
 
     async def take_part(self) -> None:
-        """Find out who forms the cluster, and be on record with it; for ever."""
+        """Find the cluster's membership and register this node with it; runs for ever."""
         assert self._announcing is not None, "attach comes first"
         async with asyncio.TaskGroup() as tasks:
             if not self.founded:

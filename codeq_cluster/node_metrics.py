@@ -1,4 +1,4 @@
-"""Node metrics: the levels a scrape reads from a node's parts."""
+"""Node metrics: gauges that a scrape reads from a node's parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def register_gauges(
 
 
 def register_outages(metrics: Metrics, outages: Outages) -> None:
-    """Register what tells of the disk, and of the replicas that have stepped back."""
+    """Register the metrics of the disk and of replicas that have stepped back."""
     metrics.read_at_scrape(
         "codeq_disk_free_bytes",
         "Free on the data directory's disk.",
@@ -75,7 +75,7 @@ def register_outages(metrics: Metrics, outages: Outages) -> None:
 
 
 def register_log_sync(metrics: Metrics, syncer: Syncer | None) -> None:
-    """Register what tells who waits for the disk; nobody does without a syncer."""
+    """Register the metric of who syncs the log; without a syncer it has no sample."""
     metrics.read_at_scrape(
         "codeq_log_sync_by_kernel",
         "Whether the kernel syncs the write-ahead log; 0: a thread of the node does.",
@@ -87,7 +87,7 @@ def register_log_sync(metrics: Metrics, syncer: Syncer | None) -> None:
 def register_tls(
     metrics: Metrics, *, certificates: Sequence[Certificates[Any]], http: HttpServer
 ) -> None:
-    """Register what tells of the certificates in use, and of clients that speak no TLS."""
+    """Register the metrics of certificates in use and of clients that speak no TLS."""
     metrics.read_at_scrape(
         "codeq_tls_certificate_expiry_seconds",
         "Until the certificate presented ends; negative after that.",
@@ -150,11 +150,11 @@ _DEPTHS = (
 
 
 def register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
-    """Register how many tasks are where in the shards led here."""
+    """Register the task counts of the shards led here."""
 
     def depths() -> Iterator[tuple[str, Sequence[str], float]]:
-        # Every node holds every shard, so each queue is counted where its shard is led. Added up
-        # by label first: there may be thousands of queues, and there are few labels.
+        # Every node holds every shard, so only the shard's leader reports its queues. They are
+        # added up by label first: there may be thousands of queues, but there are few labels.
         sums: dict[str, Counters] = {}
         for engine in engines:
             if not engine.leads:

@@ -1,4 +1,4 @@
-"""Node offers: what a node takes beside tasks, told to its log at the start."""
+"""Node offers: logs at the start whether artifacts and webhooks are accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_offers(settings: NodeSettings) -> None:
-    """Log whether artifacts and webhooks are taken, and which setting says so."""
+    """Log whether artifacts and webhooks are accepted, and which setting decides it."""
     _tell_artifacts(settings.artifacts)
     _tell_webhooks(settings.webhooks)
 

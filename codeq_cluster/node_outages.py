@@ -1,7 +1,8 @@
-"""Outages: a node's replicas step back while its disk is full or has failed, and come back.
+"""Outages: a node's replicas step back while its disk is full or has failed, and return later.
 
-A replica that is out takes no turns: it leads nothing, votes for nobody and acknowledges nothing;
-to its peers it is a node that is away. What it comes back with is what the disk holds.
+A replica that is out takes no turns: it leads nothing, votes for no candidate and acknowledges
+nothing. To its peers it looks like a disconnected node. It returns with the state that the disk
+holds.
 """
 
 from __future__ import annotations
@@ -20,20 +21,19 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFa
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # At 100 MB/s of writes a fifth of the default reserve.
-# Stores are opened anew on a disk that has just taken a write, so trying again is cheap.
+_LOOK_S = 0.5  # At 100 MB/s of writes, a fifth of the default reserve.
+# Stores are reopened only on a disk that has just taken a write, so retrying is cheap.
 _PAUSE_S = 1.0
 _PAUSE_S_MAX = 4.0
-_STEADY_S = 60.0  # A replica that has worked for so long has got over its last failure.
-# Failures in a row, for another reason than want of room, before an operator has to look: about
-# half a minute of them.
+_STEADY_S = 60.0  # A replica that has worked for this long has recovered from its last failure.
+# Failures in a row, other than lack of room, before an operator must act: about half a minute.
 _FAILURES_MAX = 10
-# A state that has to be made anew again and again is not made right by another time.
+# A state that differs again and again has a cause that another snapshot does not mend.
 _RESEEDS_MAX = 3
 _RESEEDS_S = 600.0
 _PROBE = "probe"
 _PROBE_BYTES = 2**16
-# What RocksDB writes when it is opened anew; with less a store would soon be out again.
+# RocksDB writes this much when it is reopened; with less room the store would soon be out again.
 _PROBE_ROOM_BYTES = 4 * 2**20
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
@@ -68,7 +68,7 @@ class Outage:
 
     @property
     def public(self) -> str:
-        """Return the reason without directories, for callers that are no operators."""
+        """Return the reason without directories, for callers without the operator role."""
         return _PUBLIC[self.reason]
 
 
@@ -76,10 +76,10 @@ class Replica(Protocol):
     """One shard on this node."""
 
     async def withdraw(self) -> None:
-        """Promise nothing any more."""
+        """Stop making promises: no votes, no acknowledgements."""
 
     async def reopen(self) -> None:
-        """Go on with what the disk holds; raises DataDirectoryRefused and StorageFailed."""
+        """Continue with the state on disk; raises DataDirectoryRefused and StorageFailed."""
 
 
 class Outages:
@@ -88,19 +88,19 @@ class Outages:
     Attributes:
         free_bytes: On the data directory's disk, as of the last look.
         size_bytes: Of that disk, as of the last look.
-        reseeded: States that differed and have been made anew, by shard.
+        reseeded: By shard, how often a differing state was replaced.
 
     Args:
         replicas: By shard.
         path: The data directory.
-        min_free_bytes: With less, all replicas step back; they come back with half as much again.
-        hand_over: Gives the leaderships away while the disk still works; bounded.
-        fatal: Called with (shard, error) for what is no failure of the disk; does not return.
-        free_bytes: Asked in a thread; raises OSError.
-        size_bytes: Likewise.
-        probe: Called in a thread before stores are opened anew; raises OSError when the disk takes
-            no writes.
-        told: Called when a replica has gone out: whoever waits for what it applies has to look
+        min_free_bytes: With less, all replicas step back; they return at half as much again.
+        hand_over: Transfers the leaderships while the disk still works; bounded.
+        fatal: Called with (shard, error) of an error that is not the disk's; does not return.
+        free_bytes: Called in a thread; raises OSError.
+        size_bytes: Called in a thread; raises OSError.
+        probe: Called in a thread before stores are reopened; raises OSError if the disk takes no
+            writes.
+        told: Called when a replica has gone out: callers that wait for its entries must look
             elsewhere.
         rest: Waits some seconds.
     """
@@ -137,7 +137,7 @@ class Outages:
         self._back_since: dict[int, float] = {}
         self._differed_at: dict[int, list[float]] = {}
         self._withdrawn_soon: list[int] = []
-        # From 0 on, so that the first is seen as one more.
+        # Start at 0, so that the first one shows as an increase.
         self.reseeded = Counter(dict.fromkeys(range(len(replicas)), 0))
         self._retry_at = float("-inf")
         self._pause_s = _PAUSE_S
@@ -150,18 +150,18 @@ class Outages:
         return dict(self._out)
 
     def latest(self, shard: int) -> Outage | None:
-        """Return why a replica is out, or was the last time; another object for every verdict."""
+        """Return why a replica is out or last was; each new verdict is a new object."""
         return self._latest.get(shard)
 
     def failed(self, shard: int, error: BaseException) -> None:
-        """Note that a replica's disk refused, or that something on it is damaged."""
+        """Take a replica out because its disk refused or its data is damaged."""
         if not isinstance(error, StorageFailed | DataDirectoryRefused):
             self._fatal(shard, error)
             return
         known = self._out.get(shard)
         if known is not None and known.reason is Reason.GIVEN_UP:
             return
-        # The group has paused itself, unless it was another that met the damage.
+        # The group has paused itself, unless another replica met the damage.
         self._withdrawn_soon.append(shard)
         now = asyncio.get_running_loop().time()
         if now - self._back_since.get(shard, now) > _STEADY_S:
@@ -169,15 +169,15 @@ class Outages:
             self._pause_s = _PAUSE_S
         self._note(shard, error)
         if not isinstance(error, StorageDamaged):
-            # The others share the disk.
+            # The other replicas share the disk.
             self._alarm = shard
 
     def diverged(self, shard: int, index: int) -> bool:
-        """Note that a replica's state is not the majority's; tell whether to make it anew.
+        """Take a replica out whose state is not the majority's; return whether to fetch a snapshot.
 
         Args:
             shard: Its shard.
-            index: The entry it was seen at.
+            index: The entry at which the states differ.
         """
         known = self._out.get(shard)
         if known is not None:
@@ -199,7 +199,7 @@ class Outages:
         return True
 
     def installed(self, shard: int) -> None:
-        """Note that a snapshot has taken the place of a replica's state."""
+        """Bring a replica back after a snapshot has replaced its state."""
         known = self._out.get(shard)
         if known is not None and known.reason is Reason.STATE_DIFFERS:
             self.reseeded[shard] += 1
@@ -211,7 +211,7 @@ class Outages:
         return f"codeq-cluster repair --data-dir {self._path}"
 
     async def watch(self) -> None:
-        """Look after the disk, for ever."""
+        """Watch the disk, for ever."""
         while True:
             try:
                 await self.look()
@@ -220,7 +220,7 @@ class Outages:
             await self._rest(_LOOK_S)
 
     async def look(self) -> None:
-        """Look once: take the replicas out when they must not go on, back when they may."""
+        """Look once: take replicas out that must not continue, and back in those that may."""
         await self._measure()
         while self._withdrawn_soon:
             await self._replicas[self._withdrawn_soon.pop()].withdraw()
@@ -245,7 +245,7 @@ class Outages:
             self.free_bytes = await asyncio.to_thread(self._ask_free, self._path)
             self.size_bytes = await asyncio.to_thread(self._ask_size, self._path)
         except OSError as error:
-            # A disk that cannot be asked is found out by the next write.
+            # If the disk cannot be asked, the next write will show its state.
             log.warning("free space unknown", extra={"error": str(error)})
             return
         enough = self._min_free_bytes * (3 if self._low else 2) // 2
@@ -271,10 +271,10 @@ class Outages:
         return [shard for shard, out in self._out.items() if out.reason is not Reason.STATE_DIFFERS]
 
     async def _bring_back(self) -> None:
-        """Open every store anew that is closed to writes; one after another, others work on.
+        """Reopen every store that is closed to writes, one after another, while the others work.
 
-        Not while the disk takes no write at all: so a fault costs neither tries nor pauses, however
-        long it lasts, and its end is found out at the next look. What fails meanwhile stays out.
+        Not while the disk takes no writes: then a fault costs no tries and no pauses, however long
+        it lasts, and the next look notices its end. A store that fails meanwhile stays out.
         """
         resting = {shard: self._out[shard] for shard in sorted(self._resting)}
         tried = {s: out for s, out in resting.items() if out.reason is not Reason.GIVEN_UP}
@@ -282,11 +282,11 @@ class Outages:
             return
         for shard, outage in tried.items():
             if self._out.get(shard) is not outage:
-                continue  # It failed anew meanwhile: that is for the next look to see to.
+                continue  # It failed again meanwhile: the next look handles that.
             try:
                 await self._replicas[shard].reopen()
             except (StorageFailed, DataDirectoryRefused) as error:
-                # Damage that was met meanwhile is said, not that the disk refuses besides.
+                # If damage was found meanwhile, keep that reason: the refusal to open says less.
                 if self._out[shard].reason is not Reason.GIVEN_UP:
                     self._note(shard, error)
                 continue
@@ -294,7 +294,7 @@ class Outages:
                 self._fatal(shard, error)
                 continue
             if self._out.get(shard) is not outage:
-                continue  # Likewise; it is withdrawn once more.
+                continue  # The same; it is withdrawn once more.
             del self._out[shard]
             self._back_since[shard] = asyncio.get_running_loop().time()
             log.warning("replica is back", extra={"shard": shard})
@@ -312,11 +312,11 @@ class Outages:
         no_room = out_of_room(error)
         self._failures[shard] += not no_room
         if isinstance(error, StorageDamaged):
-            # Read anew it is damaged still, whether or not the next one who reads meets it.
+            # The data stays damaged, even if the next reader does not touch the damaged part.
             text = f"the data is damaged: {error}; given up: stop the node and run {self._repair}"
             self._take_out(shard, Outage(Reason.GIVEN_UP, text))
         elif self._failures[shard] >= _FAILURES_MAX:
-            # Trying on could go on for ever, and the cause may be damage.
+            # Stop trying: retries could continue for ever, and the cause may be damage.
             text += (
                 "; given up: stop the node, and when the disk is good again start it, or run "
                 + self._repair
@@ -342,27 +342,27 @@ class Outages:
 
 
 def out_of_room(error: BaseException) -> bool:
-    """Tell whether it is for want of room that the disk refused."""
+    """Return whether the disk refused for lack of room."""
     return any(words in str(error) for words in _NO_ROOM)
 
 
 def free_bytes_of(path: Path) -> int:
-    """Return what this process may still write to the file system, in bytes; raises OSError."""
+    """Return the bytes this process may still write to the file system; raises OSError."""
     there = os.statvfs(path)
     return there.f_bavail * there.f_frsize
 
 
 def size_bytes_of(path: Path) -> int:
-    """Return the size of the file system, in bytes; raises OSError."""
+    """Return the size of the file system in bytes; raises OSError."""
     there = os.statvfs(path)
     return there.f_blocks * there.f_frsize
 
 
 def take_a_write(path: Path) -> None:
-    """Write a little below a directory, where some room must be, and sync it; raises OSError."""
+    """Write and sync a small file below a directory, with some room left; raises OSError."""
     file = path / _PROBE
     with file.open("wb", buffering=0) as probe:
-        # A file that is begun anew must not be refused for what the last one has left of it.
+        # Unlink first: a leftover of the last probe must not make this one fail.
         file.unlink()
         os.posix_fallocate(probe.fileno(), 0, _PROBE_ROOM_BYTES)
         probe.write(bytes(_PROBE_BYTES))

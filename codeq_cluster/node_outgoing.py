@@ -1,4 +1,4 @@
-"""Node outgoing: what leaves the broker: the errands of the shards led here, and notices."""
+"""Node outgoing: runs the outbox jobs of the shards led here, and notices."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from codeq_cluster.telemetry.tracing import Tracing
 
 
 class Outgoing:
-    """Starts what leaves the broker.
+    """Starts the broker's outgoing calls.
 
     Args:
         settings: Of webhooks.
         engines: Of this node, in the order of shards.
-        stores: Likewise.
-        quotas: How often a tenant's webhooks may be called.
-        metrics: Where it is counted.
+        stores: Of this node, in the order of shards.
+        quotas: The limit of calls to a tenant's webhooks.
+        metrics: Counts the calls.
         tracing: Makes spans of the calls; None for none.
         stack: Stops what was started.
     """
@@ -62,14 +62,14 @@ class Outgoing:
         self._stack = stack
 
     async def start(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
-        """Start it all; return what runs it, which may run more.
+        """Start all parts; return the background that runs them and may run more.
 
         Args:
-            files: Where artifacts are kept; None for nowhere.
-            catalogue: Knows the queues and who wants to hear of them.
+            files: The artifact store; None for none.
+            catalogue: Knows the queues and their subscriptions.
         """
-        # Whoever sends ends before the sender does, so that a planned stop is no failure of a
-        # target.
+        # Callers of the sender stop before it does, so that a planned stop does not count as a
+        # target's failure.
         sender = Sender(self._settings)
         await sender.start()
         self._stack.push_async_callback(sender.stop)

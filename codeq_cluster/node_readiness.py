@@ -1,4 +1,4 @@
-"""Node readiness: what keeps a node from being one that callers should be sent to."""
+"""Node readiness: the reasons for which a node should get no requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Readiness:
 
     Args:
         groups: Of this node, in the order of shards.
-        members: Who forms the cluster.
-        outages: Which replicas are out.
+        members: The cluster's membership.
+        outages: The replicas that are out.
         entries_in_flight_max: Of a leader.
     """
 
@@ -32,14 +32,15 @@ class Readiness:
         self._groups = groups
         self._members = members
         self._outages = outages
-        # Under load a follower is always a few entries behind: balancers are not to leave for that.
+        # Under load a follower is always a few entries behind; balancers must not leave it for
+        # that.
         self._tolerated = 2 * entries_in_flight_max
 
     def missing(self, *, in_full: bool) -> list[str]:
-        """Return what is missing, each reason once, with the shards it is true of.
+        """Return the reasons, each once, with the shards it applies to.
 
         Args:
-            in_full: With directories of this machine, which are the operators' to know.
+            in_full: With directories of this machine, which only operators may see.
         """
         of_node: dict[str, None] = {}
         of_shards: dict[str, list[int]] = {}
@@ -52,7 +53,7 @@ class Readiness:
         return [*of_node, *(_told(shards, words) for words, shards in of_shards.items())]
 
     def _unseated(self, status: GroupStatus) -> str:
-        """Return why the cluster does not have this node, for a shard that is none of its yet."""
+        """Return why this node is not a member, for a shard it does not belong to yet."""
         if status.shard in self._outages.out or (status.voting and status.leader is not None):
             return ""
         me = self._members.me.id
@@ -71,7 +72,7 @@ class Readiness:
         return "" if known else self._members.waits_for()
 
     def _of_shard(self, status: GroupStatus, *, in_full: bool) -> str:
-        """Return what a shard lacks, as it is said after its number; empty for nothing."""
+        """Return a shard's problem, as the text after its number; empty for none."""
         if status.shard in (out := self._outages.out):
             outage = out[status.shard]
             return f": {outage.text if in_full else outage.public}"
@@ -86,7 +87,7 @@ class Readiness:
         return f" is {behind} entries behind" if behind > self._tolerated else ""
 
     def _without_majority(self, shard: int) -> str:
-        """Return which voters a majority lacks, and what can be done; empty if it lacks none."""
+        """Return which voters a majority lacks, and the remedy; empty if it lacks none."""
         voters = self._groups[shard].membership.voters
         missing = self._members.missing(shard)
         if len(voters) - len(missing) > len(voters) // 2:

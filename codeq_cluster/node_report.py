@@ -1,4 +1,4 @@
-"""Node report: what this node tells of itself on the page that shows the cluster."""
+"""Node report: this node's report for the cluster page."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Reporter:
     """Makes the report.
 
     Args:
-        settings: The node's.
+        settings: The node's settings.
         groups: Of this node.
-        outages: Which replicas are out.
-        missing: Names what keeps this node from being ready.
+        outages: The replicas that are out.
+        missing: Returns why the node is not ready.
         started_ms: Unix milliseconds.
     """
 
@@ -43,15 +43,15 @@ class Reporter:
         self._started_ms = started_ms
 
     async def report(self, question: object) -> NodeReport:
-        """Return the node as it is now; there is nothing to ask for in particular."""
+        """Return the node's current report; the question has no parameters."""
         del question
-        # A disk that hangs must hold up nothing but this.
+        # In a thread: a disk that hangs must delay only this report.
         disk = await asyncio.to_thread(shutil.disk_usage, self._settings.data_dir)
         return NodeReport(
             id=self._settings.node_id,
             version=__version__,
             started_ms=self._started_ms,
-            # Whoever may ask for a report is an operator.
+            # Only operators may ask for a report.
             missing=tuple(self._missing(in_full=True)),
             disk_free_bytes=disk.free,
             disk_bytes=disk.total,
@@ -77,7 +77,7 @@ class Reporter:
 
 
 def _resident_bytes() -> int:
-    """Return the process's resident memory, 0 where the system does not tell."""
+    """Return the process's resident memory, 0 if the system does not provide it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Node status: one shard as a node sees it, with the addresses of whoever takes part."""
+"""Node status: one shard as a node sees it, with its members' addresses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from codeq_cluster.settings import NodeSettings
 def status_of(
     group: RaftGroup, *, members: NodeMembers, settings: NodeSettings, log_sync: str
 ) -> ShardStatus:
-    """Return what a group shows of itself.
+    """Return the status of a group.
 
     Args:
         group: Of this node.
-        members: Who forms the cluster, and where they are.
-        settings: The node's.
-        log_sync: Who syncs the node's log now.
+        members: The cluster's members and their addresses.
+        settings: The node's settings.
+        log_sync: How the node's log is synced now.
     """
     status = group.status()
     known = members.known()
@@ -61,6 +61,6 @@ def status_of(
 
 
 def _knows(group: RaftGroup, node_id: str) -> int:
-    """Return the newest formats that a node is on record with; 0 for one that is not."""
+    """Return the newest formats on record for a node; 0 if it is not on record."""
     member = group.membership.of(node_id)
     return member.level if member is not None else 0

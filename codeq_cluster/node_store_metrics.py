@@ -1,4 +1,4 @@
-"""Node store metrics: how each shard's RocksDB stands and works, read at the scrape."""
+"""Node store metrics: state and work of each shard's RocksDB, read at the scrape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BY_LEVEL = ("shard", "family", "level")
 def register_stores(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
     """Register the metrics of the stores, by shard, and by column family and level within it.
 
-    A scrape asks RocksDB for it on the loop: about a millisecond a shard.
+    A scrape reads them from RocksDB on the loop: about a millisecond a shard.
     """
     levels = [_level(name, text, _BY_SHARD) for name, text in _GAUGES.items()]
     levels += [_level(name, text, _BY_SHARD, counter=True) for name, text in _COUNTERS.items()]

@@ -1,4 +1,4 @@
-"""Node upkeep: what keeps a node's replicas whole: snapshots lent and fetched, the disk watched."""
+"""Node upkeep: keeps a node's replicas whole: serves and fetches snapshots, watches the disk."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
 
 
 class Upkeep:
-    """Looks after the replicas of one node, by what their groups tell of them.
+    """Looks after the replicas of one node, on events from their groups.
 
     Attributes:
-        outages: Which replicas are out.
+        outages: The replicas that are out.
 
     Args:
-        settings: The node's.
+        settings: The node's settings.
         stores: Of this node, in the order of shards.
-        groups: Likewise; may be filled until `attach`.
-        engines: Likewise.
+        groups: In the same order; may be filled until `attach`.
+        engines: In the same order; may be filled until `attach`.
         background: Runs it all; it ends before the replicas do.
-        metrics: Where it is counted.
+        metrics: Counts the events.
         fatal: Called with (shard, error) when the process must end; does not return.
     """
 
@@ -72,14 +72,14 @@ class Upkeep:
         told: Callable[[], None],
         needed: Callable[[int], bool],
     ) -> dict[str, _Serve]:
-        """Begin, now that there are groups; return what is served to peers.
+        """Start, now that there are groups; return the methods served to peers.
 
         Args:
             mesh: To the peers.
-            directory: Where snapshots are kept.
-            hand_over: Gives the leaderships away; bounded.
+            directory: Holds the snapshots.
+            hand_over: Transfers the leaderships; bounded.
             told: See `Outages`.
-            needed: Tells whether a shard has no majority without this node.
+            needed: Returns whether a shard has no majority without this node.
         """
         settings = self._settings
         replicas = [
@@ -132,16 +132,16 @@ class Upkeep:
         return {TAKE: server.serve, READ: server.serve}
 
     def behind(self, shard: int) -> None:
-        """Fetch a snapshot: the leader lacks what the replica needs."""
+        """Fetch a snapshot: the leader no longer has entries that the replica needs."""
         self._background.spawn(self._fetcher.fetch(shard))
 
     def diverged(self, shard: int, index: int) -> None:
-        """Make a replica's state anew, which at an entry was not the majority's."""
+        """Replace a replica's state, which differed from the majority's at an entry."""
         if self.outages.diverged(shard, index):
             self.behind(shard)
 
     def failed(self, shard: int, error: BaseException) -> None:
-        """Take a replica out whose disk refused, or on whose disk something is damaged."""
+        """Take a replica out because its disk refused or its data is damaged."""
         self.outages.failed(shard, error)
 
     def _installed(self, shard: int, seconds: float) -> None:

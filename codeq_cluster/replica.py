@@ -1,4 +1,4 @@
-"""Replica: one shard of a node as a whole, where its store is exchanged or opened anew."""
+"""Replica: one shard of a node as a whole, for replacing or reopening its store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShardReplica:
     Args:
         store: Holds log and state.
         group: Writes the log.
-        engine: Holds what is made of the state.
+        engine: Holds the views of the state.
     """
 
     def __init__(self, store: Shard, group: RaftGroup, engine: Engine) -> None:
@@ -33,7 +33,7 @@ class ShardReplica:
 
     @property
     def lends(self) -> bool:
-        """Tell whether peers may have this replica's state."""
+        """Return whether peers may have this replica's state."""
         return self._group.lends
 
     @property
@@ -47,15 +47,15 @@ class ShardReplica:
         return self._group.wanted_from
 
     def hold(self) -> None:
-        """Keep what follows a snapshot that is being read."""
+        """Keep the log entries after a snapshot that is being read."""
         self._group.hold()
 
     def reaches(self, index: int) -> bool:
-        """Tell whether the log still has what follows the entry."""
+        """Return whether the log still has the entries after this one."""
         return self._group.status().log_first <= index
 
     def wants(self, index: int, term: int) -> bool:
-        """Tell whether a snapshot of that entry leads this replica forward."""
+        """Return whether a snapshot of that entry is ahead of this replica."""
         return (
             self._group.running
             and not self._group.status().is_leader
@@ -63,13 +63,13 @@ class ShardReplica:
         )
 
     async def exchange(self, index: int, term: int, members: bytes) -> bool:
-        """Put the received snapshot in the place of the state, and go on from there.
+        """Replace the state by the received snapshot, and continue from there.
 
-        False when it leads this replica forward no more; then nothing has changed.
+        Returns False if the snapshot is no longer ahead of this replica; then nothing has changed.
 
         Raises:
-            StorageFailed: The disk refused; `reopen` has to follow.
-            DataDirectoryRefused: What was received does not fit; likewise.
+            StorageFailed: The disk refused; `reopen` must follow.
+            DataDirectoryRefused: The received state does not fit; `reopen` must follow.
         """
         async with self._changing:
             if not self.wants(index, term):
@@ -77,7 +77,7 @@ class ShardReplica:
             failure = await self._pause()
             if failure is not None:
                 raise StorageFailed(f"before a snapshot took its place: {failure}") from failure
-            # From here to the end without another turn of the loop: nobody sees a closed store.
+            # No await from here to the end: no other code may see a closed store.
             puts, _ = self._group.rows_after_snapshot(index, term, members)
             self._store.replace(puts, index=index)
             self._engine.reload()
@@ -85,17 +85,17 @@ class ShardReplica:
             return True
 
     async def withdraw(self) -> None:
-        """Promise nothing any more; `reopen` ends that."""
+        """Stop making promises; `reopen` ends that."""
         async with self._changing:
-            # A flush that fails now is as good as one that never was: the disk is read anew.
+            # A flush that fails now changes nothing: `reopen` reads the disk.
             await self._pause()
 
     async def reopen(self) -> None:
-        """Go on with what the disk holds, once the replica has withdrawn.
+        """Continue with the state on disk, after the replica has withdrawn.
 
         Raises:
             DataDirectoryRefused: The store cannot be opened, or is damaged; may be tried again.
-            StorageFailed: It cannot be read; likewise.
+            StorageFailed: It cannot be read; may be tried again.
         """
         async with self._changing:
             await self._pause()
@@ -104,7 +104,7 @@ class ShardReplica:
             try:
                 await asyncio.shield(opening)
             except asyncio.CancelledError:
-                # A thread cannot be cancelled, and whoever stops the node closes the store next.
+                # A thread cannot be cancelled, and a stop of the node closes the store next.
                 with suppress(StorageFailed, DataDirectoryRefused):
                     await opening
                 raise
@@ -112,7 +112,7 @@ class ShardReplica:
             self._group.resume()
 
     async def _pause(self) -> BaseException | None:
-        """Pause the group; return what the flush under way failed with."""
+        """Pause the group; return the error of the flush in progress, or None."""
         idle: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._group.pause(idle.set_result)
         return await idle

@@ -1,1 +1,1 @@
-"""Where shards live, who leads them, and how a write reaches its leader."""
+"""Shards' nodes and leaders, and how a write reaches its leader."""

@@ -1,7 +1,7 @@
-"""Announcing: a node tells its groups who it is, until each of them has that on record.
+"""Registration: a node registers itself with its groups until each has it on record.
 
-That is how one that was expected comes in, how one that lost its data comes back as a learner, and
-how a new address or a newer release becomes known.
+In this way an expected node becomes a learner, and a node that lost its data returns as one. A new
+address or a newer release becomes known the same way.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 
 class Announcing:
-    """One node's announcements.
+    """One node's registrations.
 
     Args:
-        me: This node; whether it votes is for the groups to say.
+        me: This node; its groups decide whether it votes.
         groups: Of this node, in the order of shards.
         members: Asks their leaders.
         peers: Returns the nodes that are connected.
 
     Attributes:
-        refused: Why this node was not let in the last time it asked; empty once it is.
+        refused: Why the last registration was refused; empty once one succeeds.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Announcing:
         self.refused = ""
 
     def changed(self) -> None:
-        """Note that a group's membership is another."""
+        """Record that a group's membership changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Announce this node wherever it is not on record as it is, for ever."""
+        """Register this node wherever its entry is missing or outdated; runs for ever."""
         pause_s = PAUSE_S
         while True:
             self._changed.clear()
@@ -69,7 +69,8 @@ class Announcing:
                 continue
             for shard in unknown:
                 await self._announce(shard)
-            # Also what was done has to come back through the log, which a snapshot may precede.
+            # Wait for the change to return through the log; a snapshot may have to be fetched
+            # before that.
             try:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
@@ -101,14 +102,14 @@ class Announcing:
             self._tell(effect.refused)
 
     async def _by_itself(self, shard: int, newcomer: Newcomer) -> Effect:
-        """Ask the leader; one that this node does not hear may not know yet where it has moved."""
+        """Ask the leader; a leader not connected here may not know this node's new address."""
         try:
             return await self._members.change(shard, newcomer, timeout_s=TIMEOUT_S)
         except NoLeader:
             return await self._through_a_peer(shard, newcomer)
 
     async def _through_a_peer(self, shard: int, newcomer: Newcomer) -> Effect:
-        """Ask the leader by way of whoever is connected."""
+        """Ask the leader through any connected peer."""
         failure: CodeqError | None = None
         for peer in self._peers():
             try:

@@ -1,7 +1,7 @@
-"""Deadlines: waits that end in time, all of them by one timer.
+"""Deadlines: waits that end in time, all served by one timer.
 
-A timer of its own for every operation costs as much as waking the Raft group does, and hardly one
-of them ever rings.
+A timer for every operation would cost as much as waking the Raft group, and hardly any of them
+would fire.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SWEEP_S = 0.1
 
 
 class Deadlines:
-    """The waits of one loop."""
+    """The waits of one event loop."""
 
     def __init__(self) -> None:
         self._until: dict[asyncio.Future[Any], float] = {}

@@ -1,13 +1,14 @@
 """Forwarding: a write or a read of any shard, wherever it is led.
 
-The policy in one place: try the leader this node knows; when it is another node, call it over the
-link; when there is none, or it has gone, wait for the next one inside the caller's deadline. A node
-whose own replica is out of service hears of no leader, and asks its peers for one, for a moment.
+The policy in one place:
 
-What may be sent twice: every operation names itself (a task id, a request id), so a call whose fate
-is unknown is sent again to the next leader and takes effect once. Only when the deadline ends
-before anybody answered does the caller learn that the outcome is unknown, and only if at least one
-send may have had an effect.
+- Try the leader this node knows; if it is another node, call it over the link.
+- If there is no leader, or it has gone, wait for the next one within the caller's deadline.
+- A node whose own replica is out of service hears of no leader. It asks its peers for one, briefly.
+
+A call may be sent twice: every operation carries its own name (a task id, a request id). So a call
+whose outcome is unknown is sent again to the next leader and takes effect once. The caller gets
+"outcome unknown" only if the deadline ends without an answer and a send may have had an effect.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from codeq_cluster.errors import (
     PeerUnreachable,
 )
 
-# Between two looks for a leader when nothing tells of one; a change ends the wait at once.
+# Between two looks for a leader while no event announces one; a change ends the wait at once.
 PAUSE_S = 0.05
-# For peers to name a leader: an election takes up to two seconds. When they have none either, the
-# caller is told soon, since another node may know more.
+# Time for peers to name a leader: an election takes up to two seconds. If they know none either,
+# the caller gets an answer soon, because another node may know more.
 HINT_S = 3.0
 
 _METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
@@ -48,13 +49,13 @@ _T = TypeVar("_T")
 
 
 class _Carried(msgspec.Struct):
-    """A call within a trace."""
+    """A call with its trace."""
 
     trace: tuple[str, str]
     call: msgspec.Raw
 
 
-_MAPS = tuple(bytes((first,)) for first in range(0x80, 0x90))  # How a packed map begins.
+_MAPS = tuple(bytes((first,)) for first in range(0x80, 0x90))  # First bytes of a packed map.
 _pack = msgspec.msgpack.Encoder().encode
 _read_operate = msgspec.msgpack.Decoder(tuple[int, list[Operation]]).decode
 _read_carried = msgspec.msgpack.Decoder(_Carried).decode
@@ -62,38 +63,38 @@ _read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 
 
 def _reader(form: Any) -> Callable[[bytes], Any]:
-    """Return what reads a packed value of a type."""
+    """Return a decoder for packed values of a type."""
     return msgspec.msgpack.Decoder(form).decode
 
 
 class Place(Protocol):
-    """Where outcomes go."""
+    """The receiver of outcomes."""
 
     def done(self) -> bool:
-        """Return whether nobody waits any more."""
+        """Return whether the caller has stopped waiting."""
 
     def set_result(self, result: list[Outcome], /) -> None:
         """Take the outcomes."""
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Take what is known instead."""
+        """Take an error in place of the outcomes."""
 
 
 class Engine(Replica, Protocol):
     """An engine of one shard on this node, as callers of a leader use it.
 
-    What reads return is the broker's own; it only has to survive `msgspec`'s conversion to plain
-    values and back, so this package names no type for it.
+    Reads return the broker's own types. They only have to survive `msgspec`'s conversion to plain
+    values and back, so this package declares no types for them.
     """
 
     async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Decide and commit; raises NotLeader, Overloaded or OutcomeUnknown."""
 
     def begin(self, operations: Sequence[Operation], place: Place) -> None:
-        """Do the same for a place that gets the outcomes later; raises what is known at once."""
+        """Do as `operate`, but give `place` the outcomes later; raises immediate errors."""
 
     async def read(self, keys: Sequence[bytes]) -> Any:
-        """Read rows as of now; raises NotLeader."""
+        """Return rows as of now; raises NotLeader."""
 
     async def depths(self, tenant: str, queue: str = "") -> Any:
         """Return the tenant's queues, or the one named; raises NotLeader."""
@@ -103,7 +104,7 @@ class Engine(Replica, Protocol):
 
     @property
     def leads(self) -> bool:
-        """Tell whether this node decides for the shard."""
+        """Return whether this node decides for the shard."""
 
     def head(self, tenant: str, queues: tuple[str, ...]) -> Any:
         """Return the first ready task known here, or None."""
@@ -115,7 +116,7 @@ class Calls(Protocol):
     def ask(
         self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
     ) -> asyncio.Future[bytes]:
-        """Ask a peer, both ways packed; ends with PeerUnreachable, LinkLost or what it raised."""
+        """Ask a peer, both ways packed; raises PeerUnreachable, LinkLost or the peer's error."""
 
     def give_up(self, peer: str, topic: int) -> None:
         """End the waiting calls to a peer about a topic with LinkLost."""
@@ -126,11 +127,11 @@ class Carrier(Protocol):
 
     @property
     def trace_parent(self) -> str:
-        """Its place, as W3C Trace Context writes it."""
+        """The span's position, in W3C Trace Context format."""
 
     @property
     def trace_state(self) -> str:
-        """What vendors add to it."""
+        """Vendors' additions to it."""
 
 
 class Tracing(Protocol):
@@ -139,21 +140,21 @@ class Tracing(Protocol):
     def forward(
         self, method: str, *, shard: int, peer: str
     ) -> AbstractContextManager[Carrier | None]:
-        """Call another node within the block; None when there is nothing to carry along."""
+        """Open a span for a call to another node within the block; None if no trace is sent."""
 
     def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
-        """Do within the block what another node's span asked for."""
+        """Do within the block the work that another node's span asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Question:
-    """One question to a leader, in both its forms.
+    """One question to a leader, in its local and its remote form.
 
     Attributes:
         here: Asks this node's engine; a future it returns may be ended from outside.
-        method: Of the call that asks another node's.
+        method: The call that asks another node's engine.
         body: Makes that call's body: plain values and structs.
-        answer: Reads its packed answer.
+        answer: Decodes its packed answer.
     """
 
     here: Callable[[], Awaitable[Any]]
@@ -169,13 +170,13 @@ class Forwarder:
         node_id: This node.
         engines: One a shard, in the order of shards.
         calls: The link.
-        took: Told (method, seconds) of every call another node has answered.
+        took: Called with (method, seconds) of every call another node has answered.
         tracing: Makes spans of the calls; None for none.
-        is_out: Tells whether this node's replica of a shard is out of service: then it hears of no
-            leader, however long it waits.
-        peers: Returns the nodes that are connected, to be asked then.
-        snapshot: Type of what `Engine.read` returns, likewise `head` and `depth`.
-        question: Type of what `Engine.answer` takes, `answer` of what it returns.
+        is_out: Returns whether this node's replica of a shard is out of service; then it learns of
+            no leader, however long it waits.
+        peers: Returns the connected nodes, which are then asked.
+        snapshot: Type that `Engine.read` returns; `head` and `depth` are those of its namesakes.
+        question: Type that `Engine.answer` takes; `answer` is the type it returns.
     """
 
     def __init__(
@@ -202,8 +203,8 @@ class Forwarder:
         self._is_out = is_out
         self._hints = Hints(peers)
         self._deadlines = Deadlines()
-        # A leader that stopped answering without its connection breaking (a paused process, a
-        # silent cut) is noticed by the others electing a new one; its calls then wait no longer.
+        # A paused leader, or one behind a silent cut, stops answering while its connection stays
+        # up. The other nodes then elect a new leader: end the calls to the old one.
         self._leaders = Leaders(
             engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
         )
@@ -220,7 +221,7 @@ class Forwarder:
 
     @property
     def deaf(self) -> bool:
-        """Tell whether this node hears nothing of what is decided for some shard."""
+        """Return whether some shard's entries do not reach this node."""
         return any(map(self._is_deaf, range(self.count)))
 
     def local(self, shard: int) -> Any:
@@ -265,7 +266,7 @@ class Forwarder:
         return outcomes
 
     async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Any:
-        """Read rows as of now; raises NoLeader."""
+        """Return rows as of now; raises NoLeader."""
         question = _Question(
             here=lambda: self._engines[shard].read(keys),
             method="read",
@@ -275,7 +276,7 @@ class Forwarder:
         return await self._at_leader(shard, question, deadline=deadline)
 
     async def ask(self, shard: int, question: Any, *, deadline: float) -> Any:
-        """Ask a shard's leader as of now; raises NoLeader or Overloaded."""
+        """Return the answer of a shard's leader as of now; raises NoLeader or Overloaded."""
         asked = _Question(
             here=lambda: self._engines[shard].answer(question),
             method="ask",
@@ -312,20 +313,19 @@ class Forwarder:
     # -- answering a peer ------------------------------------------------------------------------
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Answer a peer's call for a shard this node leads; never forwards again.
+        """Answer a peer's call for a shard this node leads; never forward it again.
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
-            MethodUnknown: It is none of this release, or the body is not what it takes in this
-                release; nothing was done.
+            MethodUnknown: This release does not know the method or its body; nothing was done.
             ValueError: There is no such shard.
         """
-        del peer, timeout_s  # The link has authenticated the one and enforces the other.
+        del peer, timeout_s  # The link has authenticated the peer and enforces the timeout.
         if method not in _METHODS:
             raise MethodUnknown(f"this release knows no method {method}")
         if not isinstance(body, dict):
             return await self._serve(method, body)
-        # A call within a trace, from a node that makes spans; this one may not.
+        # A call with its trace, from a node that makes spans; this node may make none.
         trace_parent, trace_state = _taken(method, body.get("trace"), tuple[str, str])
         if self._tracing is None:
             return await self._serve(method, body.get("call"))
@@ -356,14 +356,14 @@ class Forwarder:
         return answer
 
     def serve_operate(self, body: bytes, place: Place) -> None:
-        """Answer a peer's packed `operate` without a task; as `serve` does.
+        """Answer a peer's packed `operate` without a task, as `serve` does.
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
-            MethodUnknown: The body is none of this release; nothing was done.
+            MethodUnknown: The body does not fit this release; nothing was done.
         """
         try:
-            # A call within a trace, from a node that makes spans; this one does not.
+            # A call with its trace, from a node that makes spans; this node makes none.
             call = _read_carried(body).call if body[:1] in _MAPS else body
             shard, operations = _read_operate(call)
         except msgspec.MsgspecError as error:
@@ -388,11 +388,12 @@ class Forwarder:
         """Ask the shard's leader until one answers or the deadline passes.
 
         Args:
-            shard: Which one.
-            question: What to ask.
+            shard: The shard's number.
+            question: The question.
             deadline: Monotonic seconds.
-            again: Called when a send may have had an effect that the next must not repeat; None
-                for a read, which has none.
+            again: Called if a send may have had an effect that the next one must not repeat; None
+                for
+                a read, which has no effect.
         """
         loop = asyncio.get_running_loop()
         effect_possible = False
@@ -412,7 +413,7 @@ class Forwarder:
             except (Overloaded, MethodUnknown):
                 if not effect_possible:
                     raise
-                # "Nothing was done" is true of this send alone; an earlier one may have acted.
+                # "Nothing was done" is true only of this send; an earlier one may have acted.
             await self._rest(shard, leader, left_s=deadline - loop.time())
         if effect_possible:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
@@ -425,13 +426,13 @@ class Forwarder:
         return self._hints.of(shard) if self._is_deaf(shard) else self._leaders.of(shard)
 
     def _in_vain(self, shard: int, *, since: float) -> bool:
-        """Tell whether another node can say more: whoever asks shall not wait for this one."""
+        """Return whether to stop trying, because another node may know a leader sooner."""
         if not self._is_deaf(shard):
             return False
         return self._hints.of(shard) is None or asyncio.get_running_loop().time() - since >= HINT_S
 
     async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
-        """Wait before the next try, unless another leader is known since the last."""
+        """Wait before the next try, unless another leader has become known."""
         if leader == self._leaders.of(shard) or self._is_deaf(shard):
             await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
@@ -459,14 +460,14 @@ class Forwarder:
             return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
         with self._tracing.forward(method, shard=shard, peer=peer) as span:
             if span is not None:
-                # Around the call and not in it: what a method takes stays as it is.
+                # Wrap the call instead of changing its body: each method keeps its format.
                 body = {"trace": [span.trace_parent, span.trace_state], "call": body}
             return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
 
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float
     ) -> list[Any]:
-        """Ask one leader for several shards; those it does not lead after all are asked alone."""
+        """Ask one leader for several shards; ask alone for those it does not lead after all."""
 
         async def here() -> Any:
             return self._own_heads(shards, tenant, queues)
@@ -495,7 +496,7 @@ class Forwarder:
         )
 
     def _by_leader(self) -> dict[str | int, list[int]]:
-        """Return the shards by their leader; each without one alone."""
+        """Return the shards by their leader; each shard without a leader alone."""
         groups: dict[str | int, list[int]] = {}
         for shard in range(self.count):
             groups.setdefault(self._leaders.of(shard) or shard, []).append(shard)
@@ -503,7 +504,7 @@ class Forwarder:
 
 
 def _retry(operation: Operation) -> Operation:
-    """Return the operation as it is sent again: a claim looks for what it may have leased."""
+    """Return the operation for a retry: a repeated claim looks for tasks it may have leased."""
     return (
         msgspec.structs.replace(operation, retry=True)
         if isinstance(operation, Claim)
@@ -512,7 +513,7 @@ def _retry(operation: Operation) -> Operation:
 
 
 def _taken(method: str, body: object, form: Any) -> Any:
-    """Read what a peer asks; raises MethodUnknown for what this release does not take."""
+    """Return a peer's body in this release's form; raises MethodUnknown if it does not fit."""
     try:
         return msgspec.convert(body, form, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -529,6 +530,6 @@ async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in asked]
     except BaseExceptionGroup as errors:
-        # Callers know the errors of one question, not of several at once.
+        # Callers handle the error of one question, not a group of several.
         raise errors.exceptions[0] from errors
     return [task.result() for task in tasks]

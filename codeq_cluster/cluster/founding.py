@@ -1,9 +1,9 @@
-"""Founding: how the first nodes of a cluster begin, and how a later one learns that it is later.
+"""Bootstrap: the first start of a new cluster; a node that joins later finds out that it is late.
 
-A new cluster begins when all its nodes are there and none has data of another one: the first of
-them by its id then writes down who they are, on which data, and the others take that over. A node
-that is asked by one whose data is not in that list tells it so; that node waits to be let in. So
-one that lost its disk can never help to begin anew what the others still have.
+A new cluster starts when all its nodes are connected and none has data of another cluster. The
+first of them by id then writes down the membership and each member's data, and the others copy it.
+If a node whose data is not on that list asks, it is told so and waits to join. So a node that lost
+its disk can never help to bootstrap a second cluster while the others still have the first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from codeq_cluster.errors import CodeqError, StorageFailed
 STAND = "stand"
 
 PAUSE_S = 0.1  # Between two rounds of questions.
-LATER_PAUSE_S = 5.0  # Likewise, of a node that came later.
+LATER_PAUSE_S = 5.0  # The same, for a node that joins later.
 ASK_TIMEOUT_S = 2.0
-_TELL_EVERY = 50  # Rounds.
+_TELL_EVERY = 50  # Log a waiting node's reason once in this number of rounds.
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ State = tuple[int, bytes]
 
 
 class Standing(Struct, frozen=True, array_like=True, kw_only=True):
-    """What a node says of itself before it knows who forms the cluster.
+    """A node's statement about itself before it knows who forms the cluster.
 
     Attributes:
-        me: This node, on its data.
-        peers: Ids of all nodes it was told of, itself included, ascending.
-        states: Of its shards: empty ones, or what was restored.
-        founding: Encoded; who founded the cluster as far as it knows, empty for nobody.
-        members: Encoded; who forms the cluster as far as it knows, empty for nobody.
+        me: This node, with its data.
+        peers: Ids of all nodes in its configuration, itself included, ascending.
+        states: Of its shards: empty ones, or restored ones.
+        founding: Encoded; the bootstrap membership as far as it knows, empty for none.
+        members: Encoded; the current membership as far as it knows, empty for none.
     """
 
     me: Member
@@ -62,28 +62,28 @@ class Calls(Protocol):
 
 
 class Outcome(Enum):
-    """What a node found."""
+    """A node's result of the bootstrap."""
 
     FOUNDED = "founded"
     LATER = "later"
 
 
 class Founding:
-    """One node's part in it.
+    """One node's part in the bootstrap.
 
     Args:
-        standing: Returns what it is now.
-        order: Ids of the nodes it was told of, in the order in which they shall lead.
+        standing: Returns its current statement.
+        order: Ids of the configured nodes, in the order in which they are to lead.
         calls: The link.
         level: Of the formats that a new cluster uses.
-        found: Writes down who founds the cluster, durably, and begins.
-        heard: Told who forms a cluster that this node is not yet part of: some of them it may
-            know nothing of, and they let it in.
-        callers: Returns who has proved to be of the cluster without being one of `order`. They
-            are asked whether there is a cluster, and are no part of a new one.
+        found: Writes the bootstrap membership down, durably, and starts.
+        heard: Called with the members of a cluster that this node is not part of yet. Some may be
+            unknown here, and they decide whether it joins.
+        callers: Returns the nodes that have proved to be of the cluster and are not in `order`.
+            They are asked whether there is a cluster, and are not part of a new one.
 
     Attributes:
-        waits_for: What keeps this node from beginning, for the operator; empty for nothing.
+        waits_for: Why this node cannot start yet, for the operator; empty for no reason.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Founding:
         self.waits_for = ""
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Tell a peer what this node is."""
+        """Return this node's statement to a peer."""
         del peer, method, body, timeout_s
         return msgspec.to_builtins(self._standing(), builtin_types=(bytes,))
 
     async def run(self) -> Outcome:
-        """Ask the others until it is known who forms the cluster; for ever, if need be."""
+        """Ask the others until the cluster's membership is known, for ever if need be."""
         while True:
             found = await self._round()
             if isinstance(found, Outcome):
@@ -121,9 +121,9 @@ class Founding:
             await asyncio.sleep(PAUSE_S)
 
     async def go_on(self) -> None:
-        """Go on asking, now and then, until this node is let in.
+        """Keep asking at intervals until this node is a member.
 
-        Those of whom it came later may lose their data too, and begin anew with it.
+        The existing nodes may lose their data too, and then bootstrap a new cluster with this one.
         """
         while not self._standing().members:
             await asyncio.sleep(LATER_PAUSE_S)
@@ -131,7 +131,7 @@ class Founding:
                 return
 
     async def _round(self) -> Outcome | str:
-        """Ask everybody once; return what came of it, or what this node waits for."""
+        """Ask every node once; return the outcome, or why this node still waits."""
         mine = self._standing()
         others = [peer for peer in mine.peers if peer != mine.me.id]
         callers = [peer for peer in self._callers() if peer not in mine.peers]
@@ -191,11 +191,11 @@ def _waits(me: str, found: str, missing: Sequence[str]) -> str:
 def judge(
     mine: Standing, others: Sequence[Standing], *, order: Sequence[str], level: int
 ) -> Membership | Outcome | str:
-    """Say what a node is to do, by what the others say.
+    """Return a node's next step, from the statements of all nodes.
 
     Returns:
-        Who founds the cluster, with this node among them; or that it came later; or what it waits
-        for.
+        The bootstrap membership with this node in it; or that the node joins later; or what it
+        waits for.
     """
     for standing in others:
         if standing.founding:

@@ -1,7 +1,7 @@
-"""Gathering: what each node alone knows, asked of all that are connected at once.
+"""Gathering: asks all connected nodes at once for facts that only each node has.
 
-Nothing rests on it but what is shown: a node that is away, too slow or of an earlier release is
-left out.
+The answers are only for display: a node that is away, too slow or of an earlier release is left
+out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 GATHER = "gather"
 
-WAIT_S = 1.0  # For the slowest peer; pages that show it come again in two seconds.
+WAIT_S = 1.0  # For the slowest peer; pages that show it refresh in two seconds.
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ class Calls(Protocol):
 
 
 class Gathering:
-    """Asks and answers.
+    """Asks the other nodes and answers them.
 
     Args:
         node_id: This node.
@@ -49,16 +49,16 @@ class Gathering:
         self._answers: dict[str, Callable[[object], Awaitable[object]]] = {}
 
     def offer(self, kind: str, answer: Callable[[object], Awaitable[object]]) -> None:
-        """Answer a kind of question on this node.
+        """Register the answer to a kind of question on this node.
 
         Args:
-            kind: Its name.
-            answer: Takes the question as plain values and returns what `msgspec` can make plain.
+            kind: The question's name.
+            answer: Takes the question as plain values; returns a value that `msgspec` can convert.
         """
         self._answers[kind] = answer
 
     async def ask(self, kind: str, question: object, answer: type[_T]) -> dict[str, _T]:
-        """Return what each node says that answers in time, this one first."""
+        """Return the answer of each node that answers in time, this node first."""
         own = msgspec.to_builtins(await self._answers[kind](question))
         found = {self._node_id: msgspec.convert(own, answer)}
         peers = [peer for peer in self._peers() if peer != self._node_id]
@@ -67,14 +67,14 @@ class Gathering:
             try:
                 found[peer] = msgspec.convert(each, answer)
             except msgspec.ValidationError:
-                continue  # Nobody has answered, or another release with something else.
+                continue  # The peer did not answer, or its release answers otherwise.
         return found
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Answer a peer's question.
+        """Return this node's answer to a peer.
 
         Raises:
-            MethodUnknown: This release knows no such kind.
+            MethodUnknown: This release does not know the kind of question.
         """
         del peer, timeout_s
         try:

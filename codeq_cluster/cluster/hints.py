@@ -1,7 +1,7 @@
-"""Hints: who leads a shard by the word of the peers, while this node's own replica hears of nobody.
+"""Leader hints: the peers' word on who leads a shard that this node's replica hears no leader of.
 
-Nothing rests on a hint but where a request is sent: whoever is asked answers for a shard only while
-it leads it.
+A hint only decides where a request is sent: the receiver answers for a shard only while it leads
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from codeq_cluster.errors import NotLeader
 
 
 class Hints:
-    """Whom to ask for each shard.
+    """The peer to ask for each shard.
 
     Args:
         peers: Returns the nodes that are connected.
@@ -23,7 +23,7 @@ class Hints:
         self._believed: dict[int, str] = {}
 
     def of(self, shard: int) -> str | None:
-        """Return the peer to ask: the last that was believed to lead, else any; None for nobody."""
+        """Return the peer last believed to lead, or any peer, or None if none is connected."""
         peers = sorted(self._peers())
         believed = self._believed.get(shard)
         if believed in peers:
@@ -31,9 +31,9 @@ class Hints:
         return peers[0] if peers else None
 
     def astray(self, shard: int, peer: str | None, error: Exception) -> None:
-        """Note that a peer gave no answer for a shard, but perhaps its word on who leads.
+        """Record that a peer did not answer for a shard; follow its hint on the leader, if any.
 
-        Without a word the next peer is asked, one after the other.
+        Without a hint, the peers are asked one after the other.
         """
         if peer is None:
             return

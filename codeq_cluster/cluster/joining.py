@@ -1,7 +1,7 @@
-"""Joining: what each change of membership makes of a group, and when it is refused.
+"""Joining: the new membership after each change, and the reasons to refuse one.
 
-One step each, so that every majority before shares a node with every majority after. A node comes
-in as a learner; the leader makes it a voter when it has caught up.
+Each change is one step, so that every old majority shares a node with every new one. A node joins
+as a learner; the leader makes it a voter when it has caught up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from codeq_cluster.errors import MembershipRefused
 
 
 class Newcomer(Struct, frozen=True, array_like=True, kw_only=True, tag="let-in"):
-    """A node says who it is; see `Member`."""
+    """A joining node's registration; fields as in `Member`."""
 
     id: str
     data: int
@@ -27,7 +27,7 @@ class Newcomer(Struct, frozen=True, array_like=True, kw_only=True, tag="let-in")
 
 
 class Expect(Struct, frozen=True, array_like=True, kw_only=True, tag="expect"):
-    """An operator lets a node come in."""
+    """An operator allows a node to join."""
 
     id: str
     link: str
@@ -41,10 +41,10 @@ class Dismiss(Struct, frozen=True, array_like=True, kw_only=True, tag="dismiss")
 
 
 class Raise(Struct, frozen=True, array_like=True, kw_only=True, tag="raise"):
-    """An operator lets newer formats be used.
+    """An operator allows newer formats to be used.
 
     Attributes:
-        level: Of these; 0 for the newest that any member knows.
+        level: Their format version; 0 for the newest that any member knows.
     """
 
     level: int
@@ -60,16 +60,16 @@ def changed(
     lives: Callable[[str, int], bool],
     answers: Callable[[Member], bool],
 ) -> Membership:
-    """Return what the change makes of the membership; the same when there is nothing to do.
+    """Return the membership after the change; the same object if nothing changes.
 
     Args:
-        membership: As it is.
-        change: What is asked for.
-        lives: Tells whether a node of that id is connected, on that data.
-        answers: Tells whether a voter answers, on the data it is a member with.
+        membership: The current one.
+        change: The requested change.
+        lives: Returns whether a node of this id is connected, on this data.
+        answers: Returns whether a voter answers, on the data it is a member with.
 
     Raises:
-        MembershipRefused: It would be unsafe, or makes no sense.
+        MembershipRefused: The change would be unsafe or makes no sense.
     """
     match change:
         case Newcomer():
@@ -91,22 +91,21 @@ def let_in(
     lives: Callable[[str, int], bool],
     answers: Callable[[Member], bool],
 ) -> Membership:
-    """Return the membership once a node has said who it is; the same when nothing is new.
+    """Return the membership after a node has registered; the same object if nothing changes.
 
-    A node that is known comes back with new addresses. One that is expected comes in as a learner.
-    One on other data than it was let in with has forgotten what it promised: it takes the place of
-    what it was, as a learner.
+    A known node may come back with new addresses. An expected one joins as a learner. A node on
+    other data than it joined with has lost its log and vote: it replaces its old self as a learner.
 
     Args:
-        membership: As it is.
+        membership: The current one.
         who: The node.
-        lives: Tells whether the node of that id is connected, on that data.
-        answers: Tells whether a voter answers, on the data it is a member with.
+        lives: Returns whether the node of this id is connected, on this data.
+        answers: Returns whether a voter answers, on the data it is a member with.
 
     Raises:
-        MembershipRefused: It is no member, the one it says to be still lives, it cannot read the
-            formats in use, its data is from before a recovery, or those who vote without it would
-            have no majority.
+        MembershipRefused: It is no member, its old self is still connected, it cannot read the
+            formats in use, its data is from before a recovery, or the other voters would have no
+            majority.
     """
     known = membership.of(who.id)
     if known is None:
@@ -155,10 +154,10 @@ def let_in(
 
 
 def expect(membership: Membership, node_id: str, *, link: str, http: str) -> Membership:
-    """Return the membership in which a node may come in.
+    """Return the membership in which a node may join.
 
     Raises:
-        MembershipRefused: It is a member at another address already, or there are too many.
+        MembershipRefused: It is already a member at another address, or there are too many.
     """
     known = membership.of(node_id)
     if known is not None:
@@ -182,12 +181,12 @@ def dismiss(
     """Return the membership without a node.
 
     Args:
-        membership: As it is.
-        node_id: Who goes.
-        answers: Tells whether a voter answers, on the data it is a member with.
+        membership: The current one.
+        node_id: The node to remove.
+        answers: Returns whether a voter answers, on the data it is a member with.
 
     Raises:
-        MembershipRefused: It is the last voter, or those who stay would have no majority.
+        MembershipRefused: It is the last voter, or the remaining voters would have no majority.
     """
     known = membership.of(node_id)
     if known is None:
@@ -202,7 +201,7 @@ def dismiss(
 
 
 def _check_majority(after: Membership, without: str, *, answers: Callable[[Member], bool]) -> None:
-    """Refuse what could not be committed: it would stand in the way of every other change."""
+    """Refuse a change that could not be committed: it would block every other change."""
     voters = [member for member in after.members if member.voter]
     answer = sum(map(answers, voters))
     if answer <= len(voters) // 2:
@@ -218,11 +217,11 @@ def raised(membership: Membership, level: int) -> Membership:
     """Return the membership in which formats of a level are in use; every node reads them.
 
     Args:
-        membership: As it is.
-        level: Wanted; 0 for the newest that any member knows.
+        membership: The current one.
+        level: The level wanted; 0 for the newest that any member knows.
 
     Raises:
-        MembershipRefused: A member, be it a learner, does not know them, or it would be lowered.
+        MembershipRefused: A member, voter or learner, does not know them, or the level is lower.
     """
     level = level or max((member.level for member in membership.members), default=0)
     if level < membership.level:

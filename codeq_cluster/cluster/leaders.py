@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Replica(Protocol):
-    """A shard's replica on this node, which learns from its Raft group who leads."""
+    """A shard's replica on this node; it learns the leader from its Raft group."""
 
     @property
     def leader(self) -> str | None:
@@ -24,7 +24,7 @@ class Leaders:
 
     Args:
         replicas: This node's, in the order of shards.
-        replaced: Told (shard, node) when another node is found to lead the shard instead.
+        replaced: Called with (shard, old leader) when another node is found to lead the shard.
     """
 
     def __init__(

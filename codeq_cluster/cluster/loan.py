@@ -1,20 +1,21 @@
-"""Loan: what a node knows and holds of a bucket of tokens that another node keeps."""
+"""Token lease: one node's share of a token bucket that another node owns."""
 
 from __future__ import annotations
 
 import asyncio
 
-# What an owner said holds so long: unused tokens are forgotten, a refusal is asked for again, and
-# one that was silent is not asked again before.
+# How long an owner's answer counts: unused tokens are dropped, a refusal is asked for again, and a
+# silent owner is not asked before.
 HOLD_NS = 10**9
 
 
 class Loan:
-    """What this node has of one bucket: tokens not used yet, and the last refusal.
+    """The node's state of one bucket: unused tokens and the last refusal.
 
     Attributes:
-        asking: Held by whoever asks the owner; the others wait, for the answer may serve them too.
-        needed: Tokens wanted by all who ask or wait.
+        asking: Held by the request that asks the owner; the others wait, because the answer may
+            serve them too.
+        needed: Tokens wanted by all requests that ask or wait.
     """
 
     __slots__ = ("_ask_ns", "_held", "_held_until_ns", "_refused", "_retry_ns", "asking", "needed")
@@ -24,39 +25,39 @@ class Loan:
         self.needed = 0
         self._held = 0
         self._held_until_ns = 0
-        self._refused = 0  # The cost that was; 0 for none.
-        self._retry_ns = 0  # When so much would be there.
-        self._ask_ns = 0  # When the owner is asked again all the same.
+        self._refused = 0  # The refused cost; 0 for none.
+        self._retry_ns = 0  # When the refused cost would be available.
+        self._ask_ns = 0  # When the owner is asked again in any case.
 
     def take(self, cost: int, now_ns: int) -> int | None:
-        """Return 0 when the tokens are taken, the wait when the owner would refuse, None: ask."""
+        """Return 0 if the tokens are taken, the wait if the owner would refuse, None to ask it."""
         held = self._left(now_ns)
         if held >= cost:
             self._held = held - cost
             return 0
-        # Nobody gives tokens back, so what was refused is refused until the wait is over.
+        # Tokens are never given back, so a refused cost stays refused until the wait is over.
         if self._refused and cost >= self._refused and now_ns < self._ask_ns:
             return self._retry_ns - now_ns
         return None
 
     def take_all(self, now_ns: int) -> int:
-        """Take what has been borrowed and not used."""
+        """Take and return all unused tokens."""
         held, self._held = self._left(now_ns), 0
         return held
 
     def put(self, tokens: int, now_ns: int) -> None:
-        """Add tokens."""
+        """Add tokens, which the owner has just granted."""
         self._held = self._left(now_ns) + tokens
         self._held_until_ns = now_ns + HOLD_NS
 
     def refuse(self, cost: int, wait_ns: int, now_ns: int) -> None:
-        """Remember that so many tokens are not to be had for a while."""
+        """Remember that this cost is not available for a while."""
         self._refused = cost
         self._retry_ns = now_ns + wait_ns
         self._ask_ns = now_ns + min(wait_ns, HOLD_NS)
 
     def idle(self, now_ns: int) -> bool:
-        """Tell whether there is nothing to remember."""
+        """Return whether there is nothing to remember."""
         return not (self.needed or self._left(now_ns) or now_ns < self._ask_ns)
 
     def _left(self, now_ns: int) -> int:

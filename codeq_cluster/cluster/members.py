@@ -1,4 +1,4 @@
-"""Members: changing who forms the groups, whichever node is asked for it."""
+"""Members: changes the membership of the groups, whichever node gets the request."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from codeq_cluster.errors import (
 
 MEMBERS = "members"
 
-_ASK_ON = 0.8  # Of the time a node has, for the one it asks.
-PAUSE_S = 0.05  # Between two tries when nothing tells of a change.
-HAND_OVER_S = 2.0  # A leader that is to go hands over for half a second, then is heard of.
+_ASK_ON = 0.8  # Share of a node's time that the node it asks may use.
+PAUSE_S = 0.05  # Between two tries when no event announces a change.
+HAND_OVER_S = 2.0  # Half a second for the transfer, the rest for news of the new leader.
 
 
 class Effect(Struct, frozen=True, array_like=True, kw_only=True):
-    """What a change makes of one shard's group, or why it is refused.
+    """The effect of a change on one shard's group, or the reason for its refusal.
 
     Attributes:
-        leader: Who decided.
+        leader: The node that decided.
         voters: Now.
-        voters_after: When it is done.
-        learners_after: Likewise; the leader makes voters of them when they have caught up.
-        answering: So many of `voters_after` answer now.
-        changes: Something is to be done, or was.
-        done: It is committed; False for one that was only tried out or refused.
-        refused: Why nothing was done; empty when nothing speaks against it.
+        voters_after: After the change.
+        learners_after: After the change; the leader makes them voters when they have caught up.
+        answering: How many of `voters_after` answer now.
+        changes: Whether there is, or was, a change to make.
+        done: It is committed; False for a dry run or a refusal.
+        refused: Why nothing was done; empty for no objection.
         code: Stable, of the refusal.
         retryable: It may be possible later.
         level: Of the formats in use now.
-        level_after: When it is done.
+        level_after: After the change.
         levels: The newest formats each member knows, as (id, level).
     """
 
@@ -70,20 +70,20 @@ class Group(Protocol):
 
     @property
     def membership(self) -> Membership:
-        """Return who forms it."""
+        """Return the group's membership."""
 
     @property
     def changing(self) -> bool:
-        """Tell whether that is not yet known to be agreed on."""
+        """Return whether the membership is not known to be committed yet."""
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
-        """Ask for another membership; False when that cannot be done now; raises ValueError."""
+        """Ask for another membership; False if that cannot be done now; raises ValueError."""
 
     def out_of_reach(self, peer: str) -> bool:
-        """Tell whether a peer needs a snapshot before it can agree to anything."""
+        """Return whether a peer needs a snapshot before it can acknowledge entries."""
 
     def transfer(self, peer: str | None) -> bool:
-        """Hand leadership over; False when it cannot."""
+        """Transfer the leadership; return False if it cannot."""
 
 
 class Link(Protocol):
@@ -95,7 +95,7 @@ class Link(Protocol):
         """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
 
     def connected(self, peer: str) -> bool:
-        """Tell whether a peer is reached."""
+        """Return whether a peer is connected."""
 
     def data_at(self, peer: str) -> int | None:
         """Return the identity of the data that a connected peer runs on."""
@@ -107,7 +107,7 @@ class Members:
     Args:
         node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
-        groups: Likewise.
+        groups: This node's, in the order of shards.
         link: To the other nodes.
     """
 
@@ -127,18 +127,18 @@ class Members:
     async def change(
         self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
     ) -> Effect:
-        """Change one group, or find out what that would do.
+        """Change one group and return the effect, or only predict it.
 
-        A change that another one is in the way of waits for it.
+        A change waits for another one in progress.
 
         Args:
-            shard: Of the group.
-            change: What is wanted.
+            shard: The group's shard.
+            change: The change.
             timeout_s: How long it may take.
             dry: Change nothing.
 
         Raises:
-            NoLeader: Nobody was found to lead the shard; nothing was done.
+            NoLeader: No leader was found; nothing was done.
             OutcomeUnknown: The leader was asked and did not answer.
             MethodUnknown: Its release does not know the change; nothing was done.
         """
@@ -163,14 +163,15 @@ class Members:
     async def ask_through(
         self, peer: str, shard: int, change: Change, *, timeout_s: float
     ) -> Effect:
-        """Have a peer ask the leader: for a node that nobody leads yet.
+        """Ask the leader through a peer: for a node that has no leader yet.
 
         Raises:
             PeerUnreachable: The peer was not asked.
             NoLeader: It knows no leader.
             OutcomeUnknown: It did not answer.
         """
-        # The peer gives up sooner: what it says of why reaches this node in time.
+        # The peer's deadline is earlier, so that its reason for giving up reaches this node in
+        # time.
         body = [shard, msgspec.to_builtins(change), False, timeout_s * _ASK_ON]
         try:
             said = await self._link.call(peer, MEMBERS, body, timeout_s=timeout_s)
@@ -179,11 +180,11 @@ class Members:
         return msgspec.convert(said, Effect)
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Decide for a peer what this node leads, or ask on: an Effect.
+        """Decide for a peer if this node leads the shard, or ask the leader: an Effect.
 
         Raises:
-            NotLeader: This node does not lead the shard, and was not to ask on; nothing was done.
-            MethodUnknown: The body is not what the method takes in this release; likewise.
+            NotLeader: This node does not lead the shard and was not to ask on; nothing was done.
+            MethodUnknown: The body does not fit this release; nothing was done.
             ValueError: There is no such shard.
         """
         del peer, method
@@ -211,7 +212,8 @@ class Members:
             except TimeoutError as late:
                 raise OutcomeUnknown(f"shard {shard} has not agreed in time") from late
         body = [shard, msgspec.to_builtins(change), dry, 0.0]
-        # About no shard in particular: such calls are given up when the leader changes.
+        # Without a topic: calls about a shard are ended when its leader changes, which this call
+        # may cause.
         said = await self._link.call(leader, MEMBERS, body, timeout_s=left_s)
         return msgspec.convert(said, Effect)
 
@@ -236,7 +238,7 @@ class Members:
             await self._hand_over(shard)
             raise NotLeader(self._leaders.of(shard))
         if wanted == now:
-            # It may be what somebody asked for before, and may yet come to nothing.
+            # An earlier request may have made this change, and it may still fail to commit.
             return self._busy(shard) if group.changing else _done(effect)
         return await self._commit(shard, wanted, effect)
 
@@ -275,15 +277,15 @@ class Members:
             await self._leaders.change(shard, left_s)
 
     def _counts(self, shard: int, voter: Member, change: Change) -> bool:
-        # Without the one that goes, those who stay have to agree at once: one that fetches a
-        # snapshot answers, and agrees to nothing before it has it.
+        # After a removal, the remaining voters must commit at once. A voter that fetches a snapshot
+        # is connected, but acknowledges nothing before it has the snapshot.
         fetches = isinstance(change, Dismiss) and self._groups[shard].out_of_reach(voter.id)
         return self._answers(voter) and not fetches
 
     def _answers(self, voter: Member) -> bool:
         if voter.id == self._node_id:
             return True
-        # One that lost its data is there and does not count.
+        # A node that lost its data is connected and does not count.
         known = voter.data in (0, self._link.data_at(voter.id))
         return known and self._link.connected(voter.id)
 

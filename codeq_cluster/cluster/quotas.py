@@ -1,11 +1,11 @@
-"""Quotas: how often a tenant may ask, counted once for the whole cluster.
+"""Quotas: rate limits of tenants, counted once for the whole cluster.
 
-One node owns a tenant's buckets: the leader of the tenant's home shard. It keeps them in memory;
-the others ask it over the link, for a little more than they need, and remember for a moment what
-it said, so that neither many small requests nor a flood of refused ones become as many calls.
+One node owns a tenant's buckets: the leader of the tenant's home shard, which keeps them in memory.
+The others ask it over the link for a little more than they need, and remember its answer for a
+moment. So neither many small requests nor a flood of refused ones become as many calls.
 
-Limits never cost availability. When the owner cannot be asked, each node gives out its own share
-of the limit. A new owner starts with full buckets.
+Limits never cost availability. If the owner cannot be asked, each node grants its own share of the
+limit. A new owner starts with full buckets.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from codeq_cluster.settings import RateLimitSettings
 
 BORROW = "borrow"
 
-# An owner that does not answer within it is not waited for: a limit must not slow what it lets by.
+# Do not wait longer for an owner: a limit must not slow the requests it admits.
 OWNER_TIMEOUT_S = 0.25
-# A node borrows what it needs or so much of the rate, so a tenth of a second's tokens at each other
-# node is the most that the cluster can run ahead of the burst. Low rates are exact.
+# A node asks for its need or this part of the rate, so each other node can exceed the burst by a
+# tenth of a second's tokens at most. Low rates are exact.
 AHEAD_PARTS = 10  # Of a second.
-# About 300 bytes each; a bucket that is full again takes no place.
+# About 300 bytes each; a bucket that is full again takes no space.
 BUCKETS_MAX = 100_000
 
 _SECOND_NS = 10**9
@@ -49,7 +49,7 @@ class Calls(Protocol):
 
 
 class RateLimits:
-    """The limit of every tenant, as configured."""
+    """The configured limit of every tenant."""
 
     def __init__(self, settings: RateLimitSettings) -> None:
         general = {
@@ -81,14 +81,14 @@ class Quotas:
 
     Args:
         node_id: This node.
-        nodes: Tells how many the cluster has.
+        nodes: Returns how many nodes the cluster has.
         replicas: This node's, in the order of shards; they know who leads.
         calls: The link.
         limits: The same on every node.
         now_ns: Monotonic clock, nanoseconds.
-        refused: Told (scope, operation) of every refusal.
-        took: Told (method, seconds) of every call another node has answered.
-        owner_timeout_s: How long an owner is waited for.
+        refused: Called with (scope, operation) of every refusal.
+        took: Called with (method, seconds) of every call another node has answered.
+        owner_timeout_s: How long to wait for an owner.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Quotas:
         self._refused = refused
         self._took = took
         self._owner_timeout_s = owner_timeout_s
-        self._silent: dict[str, int] = {}  # Until when an owner is not asked again.
+        self._silent: dict[str, int] = {}  # By owner: when it may be asked again.
 
         def full(bucket: TokenBucket) -> bool:
             return bucket.full(now_ns())
@@ -134,22 +134,22 @@ class Quotas:
         """Take tokens for a request.
 
         Args:
-            scope: Whose bucket.
-            operation: What for, for the answer and the metric.
-            tenant: Whose.
+            scope: The bucket's scope.
+            operation: The operation's name, for the answer and the metric.
+            tenant: The bucket's tenant.
             cost: Tokens, all or none; at most `most`.
 
         Raises:
-            LimitExceeded: They are not there; none is taken.
+            LimitExceeded: Too few tokens are left; none is taken.
         """
         wait_s = await self.wait_s(scope, operation, tenant, cost)
         if wait_s:
             raise LimitExceeded(scope=scope, operation=operation, retry_after_s=math.ceil(wait_s))
 
     async def wait_s(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> float:
-        """Take tokens as `spend` does; return 0 when they are taken, else when to ask again.
+        """Take tokens as `spend` does; return 0 if taken, else the seconds to wait.
 
-        For what is put off and not refused: calls to a webhook.
+        For calls to a webhook, which are deferred instead of refused.
         """
         limit = self._limits.of(scope, tenant)
         if limit is None:
@@ -162,11 +162,11 @@ class Quotas:
     # -- answering a peer ------------------------------------------------------------------------
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Lend a peer tokens of a tenant whose home this node leads: [tokens, wait in ns].
+        """Grant a peer tokens of a tenant whose home this node leads: [tokens, wait in ns].
 
         Raises:
-            NotLeader: This node does not; nothing was done.
-            ValueError: The body is not what the method takes.
+            NotLeader: This node does not lead it; nothing was done.
+            ValueError: The body does not fit the method.
         """
         del peer, method, timeout_s
         scope, tenant, least, needed = msgspec.convert(body, tuple[Scope, str, int, int])
@@ -180,15 +180,16 @@ class Quotas:
     def _lend(self, key: _Key, least: int, needed: int) -> tuple[int, int]:
         limit = self._limits.of(*key)
         if limit is None:
-            return needed, 0  # Nodes differ in their configuration; the owner's decides.
+            return needed, 0  # The nodes' configurations differ; the owner's decides.
         now_ns = self._now_ns()
         bucket = self._bucket(key, limit, now_ns)
         held = bucket.held(now_ns)
         if held < least:
-            # Only a node that is configured otherwise asks for more than a full bucket holds.
+            # Only a node with another configuration asks for more than a full bucket holds.
             return 0, bucket.take(least, now_ns) if least <= bucket.capacity else HOLD_NS
         lent = min(needed, held)
-        # A burst is not lent out to whoever asks first while the others' callers are refused.
+        # Do not grant a whole burst to the first node that asks: other nodes' callers would be
+        # refused.
         ahead = limit.per_minute // (60 * AHEAD_PARTS)
         lent = max(lent, min(ahead, held // self._nodes()))
         bucket.take(lent, now_ns)
@@ -197,7 +198,7 @@ class Quotas:
     # -- asking the owner ------------------------------------------------------------------------
 
     async def _take(self, key: _Key, limit: RateLimit, cost: int) -> int:
-        """Return 0 when the tokens are taken, else the nanoseconds to wait."""
+        """Return 0 if the tokens are taken, else the nanoseconds to wait."""
         if self._leader(key[1]) == self._node_id:
             return self._from_own(key, limit, cost)
         loan = self._loans.of(key, Loan)
@@ -207,21 +208,21 @@ class Quotas:
         loan.needed += cost
         try:
             async with loan.asking:
-                # What the one before asked for may serve this one too.
+                # The answer to the previous request may serve this one too.
                 wait_ns = loan.take(cost, self._now_ns())
                 return await self._borrow(loan, key, limit, cost) if wait_ns is None else wait_ns
         finally:
             loan.needed -= cost
 
     async def _borrow(self, loan: Loan, key: _Key, limit: RateLimit, cost: int) -> int:
-        """Ask the owner; take from this node's own share when it cannot be asked."""
+        """Ask the owner; if it cannot be asked, take tokens from this node's own share."""
         scope, tenant = key
         owner, begun_ns = self._leader(tenant), self._now_ns()
         if owner == self._node_id:
             return self._from_own(key, limit, cost)
         if owner is None or begun_ns < self._silent.get(owner, 0):
             return self._from_share(key, limit, cost)
-        # Taken first: requests that come meanwhile must not spend it a second time.
+        # Taken first: requests that arrive meanwhile must not spend these tokens a second time.
         held = loan.take_all(begun_ns)
         body = [scope.value, tenant, cost - held, max(cost, loan.needed) - held]
         topic = home_shard(tenant, len(self._replicas))
@@ -253,7 +254,7 @@ class Quotas:
         share = self._shares.of(
             key, partial(TokenBucket, limit, now_ns=now_ns, shares=self._nodes())
         )
-        # A batch that the whole limit would let by must not be too large for a part of it.
+        # A batch that fits the whole limit must not be too large for a share of it.
         return share.take(min(cost, share.capacity), now_ns)
 
     def _bucket(self, key: _Key, limit: RateLimit, now_ns: int) -> TokenBucket:

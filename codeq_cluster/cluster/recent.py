@@ -1,4 +1,4 @@
-"""Recent: a bounded table that forgets what is idle, the least recently used first."""
+"""Recent: a bounded table that forgets idle entries, the least recently used first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_LOOKS = 2  # At the oldest entries for each new one: no more idle ones stay than others.
+_LOOKS = 2  # Old entries checked for each new one, so that idle ones cannot pile up.
 
 
 class Recent(Generic[K, V]):
-    """Entries by key, made when they are asked for.
+    """Entries by key, made on first use.
 
     Args:
-        idle: Tells whether an entry is as good as a new one, so that it can be forgotten.
+        idle: Returns whether an entry equals a new one, so that it can be forgotten.
         entries_max: Beyond it the least recently used one goes, idle or not.
     """
 
@@ -26,11 +26,11 @@ class Recent(Generic[K, V]):
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many entries are remembered."""
+        """Return the number of entries."""
         return len(self._entries)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """Return the entry of a key, a new one when there is none."""
+        """Return the entry of a key; make one if there is none."""
         entries = self._entries
         entry = entries.get(key)
         if entry is not None:
@@ -49,7 +49,7 @@ class Recent(Generic[K, V]):
             if self._idle(entries[oldest]):
                 del entries[oldest]
             else:
-                # Looked at once, it stands aside, so that one long-lived entry hides no others.
+                # Move a checked entry back, so that one long-lived entry hides no others.
                 entries.move_to_end(oldest)
         if len(entries) >= self._entries_max:
             entries.popitem(last=False)

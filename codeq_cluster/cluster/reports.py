@@ -1,4 +1,4 @@
-"""Reports: what a node tells of itself to whoever looks at the cluster."""
+"""Reports: a node's statement about itself for the cluster page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ShardReport(Struct, frozen=True, kw_only=True):
     Attributes:
         leads: The node decides for it.
         lags: Entries that each peer lacks, by its id; only where the node leads.
-        out: Why the replica takes no part; empty when it does.
+        out: Why the replica takes no part; empty if it does.
     """
 
     shard: int
@@ -29,7 +29,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     """One node.
 
     Attributes:
-        missing: What keeps it from being ready, for the operator.
+        missing: Why it is not ready, for the operator.
         started_ms: Unix milliseconds.
         disk_free_bytes: Of the data directory's disk, as is `disk_bytes`.
         memory_bytes: Resident.

@@ -1,9 +1,8 @@
-"""Snapshots over the link: a node whose leader no longer has what it needs fetches the state.
+"""Snapshots over the link: a node whose leader has trimmed the entries it needs fetches the state.
 
-The receiver pulls, a chunk at a time, so the pace is its own and Raft's messages pass in between.
-Each chunk is asked for by its place: after a broken link it goes on where it stopped. What is
-fetched is read through before it counts, and takes the place of the replica's state only if it
-leads forward then.
+The receiver asks for one chunk at a time, so it sets the pace and Raft's messages pass in between.
+Each request names the chunk's position: after a broken link, the fetch continues where it stopped.
+A received snapshot is verified first. It replaces the replica's state only if it is newer by then.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ log = logging.getLogger(__name__)
 TAKE = "snapshot.take"
 READ = "snapshot.read"
 
-_TAKE_TIMEOUT_S = 60.0  # A checkpoint writes out what is in memory first.
+_TAKE_TIMEOUT_S = 60.0  # A checkpoint first flushes the rows in memory.
 _READ_TIMEOUT_S = 10.0
-_STALLED_S_MAX = 60.0  # Without a chunk for this long, the fetch is given up and begun anew.
+_STALLED_S_MAX = 60.0  # Without a chunk for this long, the fetch starts over.
 _PAUSE_S = 0.25
-_KEEP_S = 20.0  # While a snapshot is read through, the leader hears that it is still of use.
-_UNREAD_S_MAX = 120.0  # A snapshot nobody reads from is deleted.
-# While there is no room for a snapshot, the disk is looked at so seldom at most, and the leader is
-# asked how large one would be now: it keeps files and log for whoever has asked.
+_KEEP_S = 20.0  # How often the leader is told that a snapshot being verified is in use.
+_UNREAD_S_MAX = 120.0  # A snapshot unread for this long is deleted.
+# The longest pauses while there is no room for a snapshot: between two checks of the disk, and
+# between two questions about its current size. The leader keeps files and log for a node that asks.
 _NO_ROOM_PAUSE_S_MAX = 60.0
 _NO_ROOM_ASK_S = 600.0
 
 
 class SnapshotGone(CodeqError):
-    """The snapshot being fetched is no longer there; another one may be."""
+    """The snapshot being fetched no longer exists; another one may."""
 
 
 class NoRoom(CodeqError):
     """The disk has no room for a snapshot.
 
     Attributes:
-        needed: What would have to be free, in bytes.
-        free: What is.
+        needed: Bytes that would have to be free.
+        free: Bytes that are.
     """
 
     def __init__(self, *, needed: int, free: int) -> None:
@@ -57,35 +56,35 @@ class NoRoom(CodeqError):
 
 
 class Incoming(Protocol):
-    """A snapshot on its way into this node; every method blocks."""
+    """A snapshot being received by this node; every method blocks."""
 
     def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
         """Add the next chunk of a file; raises ValueError or StorageFailed."""
 
     def verify(self) -> None:
-        """Read every row, until `stop`; raises StorageFailed."""
+        """Read every row, or end early after `stop`; raises StorageFailed."""
 
     def stop(self) -> None:
-        """Have `verify` end soon, in whichever thread; it fails then."""
+        """Make `verify` fail soon, in whichever thread it runs."""
 
     def drop(self) -> None:
-        """Delete what came so far."""
+        """Delete the part received so far."""
 
 
 class Store(Protocol):
-    """One shard's snapshots on this node; the methods block and belong into a thread."""
+    """One shard's snapshots on this node; the methods block, so call them in a thread."""
 
     def take(self) -> Manifest:
-        """Make one; raises StorageFailed."""
+        """Make a snapshot; raises StorageFailed."""
 
     def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
         """Return checksum and bytes of a chunk; raises ValueError or StorageFailed."""
 
     def drop(self, snapshot: Manifest) -> None:
-        """Delete one."""
+        """Delete a snapshot."""
 
     def begin(self, manifest: Manifest) -> Incoming:
-        """Prepare to receive one; what lies in its place is deleted.
+        """Prepare to receive a snapshot; delete what is in its place.
 
         Raises ValueError for a manifest that cannot be right, or StorageFailed.
         """
@@ -100,7 +99,7 @@ class Replica(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Tell whether peers may have this replica's state: it leads, and nobody doubts it."""
+        """Return whether peers may have this replica's state: it leads and is not suspect."""
 
     @property
     def wanted_from(self) -> int:
@@ -111,18 +110,18 @@ class Replica(Protocol):
         """Return the level of the formats in use."""
 
     def hold(self) -> None:
-        """Keep what follows a snapshot that is being read."""
+        """Keep the log entries after a snapshot that is being read."""
 
     def reaches(self, index: int) -> bool:
-        """Tell whether the log still has what follows the entry."""
+        """Return whether the log still has the entries after this one."""
 
     def wants(self, index: int, term: int) -> bool:
-        """Tell whether a snapshot of that entry leads this replica forward."""
+        """Return whether a snapshot of that entry is ahead of this replica."""
 
     async def exchange(self, index: int, term: int, members: bytes) -> bool:
-        """Go on from the received snapshot of that entry; raises StorageFailed.
+        """Replace the state by the received snapshot of that entry; raises StorageFailed.
 
-        False when it leads this replica forward no more.
+        Returns False if the snapshot is no longer ahead of this replica.
         """
 
 
@@ -144,12 +143,12 @@ class _Lent:
 
 
 class SnapshotServer:
-    """Lends this node's snapshots to peers, at most one a shard.
+    """Serves this node's snapshots to peers, at most one a shard.
 
     Args:
         stores: By shard.
         replicas: By shard.
-        took: Told (shard, seconds) of every snapshot made.
+        took: Called with (shard, seconds) of every snapshot made.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class SnapshotServer:
 
         Raises:
             NotLeader: This node does not lead the shard.
-            ValueError: The body is not what the method takes.
+            ValueError: The body does not fit the method.
             StorageFailed: The disk refused.
         """
         del timeout_s
@@ -185,20 +184,20 @@ class SnapshotServer:
         shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
         lent = self._lent.get(self._shard(shard))
         if lent is None or lent.manifest.id != name:
-            return None  # Gone: nobody has read from it for too long, or another one was made.
+            return None  # Deleted: unread for too long, or replaced by another one.
         lent.read_at = asyncio.get_running_loop().time()
         self._replicas[shard].hold()
         return await asyncio.to_thread(self._stores[shard].read, lent.manifest, file, offset)
 
     def forget(self, shard: int) -> None:
-        """Lend no more what was made of a state that is another now."""
+        """Stop serving snapshots of a state that has been replaced."""
         self._reloads[shard] += 1
         lent = self._lent.pop(shard, None)
         if lent is not None:
             self._void.append((shard, lent.manifest))
 
     async def watch(self) -> None:
-        """Delete what nobody reads any more, for ever."""
+        """Delete snapshots that no peer reads any more; runs for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_UNREAD_S_MAX / 4)
@@ -206,7 +205,7 @@ class SnapshotServer:
                 shard, void = self._void.pop()
                 await asyncio.to_thread(self._stores[shard].drop, void)
             for shard, lent in list(self._lent.items()):
-                # While one is deleted, the next may be read, forgotten or followed by another.
+                # During a deletion, the next snapshot may be read, forgotten or replaced.
                 unread = loop.time() - lent.read_at > _UNREAD_S_MAX
                 if unread and self._lent.get(shard) is lent:
                     del self._lent[shard]
@@ -214,8 +213,9 @@ class SnapshotServer:
 
     async def _take(self, peer: str, shard: int, *, at_least: int) -> Manifest:
         replica = self._replicas[self._shard(shard)]
-        # One that was just elected lends too: where a majority needs those who are behind, nothing
-        # of its own term is agreed on, and it is no leader to anybody else, before they have it.
+        # A leader just elected serves too. If a majority needs the followers that are behind, no
+        # entry of its term commits before they have its snapshot, so it is not yet a confirmed
+        # leader.
         if not replica.lends:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()
@@ -239,10 +239,10 @@ class SnapshotServer:
         return manifest
 
     async def _make(self, shard: int) -> Manifest:
-        """Make a snapshot and lend it, whether or not whoever asked still waits for it.
+        """Make a snapshot and serve it, even if the asking peer has stopped waiting.
 
-        A thread cannot be cancelled: where the disk is slower than peers wait, it would be filled
-        with snapshots nobody knows of.
+        A thread cannot be cancelled: if the disk is slower than the peers' patience, it would fill
+        with snapshots that no table lists.
         """
         making = asyncio.ensure_future(self._made(shard))
         try:
@@ -257,7 +257,7 @@ class SnapshotServer:
         started, reloads = loop.time(), self._reloads[shard]
         manifest = await asyncio.to_thread(self._stores[shard].take)
         if self._reloads[shard] != reloads:
-            # Perhaps of the state before, whose entries may be another history.
+            # It may be of the previous state, whose entries may be of another history.
             await asyncio.to_thread(self._stores[shard].drop, manifest)
             raise NotLeader(self._replicas[shard].leader)
         self._took(shard, loop.time() - started)
@@ -275,12 +275,12 @@ class SnapshotServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the disk has room for.
+    """The disk space for snapshots.
 
     Attributes:
-        free_bytes: Tells what may still be written; blocks, raises OSError.
+        free_bytes: Returns how many bytes may still be written; blocks, raises OSError.
         reserve_bytes: With less free, all replicas of the node step back.
-        is_out: Tells whether a shard's replica has stepped back for want of room.
+        is_out: Returns whether a shard's replica has stepped back for lack of room.
     """
 
     free_bytes: Callable[[], int]
@@ -293,8 +293,8 @@ class _Shortage:
     """A snapshot that there is no room for.
 
     Attributes:
-        size: Its bytes.
-        ask_at: When the leader is asked anew, in the loop's time.
+        size: In bytes.
+        ask_at: When the leader is asked again, in the loop's time.
         pause_s: Until the next look at the disk.
     """
 
@@ -312,8 +312,9 @@ class SnapshotFetcher:
         calls: The link.
         room: On the disk that the stores share.
         bytes_per_s: Pace of one fetch.
-        hurries: Tells whether a shard has no majority before this node has fetched: no pace then.
-        took: Told (shard, seconds) of every snapshot installed.
+        hurries: Returns whether a shard has no majority until this node has fetched; the fetch is
+            then unpaced.
+        took: Called with (shard, seconds) of every snapshot installed.
         failed: Called when the disk refused: the node must stop.
         rest: Waits some seconds, between chunks and for room.
     """
@@ -341,12 +342,12 @@ class SnapshotFetcher:
         self._failed = failed
         self._rest = rest
         self._fetching: set[int] = set()
-        # Bytes that are still to come, and what there was no room for, by shard.
+        # By shard: bytes still to be received, and snapshots that there was no room for.
         self._coming: dict[int, int] = {}
         self._shortages: dict[int, _Shortage] = {}
 
     async def fetch(self, shard: int) -> None:
-        """Fetch and install a snapshot of the shard from its leader, unless one is on its way."""
+        """Fetch and install a snapshot of the shard from its leader, unless one is coming."""
         if shard in self._fetching:
             return
         self._fetching.add(shard)
@@ -357,7 +358,7 @@ class SnapshotFetcher:
             pause_s, short.pause_s = short.pause_s, min(2 * short.pause_s, _NO_ROOM_PAUSE_S_MAX)
             await self._rest(pause_s)
         except (CodeqError, ValueError) as error:
-            # The leader says so again while it is true, and the fetch begins anew.
+            # The leader repeats its notice while it is true, and the fetch starts over.
             log.warning("snapshot not fetched", extra={"shard": shard, "error": str(error)})
             await asyncio.sleep(_PAUSE_S)
         finally:
@@ -388,7 +389,7 @@ class SnapshotFetcher:
         incoming = await asyncio.to_thread(store.begin, manifest)
         installed = given_up = False
         try:
-            # Not before: what a failed exchange has left is deleted, and was no room until then.
+            # Only now: the space used by a failed exchange is free once its files are deleted.
             await self._reserve_or_say(shard, manifest.size)
             log.info(
                 "fetching a snapshot",
@@ -409,7 +410,7 @@ class SnapshotFetcher:
                 self._failed(shard, error)
                 raise
         finally:
-            # After a failed exchange it may be the only whole one: the next start settles that.
+            # After a failed exchange it may be the only whole state; the next start settles that.
             if not (installed or given_up):
                 await asyncio.to_thread(incoming.drop)
         if not installed:
@@ -426,7 +427,7 @@ class SnapshotFetcher:
         )
 
     async def _reserve_or_say(self, shard: int, size: int) -> None:
-        """Count on room for a snapshot whose size the leader has just told; raises NoRoom."""
+        """Reserve room for a snapshot of the size the leader gave; raises NoRoom."""
         try:
             await self._reserve(shard, size)
         except NoRoom as error:
@@ -446,11 +447,11 @@ class SnapshotFetcher:
         self._shortages.pop(shard, None)
 
     async def _reserve(self, shard: int, size: int) -> None:
-        """Count on room for a snapshot, besides the reserve and what else is on its way.
+        """Reserve room for a snapshot, beside the reserve and all other fetches.
 
         Raises:
-            NoRoom: There is none.
-            StorageFailed: The disk cannot be asked.
+            NoRoom: There is too little.
+            StorageFailed: The free space cannot be read.
         """
         self._coming.pop(shard, None)
         try:
@@ -485,7 +486,7 @@ class SnapshotFetcher:
     async def _verify(
         self, leader: str, shard: int, manifest: Manifest, incoming: Incoming
     ) -> None:
-        """Have what came read through; the leader keeps what follows it meanwhile."""
+        """Verify the received snapshot; the leader keeps the entries after it meanwhile."""
         end = [shard, manifest.id, len(manifest.files) - 1, manifest.files[-1].size]
         verified = asyncio.ensure_future(asyncio.to_thread(incoming.verify))
         try:
@@ -496,16 +497,17 @@ class SnapshotFetcher:
                     await self._calls.call(leader, READ, end, timeout_s=_READ_TIMEOUT_S)
             await verified
         finally:
-            # A thread cannot be cancelled; a stop of the node would wait for it without a bound.
+            # A thread cannot be cancelled; without this, a stop of the node would wait for it
+            # without a bound.
             incoming.stop()
             with suppress(CodeqError):
                 await verified
 
     async def _chunk(self, leader: str, shard: int, place: list[object]) -> tuple[int, bytes]:
-        """Ask for one chunk until it comes, somebody else leads, or it has taken too long.
+        """Ask for one chunk until it comes, the leader changes, or it takes too long.
 
         Raises:
-            SnapshotGone: It never will.
+            SnapshotGone: It will never come.
             CodeqError: What the last call raised.
         """
         loop = asyncio.get_running_loop()

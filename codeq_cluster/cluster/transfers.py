@@ -1,4 +1,4 @@
-"""Transfers: handing a shard's leadership over, whichever node is asked for it."""
+"""Transfers: leadership transfers of a shard, whichever node gets the request."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from codeq_cluster.errors import LinkLost, NoLeader, NotLeader, OutcomeUnknown, 
 
 TRANSFER = "transfer"
 
-# A leader tries for half a second; the rest is for the new one to be heard of.
+# A leader tries for half a second; the rest is for news of the new one.
 WAIT_S = 1.5
-PAUSE_S = 0.05  # Between two looks for a leader when nothing tells of one.
+PAUSE_S = 0.05  # Between two looks for a leader while no event announces one.
 
 
 class Handover(Struct, frozen=True, array_like=True):
-    """What came of a request to hand over.
+    """The outcome of a leadership transfer.
 
     Attributes:
-        before: Who led when it was asked.
-        leader: Who leads now: `before` when nothing came of it.
+        before: The leader when it was asked.
+        leader: The leader now; equal to `before` if the transfer failed.
     """
 
     before: str
@@ -46,8 +46,8 @@ class Transfers:
     Args:
         node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
-        begin: Has this node's group of a shard hand over to a peer, None for any; False when it
-            cannot.
+        begin: Makes this node's group of a shard transfer to a peer, None for any; returns False if
+            it cannot.
         calls: The link.
     """
 
@@ -66,12 +66,12 @@ class Transfers:
         self._leaders = Leaders(replicas, replaced=lambda _shard, _leader: None)
 
     async def transfer(self, shard: int, to: str, *, timeout_s: float) -> Handover:
-        """Hand a shard's leadership to a node, or to any other when `to` is empty.
+        """Transfer a shard's leadership to a node, or to any other if `to` is empty.
 
-        A leader that is asked for itself stays; so does one whose peer is away or too far behind.
+        The leader stays if it is named itself, or if the peer is away or too far behind.
 
         Raises:
-            NoLeader: Nobody was found to lead the shard; nothing was done.
+            NoLeader: No leader was found; nothing was done.
             OutcomeUnknown: The leader was asked and did not answer.
         """
         loop = asyncio.get_running_loop()
@@ -89,11 +89,11 @@ class Transfers:
         raise NoLeader(f"no leader for shard {shard}")
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Hand over for a peer what this node leads: [before, leader].
+        """Transfer a leadership of this node for a peer: [before, leader].
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
-            ValueError: The body is not what the method takes.
+            ValueError: The body does not fit the method.
         """
         del peer, method, timeout_s
         shard, to = msgspec.convert(body, tuple[int, str])
@@ -106,7 +106,8 @@ class Transfers:
             raise NotLeader
         if leader == self._node_id:
             return await self._give(shard, to)
-        # About no shard in particular: such calls are given up when the leader changes.
+        # Without a topic: calls about a shard are ended when its leader changes, which this call
+        # may cause.
         said = await self._calls.call(leader, TRANSFER, [shard, to], timeout_s=left_s)
         return msgspec.convert(said, Handover)
 
