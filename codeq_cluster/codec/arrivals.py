@@ -1,6 +1,6 @@
-"""Arrivals: part of another cluster's tasks and items on their way into this one, as bytes.
+"""Arrivals: a part of another cluster's tasks and items on its way into this one, as bytes.
 
-A version byte and a MessagePack array, told apart by position as the records are.
+The format is a version byte and a MessagePack array; fields go by position, as in the records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Arrivals(Struct, frozen=True, array_like=True):
-    """What one request brings."""
+    """The tasks and items of one request."""
 
     tasks: tuple[Arrival, ...] = ()
     items: tuple[Topic | Pause | Subscription, ...] = ()
@@ -28,15 +28,15 @@ _decode = msgspec.msgpack.Decoder(Arrivals).decode
 
 
 def encode_arrivals(arrivals: Arrivals) -> bytes:
-    """Return the bytes."""
+    """Return the arrivals as bytes."""
     return _VERSION + _encode(arrivals)
 
 
 def decode_arrivals(content: bytes) -> Arrivals:
-    """Return what the bytes bring.
+    """Return the arrivals in these bytes.
 
     Raises:
-        RecordInvalid: They are none of a known version.
+        RecordInvalid: The bytes are no arrivals of a known version.
     """
     if content[:1] != _VERSION:
         raise RecordInvalid(f"arrivals have version {content[:1].hex() or 'none'}, expected 01")

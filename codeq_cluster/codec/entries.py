@@ -1,11 +1,11 @@
-"""Entries: what the replicated log carries: a batch of mutations and where it was decided.
+"""Entries: the content of the replicated log: a batch of mutations and where it was decided.
 
     version byte, then the version's fields: [epoch, ordinal, clock_ms, seq, {key: value | null}]
     1: in CBOR
     2: in MessagePack, which is written and read in a tenth of the time
 
-All versions are read; which one is written is for the level in use to say, which every node of the
-group knows.
+Every version is read. The format version in use decides which one is written, because every node of
+the group can read it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from msgspec import Meta, Struct
 from codeq_cluster.errors import CodeqError
 
 _NUMBER_MAX = 2**63 - 1
-_Number = Annotated[int, Meta(ge=0)]  # MessagePack's decoder holds it to 64 bits; see `_unpacked`.
-_DEPTH_MAX = 4  # The list and the map; anything deeper is no entry.
+_Number = Annotated[int, Meta(ge=0)]  # The decoder bounds it to 64 bits; `_unpacked` checks 63.
+_DEPTH_MAX = 4  # The list and the map; nothing deeper is an entry.
 _KEY_TYPES = {bytes}
 _VALUE_TYPES = {bytes, type(None)}
 
@@ -35,7 +35,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One batch of decisions.
 
     Attributes:
-        epoch: Raft term the batch was decided in.
+        epoch: Raft term in which the batch was decided.
         ordinal: Number of the batch within the epoch.
         clock_ms: Of the last decision: Unix milliseconds, never smaller than an earlier entry's.
         seq: The last sequence number drawn so far.
@@ -50,10 +50,10 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class _Form(NamedTuple):
-    """How one version is written and read.
+    """The writer and reader of one version.
 
     Attributes:
-        level: From which on it is written.
+        level: The format version from which on it is written.
     """
 
     level: int
@@ -65,18 +65,18 @@ def encode(entry: Entry, *, level: int) -> bytes:
     """Return the payload of a log entry.
 
     Args:
-        entry: What it carries.
-        level: Of the formats in use where it is going to be read.
+        entry: The batch.
+        level: The format version in use where the entry is read.
     """
     version = max(version for version, form in _FORMS.items() if form.level <= level)
     return bytes((version,)) + _FORMS[version].encode(entry)
 
 
 def decode(payload: bytes) -> Entry:
-    """Return the entry.
+    """Return the entry in a payload.
 
     Raises:
-        EntryInvalid: Another version, damaged, or more than an entry.
+        EntryInvalid: The payload has another version, is damaged, or has bytes after the entry.
     """
     form = _FORMS.get(payload[0]) if payload else None
     if form is None:

@@ -15,18 +15,19 @@
     codeq/idempo/<tenant>/<key>                                  what an idempotency key stands for
     codeq/stats/<queue>/<tenant>                                 how many tasks are in each place
     codeq/item/<kind>/<tenant>/<id>                              a topic, a subscription, ...
-    codeq/body/<tenant>/<id>                                     what a delivery tells of
+    codeq/body/<tenant>/<id>                                     a delivery's body
     codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
-    codeq/errand/<due be8>/<kind>/<tenant>/<id>                  what leaves the broker, by time
+    codeq/errand/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
     codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
-`~` is 2^64 - 1 minus the number, so that the newest sorts first. A queue is a command in lower
-case; a dead letter lies in the queue that keeps its command's dead letters. The default tenant is
-`_`, which no tenant's name can be. The priority is one byte, 255 - priority, so that 9 sorts first.
-Binary parts may contain the byte of `/`, but they stand between names from the left and an id from
-the right, and ids, requests, commands and tenants contain no `/`. An idempotency key may, being
-last.
+`~` is 2^64 - 1 minus the number, so that the newest sorts first. The priority is one byte, 255 -
+priority, so that 9 sorts first.
+A queue is a command in lower case. A dead letter is in the queue that keeps its command's dead
+letters. The default tenant is `_`, which is no valid tenant name.
+Binary parts may contain the byte of `/`. They are between names on the left and an id on the right,
+and ids, requests, commands and tenants contain no `/`. An idempotency key may contain it, because
+it comes last.
 
 The functions are named for use as `keyspace.task(task_id)`.
 """
@@ -60,11 +61,11 @@ META_PREFIX = b"codeq/meta/"
 _DEFAULT_TENANT = "_"
 _NUMBER_BYTES = 8
 _NUMBER_MAX = 2**64 - 1
-_QUEUES_CACHED = 4096  # x about 200 bytes; every decision names its queue several times.
+_QUEUES_CACHED = 4096  # x about 200 bytes; every decision uses its queue's keys several times.
 
 
 class Place(StrEnum):
-    """Where in its queue a task is; the words are part of the keys."""
+    """The place of a task in its queue; the words are part of the keys."""
 
     PENDING = "pending"
     DELAYED = "delayed"
@@ -75,7 +76,7 @@ class Place(StrEnum):
 
 
 class Family(Enum):
-    """What a key stands for: one member a line of the table."""
+    """The kind of a key: one member for each line of the table."""
 
     TASK = auto()
     PAYLOAD = auto()
@@ -119,9 +120,9 @@ _FAMILIES = {
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
     b"me": (META_PREFIX, Family.META),
 }
-# Results, counters, items and errands: a task's other rows are followed by nobody.
+# Results, counters, items and outbox jobs: nobody follows the other rows of a task.
 _FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
-# Families whose rows say when, or in which order, something comes up: see `scheduled`.
+# Families whose rows hold an instant or an order; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st")}
 _KINDS = frozenset(kind.value.encode() for kind in Kind)
 _PLACES = {
@@ -135,7 +136,7 @@ _PLACES = {
 
 
 def queue_name(command: str) -> str:
-    """Return the queue of a command: queues ignore case."""
+    """Return the queue of a command; queues ignore case."""
     return command.lower()
 
 
@@ -177,7 +178,7 @@ def ended(place: Place, queue: str, tenant: str, *, ended_ms: int, task_id: str)
 
 
 def ended_before(place: Place, queue: str, tenant: str, ended_ms: int) -> bytes:
-    """Return where in a place of ended tasks those begin that ended before an instant."""
+    """Return the key from which on, in a place of ended tasks, all ended before an instant."""
     return place_prefix(place, queue, tenant) + _number(_NUMBER_MAX - ended_ms + 1)
 
 
@@ -197,7 +198,7 @@ def claim(request: str, task_id: str) -> bytes:
 
 
 def idempotency(tenant: str, key: str) -> bytes:
-    """Return the key of the row that an idempotency key has; `key` is any text but the empty."""
+    """Return the key of an idempotency key's row; `key` is any text but the empty one."""
     assert key
     return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, _tenant(tenant), key.encode())
 
@@ -209,18 +210,18 @@ def stats(queue: str, tenant: str) -> bytes:
 
 
 def meta(name: str) -> bytes:
-    """Return the key of something the shard keeps about itself."""
+    """Return the key of a row that the shard keeps about itself."""
     return META_PREFIX + _segment(name)
 
 
 def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> bytes:
-    """Return what the keys of a queue's READY tasks begin with, of one priority or of all."""
+    """Return the prefix of the keys of a queue's READY tasks, of one priority or of all."""
     prefix = _queue(queue, tenant) + b"pending/"
     return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
 def place_prefix(place: Place, queue: str, tenant: str) -> bytes:
-    """Return what the keys of a queue's tasks in one place begin with."""
+    """Return the prefix of the keys of a queue's tasks in one place."""
     return b"%b%b/" % (_queue(queue, tenant), place.value.encode())
 
 
@@ -230,23 +231,23 @@ def item(kind: Kind, tenant: str, item_id: str) -> bytes:
 
 
 def item_prefix(kind: Kind, tenant: str | None = None) -> bytes:
-    """Return what the keys of a kind's items begin with, of one tenant or of all."""
+    """Return the prefix of the keys of a kind's items, of one tenant or of all."""
     prefix = b"%b%b/" % (ITEM_PREFIX, kind.value.encode())
     return prefix if tenant is None else b"%b%b/" % (prefix, _tenant(tenant))
 
 
 def body(tenant: str, delivery_id: str) -> bytes:
-    """Return the key of what a delivery tells of."""
+    """Return the key of a delivery's body."""
     return b"%b%b/%b" % (BODY_PREFIX, _tenant(tenant), _segment(delivery_id))
 
 
 def dead_prefix(tenant: str) -> bytes:
-    """Return what the keys of a tenant's dead deliveries begin with."""
+    """Return the prefix of the keys of a tenant's dead deliveries."""
     return b"%b%b/" % (DEAD_PREFIX, _tenant(tenant))
 
 
 def claim_prefix(request: str) -> bytes:
-    """Return what the keys of the tasks leased under a claim begin with."""
+    """Return the prefix of the keys of the tasks leased under a claim."""
     return b"%b%b/" % (CLAIM_PREFIX, _segment(request))
 
 
@@ -263,7 +264,7 @@ def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
 
 
 def family(key: bytes) -> Family:
-    """Return what the key stands for; OTHER when this version does not know it."""
+    """Return the family of a key; OTHER when this version does not know it."""
     known = _FAMILIES.get(key[_CODE])
     if known is not None:
         prefix, found = known
@@ -275,14 +276,14 @@ def family(key: bytes) -> Family:
 
 
 def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-    """Return those of an entry's rows that anybody waits for, counts or acts on."""
+    """Return those rows of an entry that others wait for, count or act on."""
     return {key: value for key, value in rows.items() if key[_CODE] in _FOLLOWED}
 
 
 def scheduled(key: bytes) -> Family | tuple[str, str] | None:
-    """Return what a row schedules: quicker than `family`, for every row of every entry.
+    """Return what a row schedules; quicker than `family`, because it runs for every row.
 
-    LEASE, TTL, EXPIRY or STATS; of a READY task's place (queue, tenant); None for all others.
+    LEASE, TTL, EXPIRY or STATS; for a READY task's place (queue, tenant); None for all others.
     """
     code = key[_CODE]
     if code == _QUEUE_CODE:
@@ -295,70 +296,70 @@ def scheduled(key: bytes) -> Family | tuple[str, str] | None:
 
 
 def queue_of(key: bytes) -> tuple[str, str]:
-    """Return (queue, tenant) of the key of a task's place in its queue."""
+    """Return (queue, tenant) from the key of a task's place in its queue."""
     _, _, queue, tenant, _ = key.split(b"/", 4)
     return queue.decode(), _tenant_name(tenant)
 
 
 def pending_parts(key: bytes) -> tuple[int, int, str]:
-    """Return (priority, seq, task id) of a READY task's key."""
+    """Return (priority, seq, task id) from a READY task's key."""
     slash = key.rindex(b"/")
     seq = int.from_bytes(key[slash - _NUMBER_BYTES : slash])
     return 0xFF - key[slash - _NUMBER_BYTES - 2], seq, key[slash + 1 :].decode()
 
 
 def timed_parts(key: bytes) -> tuple[int, str]:
-    """Return (Unix milliseconds, task id) of the key of a lease, a timer or a DELAYED task."""
+    """Return (Unix milliseconds, task id) from the key of a lease, a timer or a DELAYED task."""
     slash = key.rindex(b"/")
     return int.from_bytes(key[slash - _NUMBER_BYTES : slash]), key[slash + 1 :].decode()
 
 
 def item_parts(key: bytes) -> tuple[Kind, str, str]:
-    """Return (kind, tenant, id) of the key of an item, of its errand or of its expiry.
+    """Return (kind, tenant, id) from the key of an item, of its outbox job or of its expiry.
 
     Raises:
-        ValueError: A kind this version does not know.
+        ValueError: This version does not know the kind.
     """
     _, kind, tenant, item_id = key.rsplit(b"/", 3)
     return Kind(kind.decode()), _tenant_name(tenant), item_id.decode()
 
 
 def knows_kind(key: bytes) -> bool:
-    """Return whether the key of an item, of its errand or of its expiry is of a kind known here.
+    """Return whether the key of an item, its outbox job or its expiry is of a known kind.
 
-    During an upgrade a newer leader may write others; they are kept, and otherwise passed over.
+    During an upgrade a newer leader may write other kinds; they are kept, and otherwise ignored.
     """
     return key.rsplit(b"/", 3)[1] in _KINDS
 
 
 def item_timer_ms(key: bytes) -> int:
-    """Return the instant, Unix milliseconds, of the key of an errand or of an expiry."""
+    """Return the instant, Unix milliseconds, from the key of an outbox job or of an expiry."""
     prefix = ERRAND_PREFIX if key.startswith(ERRAND_PREFIX) else EXPIRY_PREFIX
     return int.from_bytes(key[len(prefix) : len(prefix) + _NUMBER_BYTES])
 
 
 def place_task_id(key: bytes) -> str:
-    """Return the task id of the key of a task's place in its queue."""
+    """Return the task id from the key of a task's place in its queue."""
     return _last(key)
 
 
 def dead_delivery_id(key: bytes) -> str:
-    """Return the delivery id of a dead delivery's key."""
+    """Return the delivery id from a dead delivery's key."""
     return _last(key)
 
 
 def claim_task_id(key: bytes) -> str:
-    """Return the task id of a claim's key."""
+    """Return the task id from a claim's key."""
     return _last(key)
 
 
 def result_task_id(key: bytes) -> str:
-    """Return the task id of a result's key."""
+    """Return the task id from a result's key."""
     return _last(key)
 
 
 def stats_parts(key: bytes) -> tuple[str, str]:
-    """Return (queue, tenant) of a key of counters; the default tenant is empty."""
+    """Return (queue, tenant) from a key of counters; the default tenant is empty."""
     queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")
     return queue.decode(), _tenant_name(tenant)
 
@@ -366,7 +367,7 @@ def stats_parts(key: bytes) -> tuple[str, str]:
 def index_keys(of: Task) -> tuple[bytes, ...]:
     """Return the key of every index row: the task's place, its timer if any, its claim if leased.
 
-    They are a function of the task alone, so it is in one place. Its record, payload, result,
+    These depend on the task alone, so a task is in exactly one place. Its record, payload, result,
     idempotency row and counters are not indexes.
     """
     queue = of.command.lower()
@@ -396,7 +397,7 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
 
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
-    """Return the key of every index row of an item: its errand, its expiry, its place if dead."""
+    """Return the key of every index row of an item: outbox job, expiry, place if dead."""
     kind, tenant = KIND_OF[type(of)], of.tenant
     name = b"%b/%b/%b" % (kind.value.encode(), _tenant(tenant), _segment(of.id))
     match of:

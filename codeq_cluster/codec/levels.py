@@ -1,10 +1,10 @@
-"""Levels: which formats a release knows, as one number; what each adds is said here.
+"""Levels: the format versions of a release, each as one number; this list says what each adds.
 
 1: entries, records, snapshots and frames of version 1.
 2: entries of version 2.
 
-A release reads every level up to its own. What it writes is of the level in use, which is part of a
-group's membership: an operator raises it once every member knows it, and nothing lowers it.
+A release reads every version up to its own, and writes the version in use, which is part of a
+group's membership. An operator raises it once every member knows it; nothing lowers it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def check(used: int, *, by: str, known: int = LEVEL) -> None:
     """Refuse formats that a release does not know, before anything in them is misread.
 
     Args:
-        used: The level in use.
-        by: What uses it, for the operator.
-        known: The newest level that the release knows.
+        used: The format version in use.
+        by: The user of it, for the operator.
+        known: The newest format version that the release knows.
 
     Raises:
-        ReleaseTooOld: It is above what the release knows.
+        ReleaseTooOld: The version in use is newer.
     """
     if used > known:
         raise ReleaseTooOld(

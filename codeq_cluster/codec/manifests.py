@@ -1,4 +1,4 @@
-"""Manifests: what a snapshot holds, as one node tells another."""
+"""Manifests: the description of a snapshot, as one node sends it to another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import msgspec
 from msgspec import Struct
 
-FILES_MAX = 100_000  # Of one snapshot: 6 TiB in RocksDB's files of 64 MiB.
+FILES_MAX = 100_000  # Per snapshot: 6 TiB in RocksDB's files of 64 MiB.
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9]+)?")
 
@@ -20,16 +20,16 @@ class File(Struct, frozen=True, array_like=True):
 
 
 class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
-    """What a snapshot holds.
+    """The description of a snapshot.
 
     Attributes:
-        id: Drawn when it was made.
+        id: Drawn when the snapshot was made.
         index: Of the last entry in the state.
         term: Of that entry.
         digest: Of the state.
         files: All of them, smallest first.
-        members: The row of the log that says who forms the group at that entry.
-        level: Of the formats that its files may have.
+        members: The row of the log with the group's members at that entry.
+        level: The newest format version that its files may use.
     """
 
     id: str
@@ -43,20 +43,20 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the total size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
 
 def encode(manifest: Manifest) -> object:
-    """Return the manifest as it travels."""
+    """Return the manifest as plain values for the wire."""
     return msgspec.to_builtins(manifest, builtin_types=(bytes,))
 
 
 def decode(said: object) -> Manifest:
-    """Read a manifest.
+    """Return the manifest in these plain values.
 
     Raises:
-        ValueError: It is none, or names files that no snapshot has.
+        ValueError: It is no manifest, or names files that no snapshot has.
     """
     manifest = msgspec.convert(said, Manifest, builtin_types=(bytes,))
     names = [file.name for file in manifest.files]

@@ -1,7 +1,7 @@
 """Membership: the nodes of a shard's group, as entries of its log and snapshots carry them.
 
-version byte, then MessagePack [[[id, data, voter, link, http, level], ...], level], and after a
-recovery a third field: [data, ...]
+The format is a version byte, then MessagePack [[[id, data, voter, link, http, level], ...], level].
+After a recovery there is a third field: [data, ...].
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec import Struct
 # An id names directories, metrics labels and peers on the link.
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-# Far more than a Raft group is good for; bounds what a damaged row can ask for.
+# Far more than a useful Raft group; bounds the memory that a damaged row can demand.
 MEMBERS_MAX = 64
 
-# Of nodes that recoveries went on without: a few of these, ever.
+# Data that recoveries continued without: only a few of these, ever.
 PAST_MAX = 256
 
 _VERSION = 1
@@ -28,11 +28,12 @@ class Member(Struct, frozen=True, array_like=True, kw_only=True):
     """One node.
 
     Attributes:
-        data: Identity of its data, drawn when that was made; 0 until it has first been heard of.
+        data: Random identity of its data, drawn when the data was made; 0 until the node is first
+            heard.
         voter: It counts for a majority; a learner only receives the log.
         link: Where its peers reach it, host:port.
         http: Where callers reach it, host:port.
-        level: The newest formats it knows.
+        level: The newest format version it knows.
     """
 
     id: str
@@ -44,12 +45,12 @@ class Member(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Membership(Struct, frozen=True, array_like=True, kw_only=True):
-    """All nodes of a group, in the order in which they joined; none before it is founded.
+    """All nodes of a group, in the order in which they joined; none before its bootstrap.
 
     Attributes:
-        level: Of the formats in use: every member knows them.
-        past: Identities of the data that `cluster recover` went on without: what they hold beyond
-            that may be another history.
+        level: The format version in use: every member knows it.
+        past: Identities of the data that `cluster recover` continued without; such data may have
+            another history.
     """
 
     members: tuple[Member, ...] = ()
@@ -58,15 +59,15 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Return the ids of those who count for a majority."""
+        """Return the ids of the members that count for a majority."""
         return tuple(member.id for member in self.members if member.voter)
 
     def of(self, node_id: str) -> Member | None:
-        """Return the member of that id."""
+        """Return the member of that id, or None."""
         return next((member for member in self.members if member.id == node_id), None)
 
     def with_member(self, member: Member) -> Membership:
-        """Return the membership with the member in the place of the one of its id, or added."""
+        """Return the membership with this member added, or replaced if its id is there."""
         if self.of(member.id) is None:
             return msgspec.structs.replace(self, members=(*self.members, member))
         return msgspec.structs.replace(
@@ -81,12 +82,12 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 def data_of(incarnation: int) -> int:
-    """Return the identity of the data that a process of that incarnation runs on."""
+    """Return the identity of the data on which a process of that incarnation runs."""
     return incarnation >> _DATA_BITS
 
 
 def incarnation_of(data: int, opened: int) -> int:
-    """Return what tells this opening of this data from every other; grows with each opening."""
+    """Return the number of this opening of this data; it grows with each opening."""
     return data << _DATA_BITS | opened
 
 
@@ -99,10 +100,10 @@ def encode(membership: Membership) -> bytes:
 
 
 def decode(payload: bytes) -> Membership:
-    """Read a membership.
+    """Return the membership in a payload.
 
     Raises:
-        ValueError: Another version, damaged, or one that no group can have.
+        ValueError: The payload has another version, is damaged, or no group can have it.
     """
     if payload[:1] != bytes((_VERSION,)):
         raise ValueError(f"a membership of version {payload[:1].hex() or 'none'}, expected 01")

@@ -1,7 +1,7 @@
-"""Mutations: what a batch of changes does to the bytes of the store.
+"""Mutations: the effect of a batch of changes on the bytes of the store.
 
-The whole batch is one write, so only each task's first and last state count: what it was in between
-leaves no row, no tombstone and no encoding behind.
+The whole batch is one write, so only each task's first and last state count. The states in between
+leave no row, no tombstone and no encoding behind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _AUDIT_PREFIX = keyspace.item_prefix(Kind.AUDIT)
 
 @dataclass(slots=True)
 class _Net:
-    """What a batch makes of one task."""
+    """The effect of a batch on one task."""
 
     before: Task | None
     after: Task | None
@@ -57,12 +57,12 @@ class _Net:
 def mutations(
     changes: Iterable[Change], counters: Callable[[str, str], Counters]
 ) -> dict[bytes, bytes | None]:
-    """Turn changes into one write: the new value of each key, None for a deleted one.
+    """Return changes as one write: the new value of each key, None for a deleted one.
 
-    The row of a queue whose counters change holds the new ones; a queue with none has no row.
+    A queue whose counters change gets a row with the new ones; a queue without tasks has no row.
 
     Args:
-        changes: In decision order; a task's next change starts from what its last one left.
+        changes: In decision order; a task's next change starts from the result of its last one.
         counters: Returns a queue's counters before these changes, by queue and tenant.
     """
     tasks: list[TaskChange] = []
@@ -74,7 +74,7 @@ def mutations(
             _change_item(rows, change)
     nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
-    # All that goes, goes first: an idempotency key may pass from a deleted task to a new one.
+    # Removals come first, because an idempotency key may pass from a deleted task to a new one.
     for task_id, net in nets.items():
         if net.before is not None:
             _remove(rows, task_id, net.before, net.after)
@@ -92,7 +92,7 @@ def mutations(
 
 
 class Recount:
-    """The counters of queues from their tasks alone, as if every task had just been created."""
+    """Counts queues from their tasks alone, as if every task had just been created."""
 
     def __init__(self) -> None:
         self._deltas: dict[_Queue, list[int]] = {}
@@ -111,9 +111,9 @@ class Recount:
 
 
 def number_audit_rows(rows: dict[bytes, bytes | None], index: int) -> None:
-    """Write the log index of the entry that carries them into the audit records among its rows.
+    """Put the log index of the entry that carries these rows into its audit records.
 
-    It is not known before; every replica applies the entry under the same one.
+    The index is unknown before; every replica applies the entry under the same one.
     """
     for key, value in rows.items():
         if value is not None and key.startswith(_AUDIT_PREFIX):
@@ -169,13 +169,13 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
     rows[keyspace.task(task_id)] = encode_task(after)
     for key in keyspace.index_keys(after):
         if key in rows:
-            # The row stands already: what was removed above was this task's own.
+            # The row exists already: the removal above concerned this task's own row.
             del rows[key]
         else:
             rows[key] = b""
     if net.payload is not None:
         rows[keyspace.payload(task_id)] = net.payload.encode()
-    if net.result is not None and after.has_result:  # It may have been revived since.
+    if net.result is not None and after.has_result:  # The task may have been revived since.
         rows[keyspace.result(task_id)] = encode_result(net.result)
     if after.idempotency_key and net.made:
         row = KeyRow(task_id, net.fingerprint)
@@ -183,7 +183,7 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
 
 
 def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
-    """Add an item's rows; a later change of the same item in one batch replaces an earlier one."""
+    """Add an item's rows; a later change of the same item in a batch replaces an earlier one."""
     before, after = change.before, change.after
     if before is not None:
         rows.update(dict.fromkeys(keyspace.item_index_keys(before)))

@@ -1,7 +1,7 @@
 """Records: the values of the keyspace as bytes, each a version byte and a MessagePack array.
 
-Fields are told apart by position: a new one goes to the end with a default, and then records
-written before it still read. Any other change takes a new version byte.
+Fields go by position. A new field is added at the end with a default, so that older records stay
+readable. Any other change needs a new version byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _decode_counters = msgspec.msgpack.Decoder(Counters).decode
 
 
 class RecordInvalid(CodeqError, ValueError):
-    """A stored value is damaged, or was written by a version this one does not know."""
+    """A stored value is damaged, or a version unknown to this one has written it."""
 
 
 def encode_task(task: Task) -> bytes:
@@ -61,15 +61,15 @@ def decode_result(value: bytes) -> Result:
 
 
 def encode_key_row(row: KeyRow) -> bytes:
-    """Return the bytes of what an idempotency key stands for."""
+    """Return the bytes of an idempotency key's row."""
     return _VERSION + _encode(row)
 
 
 def decode_key_row(value: bytes) -> KeyRow:
-    """Return what an idempotency key stands for.
+    """Return the row of an idempotency key.
 
     Raises:
-        RecordInvalid: The bytes are no such row of a known version.
+        RecordInvalid: The bytes are no row of a known version.
     """
     return _decoded(_decode_key_row, value, "idempotency row is")
 

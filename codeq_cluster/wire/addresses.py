@@ -1,4 +1,4 @@
-"""Addresses: where a peer is dialled."""
+"""Addresses: the host and port of a peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.errors import ConfigInvalid
 
 Dialled = TypeVar("Dialled", bound=asyncio.Protocol)
 
-# A name or an address, IPv6 in brackets; 1 to 65535.
+# A name or an address, IPv6 in brackets; the port is 1 to 65535.
 HOST = (
     r"([A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?"
     r"|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,16})?\])"
@@ -32,10 +32,10 @@ class Address:
 
     @staticmethod
     def parse(text: str) -> Address:
-        """Read host:port; an IPv6 address stands in brackets.
+        """Return the address in a text host:port; an IPv6 address is in brackets.
 
         Raises:
-            ConfigInvalid: It is not of that form.
+            ConfigInvalid: The text has another form.
         """
         if not re.fullmatch(ADDRESS, text):
             raise ConfigInvalid(f"address {text!r} must be host:port, the port 1 to 65535")
@@ -43,14 +43,15 @@ class Address:
         return Address(host.strip("[]"), int(port))
 
     async def connect(self, protocol: Callable[[], Dialled]) -> Dialled:
-        """Open a connection to the first of the host's addresses that takes one.
+        """Open a connection to the first of the host's addresses that accepts one.
 
         Raises:
             ConnectionRefusedError: Every address refused.
             OSError: The name is unknown, or an address did not answer.
         """
         loop = asyncio.get_running_loop()
-        # One address at a time: the loop's own search merges their errors into one without a kind.
+        # One address at a time: the loop's own search merges the errors into one and loses their
+        # kind.
         failure: OSError | None = None
         for host in await self._resolve():
             try:

@@ -1,4 +1,4 @@
-"""Certificates: the contexts of TLS, made from PEM files and made anew when the files change."""
+"""Certificates: TLS contexts, made from PEM files and remade when the files change."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 Contexts = TypeVar("Contexts")
 _Version = tuple[tuple[int, int, int], ...]
 
-# A look at the files costs microseconds, and a certificate is renewed days before it expires.
+# Checking the files costs microseconds, and a certificate is renewed days before it expires.
 _LOOK_EVERY_S: Final = 1.0
 _HANDSHAKE_FLIGHTS_MAX: Final = 8
-# All that files can be: not there, no PEM, no pair, not signed, or certificates nobody should make.
+# Everything that can be wrong with the files: missing, no PEM, no matching pair, not signed, or a
+# certificate that nobody should issue.
 _UNUSABLE: Final = (
     OSError,
     ValueError,
@@ -37,23 +38,23 @@ _UNUSABLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkContexts:
-    """How a node proves itself to its peers, and what it asks of them."""
+    """The contexts with which a node proves itself to its peers and checks them."""
 
     dialling: ssl.SSLContext
     accepting: ssl.SSLContext
 
 
 class Certificates(Generic[Contexts]):
-    """What new connections use; connections that exist keep what they began with.
+    """The certificates for new connections; existing connections keep those they began with.
 
-    A change of the files is all or nothing: what cannot be used is logged once and the contexts
-    before it stay.
+    A change of the files is all or nothing: unusable files are logged once, and the former contexts
+    stay.
 
     Attributes:
         use: For logs and metrics: `http` or `link`.
         current: The contexts of the next connection.
-        expires_s: When the certificate presented ends, Unix seconds.
-        stale: The files hold something else that could not be loaded.
+        expires_s: When the presented certificate expires, Unix seconds.
+        stale: The files have changed, and their new content could not be loaded.
     """
 
     def __init__(self, use: str, files: Sequence[Path], make: Callable[[], Contexts]) -> None:
@@ -61,11 +62,11 @@ class Certificates(Generic[Contexts]):
 
         Args:
             use: `http` or `link`.
-            files: All that `make` reads, the certificate first.
-            make: Reads the files; raises OSError or ValueError when they are of no use.
+            files: All files that `make` reads, the certificate first.
+            make: Reads the files; raises OSError or ValueError when they are unusable.
 
         Raises:
-            ConfigInvalid: They are of no use.
+            ConfigInvalid: The files are unusable.
         """
         self.use = use
         self._files = tuple(files)
@@ -82,22 +83,23 @@ class Certificates(Generic[Contexts]):
 
     @property
     def left_s(self) -> float:
-        """Seconds until the certificate presented ends; negative after that."""
+        """Return the seconds until the presented certificate expires; negative after that."""
         return self.expires_s - time.time()
 
     def refresh(self) -> bool:
-        """Load the files if they changed; reads the disk. Return whether they are in use now."""
+        """Load the files if they changed, from disk; return whether new ones are in use now."""
         try:
             found = self._look()
         except OSError as error:
-            # A file that is gone for a moment is being replaced; gone for good, it is said once.
+            # A file that is missing for a moment is being replaced. If it stays missing, that is
+            # logged once.
             if self._seen:
                 self._kept(error)
             self._seen = ()
             return False
         if found == self._seen:
             return False
-        # Taken before the load: files that change during it are loaded once more.
+        # Taken before the load, so that files that change during it are loaded once more.
         self._seen = found
         try:
             self.current, self.expires_s = self._load()
@@ -112,7 +114,7 @@ class Certificates(Generic[Contexts]):
         return True
 
     async def watch(self) -> None:
-        """Look at the files every second until cancelled."""
+        """Check the files every second until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await asyncio.to_thread(self.refresh)
@@ -134,10 +136,10 @@ class Certificates(Generic[Contexts]):
 
 
 def http_certificates(settings: TlsSettings) -> Certificates[ssl.SSLContext] | None:
-    """Load what the HTTP front end presents, or None when it serves plain HTTP.
+    """Return the certificates of the HTTP front end, or None when it serves plain HTTP.
 
     Raises:
-        ConfigInvalid: The files are no certificate and its key.
+        ConfigInvalid: The files are not a certificate and its key.
     """
     cert, key = settings.cert_file, settings.key_file
     if cert is None or key is None:
@@ -146,7 +148,7 @@ def http_certificates(settings: TlsSettings) -> Certificates[ssl.SSLContext] | N
     def make() -> ssl.SSLContext:
         context = _with_pair(ssl.PROTOCOL_TLS_SERVER, cert, key)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A client of TLS 1.2 could otherwise ask for handshake after handshake on one connection.
+        # Otherwise a TLS 1.2 client could ask for handshake after handshake on one connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["http/1.1"])
         return context
@@ -157,11 +159,11 @@ def http_certificates(settings: TlsSettings) -> Certificates[ssl.SSLContext] | N
 def link_certificates(
     settings: LinkTlsSettings, *, node_id: str
 ) -> Certificates[LinkContexts] | None:
-    """Load what a node presents to its peers, or None when the link is plain.
+    """Return the certificates that a node presents to its peers, or None when the link is plain.
 
     Args:
         settings: All three files, or none.
-        node_id: Must stand among the certificate's DNS names.
+        node_id: Must be among the certificate's DNS names.
 
     Raises:
         ConfigInvalid: The files do not fit each other, or the certificate is another node's.
@@ -173,7 +175,7 @@ def link_certificates(
     def context(protocol: int) -> ssl.SSLContext:
         context = _with_pair(protocol, cert, key)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # The name is the node's id, not a host's: it is compared exactly, without wildcards.
+        # The name is the node's id, not a host's, so it is compared exactly, without wildcards.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(ca)
@@ -185,7 +187,7 @@ def link_certificates(
         made = LinkContexts(
             dialling=context(ssl.PROTOCOL_TLS_CLIENT), accepting=context(ssl.PROTOCOL_TLS_SERVER)
         )
-        # A session taken up again would skip the verification against a CA that was replaced.
+        # A resumed session would skip the verification against a CA that was replaced.
         made.accepting.num_tickets = 0
         _shake_hands(made)
         return made
@@ -195,7 +197,7 @@ def link_certificates(
 
 def _with_pair(protocol: int, cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
-    # Without a password here the library would ask for one on the terminal.
+    # Without a password here, the library would ask for one on the terminal.
     context.load_cert_chain(cert, key, password="")
     return context
 
@@ -213,7 +215,7 @@ def _names(certificate: x509.Certificate) -> list[str]:
 
 
 def _shake_hands(contexts: LinkContexts) -> None:
-    """Prove that a peer with the same CA would take the certificate, in both roles.
+    """Prove that a peer with the same CA would accept the certificate, in both roles.
 
     Raises:
         ssl.SSLError: It would not.

@@ -7,19 +7,19 @@ from typing import Final
 
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
-# What one record holds at most, so a read never splits one.
+# The most one record can hold, so that a read never splits one.
 _RECORD_BYTES: Final = 2**14
 
 
 class Channel:
-    """Turns what is said into what goes over the wire, and back.
+    """Translates between plain bytes and the bytes on the wire.
 
     Attributes:
-        established: Both certificates have been verified and bytes can be said.
+        established: Both certificates have been verified, and plain bytes can be sent.
     """
 
     def __init__(self, context: ssl.SSLContext, *, accepting: bool) -> None:
-        """Begin; nothing is said before `start`."""
+        """Begin; `start` sends the first bytes."""
         self.established = False
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -27,21 +27,21 @@ class Channel:
 
     @property
     def names(self) -> frozenset[str]:
-        """DNS names of the other side's certificate, once established."""
+        """Return the DNS names of the other side's certificate, once established."""
         certificate = self._tls.getpeercert()
         assert certificate is not None
         names: tuple[tuple[str, str], ...] = certificate.get("subjectAltName", ())  # type: ignore[assignment]
         return frozenset(value for kind, value in names if kind == "DNS")
 
     def start(self) -> bytes:
-        """Return what a dialling side says first; nothing for an accepting one."""
+        """Return the first bytes of a dialling side; empty for an accepting one."""
         self._shake_hands()
         return self._outgoing.read()
 
     def open(self, data: bytes) -> bytes:
-        """Take bytes off the wire and return what they say.
+        """Return the plain bytes of these bytes from the wire.
 
-        What must be answered, an alert too, waits in `unsent` afterwards.
+        Bytes to answer with, including an alert, wait in `unsent` afterwards.
 
         Raises:
             ssl.SSLError: The handshake failed, or the bytes are not the other side's.
@@ -55,13 +55,13 @@ class Channel:
                 record = self._tls.read(_RECORD_BYTES)
             except ssl.SSLWantReadError:
                 break
-            if not record:  # The other side has said goodbye; its socket closes next.
+            if not record:  # The other side has closed the channel; its socket closes next.
                 break
             said.append(record)
         return b"".join(said)
 
     def seal(self, data: bytes) -> bytes:
-        """Return the bytes for the wire that say `data`; established channels only."""
+        """Return `data` as bytes for the wire; established channels only."""
         assert self.established
         rest = memoryview(data)
         while rest:
@@ -69,7 +69,7 @@ class Channel:
         return self._outgoing.read()
 
     def unsent(self) -> bytes:
-        """Return what the channel itself has to say: its part of the handshake, or an alert."""
+        """Return the channel's own bytes to send: its part of the handshake, or an alert."""
         return self._outgoing.read()
 
     def _shake_hands(self) -> bool:
@@ -82,7 +82,7 @@ class Channel:
 
 
 def refusal_of(error: ssl.SSLError) -> HandshakeRefusal:
-    """Tell why a connection did not become a channel."""
+    """Return why a connection did not become a channel."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError) or "RETURN_A_CERTIFICATE" in reason:
         return HandshakeRefusal.CERTIFICATE

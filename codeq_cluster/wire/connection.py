@@ -1,7 +1,7 @@
 """Connections: one TCP connection each, from its first greeting to its last frame.
 
-The node that dialled says everything on it (Raft messages, RPC requests and answers); the node
-that accepted answers only with pings, so that each side notices a silent cut.
+The node that dialled sends everything on it: Raft messages, RPC requests and answers. The node that
+accepted sends only pings, so that both sides notice a silent cut.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from codeq_cluster.wire.refusals import (
 
 
 class Connection(asyncio.Protocol, ABC):
-    """What both ends of a connection have in common.
+    """The common part of both ends of a connection.
 
     Attributes:
         closed: Nothing is delivered or sent any more; the socket may live a little longer.
         session: Set once both sides have proved themselves.
-        peer: Id of the other node: dialled, or proved; empty before.
+        peer: Id of the other node, dialled or proved; empty before.
         address: Host of the other side, without its port.
     """
 
@@ -78,9 +78,9 @@ class Connection(asyncio.Protocol, ABC):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Deliver every whole frame; called by the loop.
+        """Deliver every complete frame; called by the loop.
 
-        An exception of a receiver of messages is a bug: it closes the connection and reaches the
+        An exception from a receiver of messages is a bug. It closes the connection and reaches the
         loop's exception handler.
         """
         if self.closed:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol, ABC):
         reader = self._reader
         try:
             reader.feed(data if self._channel is None else self._unsealed(self._channel, data))
-            # A frame may replace or close this very connection, so each one asks again.
+            # A frame may replace or close this very connection, so the check comes before each one.
             while not self.closed and (body := reader.next()) is not None:
                 if self.session is None:
                     self._greeted(body)
@@ -110,28 +110,28 @@ class Connection(asyncio.Protocol, ABC):
             )
             self._refuse(refused.reason)
         except BaseException:
-            # A receiver's bug: nothing behind the message it failed on may be delivered.
+            # A bug of the receiver: the messages after the one it failed on must not be delivered.
             self.abort()
             raise
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the socket; called by the loop once."""
-        del exc  # how it broke says nothing about what arrived
+        del exc  # The kind of failure says nothing about which bytes arrived.
         if not self.closed and self._reader.pending_bytes:
             self._tally.reject(BadFrame.TRUNCATED, address=self.address, peer=self.peer)
         self._close()
         self._ended()
 
     def send(self, item: list[object], packed_bytes: int = 0) -> bool:
-        """Queue one item; those of one pass of the loop leave in one write, mostly in one frame.
+        """Queue one item; one pass of the loop sends its items in one write, mostly in one frame.
 
         Args:
-            item: Not to be changed any more.
-            packed_bytes: Of what it packs.
+            item: The caller must not change it any more.
+            packed_bytes: Size of its packed part.
 
         Returns:
-            False when the connection is closed, its queue is full or no frame can carry the item:
-            nothing was sent.
+            False when nothing was sent: the connection is closed, its queue is full, or the item
+                fits no frame.
         """
         if self.closed or self._writer is None or self._transport is None:
             return False
@@ -146,9 +146,10 @@ class Connection(asyncio.Protocol, ABC):
         return True
 
     def tick(self, elapsed_ms: int) -> None:
-        """Ping if nothing was said, and give up if nothing was heard, since the last tick.
+        """Ping if nothing was sent, and give up if nothing was heard, since the last tick.
 
-        Ticks are counted, not the clock: a loop that was held up must not blame its peers.
+        This counts ticks instead of reading the clock, so that a delayed loop does not blame its
+        peers.
         """
         if self.session is None or self.closed:
             return
@@ -162,19 +163,19 @@ class Connection(asyncio.Protocol, ABC):
             self.abort()
 
     def give_up(self, reason: HandshakeRefusal) -> None:
-        """Close a connection that has not authenticated, and count why."""
+        """Close a connection that has not authenticated, and count the reason."""
         if not self.closed:
             self._tally.refuse(reason, address=self.address, peer=self.peer)
             self.abort()
 
     def abort(self) -> None:
-        """Close at once; what is queued is lost."""
+        """Close at once; queued items are lost."""
         self._close()
         if self._transport is not None:
             self._transport.abort()
 
     def finish(self) -> None:
-        """Deliver nothing more and close when what is queued has left."""
+        """Deliver nothing more, and close once the queued items have left."""
         if not self.closed and self._queue:
             self._flush()
         self._close()
@@ -221,7 +222,7 @@ class Connection(asyncio.Protocol, ABC):
 
     @property
     def _is_old(self) -> bool:
-        """Return whether the other side knows no bundles."""
+        """Return whether the other side does not know bundles."""
         return self.session is not None and self.session.version < BUNDLES_FROM
 
     def _divided(self, queue: list[tuple[list[object], int]]) -> Iterator[list[list[object]]]:
@@ -254,7 +255,7 @@ class Connection(asyncio.Protocol, ABC):
             self._deliver(Ping())
         for message in messages:
             if self.closed:
-                return  # One of them may close this very connection.
+                return  # A message may close this very connection.
             self._deliver(message)
 
     def _write(self, said: bytes) -> None:
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol, ABC):
                 raise FrameRefusedError(BadFrame.MAC) from error
             raise HandshakeRefusedError(refusal_of(error)) from error
         finally:
-            # An alert tells the other side why.
+            # An alert tells the other side the reason.
             self._write_raw(channel.unsent())
         if channel.established and not was_established:
             self._opened()
@@ -290,15 +291,14 @@ class Connection(asyncio.Protocol, ABC):
 
 
 class Outbound(Connection):
-    """A connection this node dialled: everything it says to one peer.
+    """A connection this node dialled: it carries everything this node sends to one peer.
 
     Attributes:
-        authenticated: Done with True when both sides have proved themselves, with False when the
+        authenticated: Done with True once both sides have proved themselves, or with False when the
             connection ended before.
         lost: Done when the connection has ended.
-        denied: Why the peer refused this node, by its own word, which proves nothing; empty when it
-            did not.
-        remedy: What an operator can do about the refusal by one of the two; empty if unknown.
+        denied: The peer's unproved reason for refusing this node; empty when it did not refuse.
+        remedy: What an operator can do about a refusal by either side; empty if unknown.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class Outbound(Connection):
             self.authenticated.set_result(True)
 
     def _deliver(self, message: Message) -> None:
-        # The accepting side has nothing else to say here; anything else is not this protocol.
+        # The accepting side sends nothing else here; anything else is another protocol.
         if not isinstance(message, Ping):
             raise FrameRefusedError(BadFrame.SCHEMA)
 
@@ -367,7 +367,7 @@ class Outbound(Connection):
 
 
 class Inbound(Connection):
-    """A connection this node accepted: everything one peer says to it."""
+    """A connection this node accepted: it carries everything one peer sends to it."""
 
     def __init__(
         self,

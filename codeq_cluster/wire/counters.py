@@ -12,7 +12,7 @@ from codeq_cluster.wire.refusals import BadFrame, HandshakeRefusal
 
 log = logging.getLogger(__name__)
 
-# What a refused node's operator can do, by the other side's reason.
+# What the operator of a refused node can do, by the other side's reason.
 _REMEDIES = {
     HandshakeRefusal.STRANGER.value: "let this node in with `codeq-cluster cluster join`",
     HandshakeRefusal.LIVES.value: "a node of this id is running on other data: stop one of the "
@@ -24,7 +24,7 @@ _REMEDIES = {
     HandshakeRefusal.VERSION.value: "the releases of the two nodes are too far apart",
 }
 
-# Likewise by this side's own, where both have the same to do.
+# The remedies that also fit this side's own reason.
 _OWN_REMEDIES = {
     reason: _REMEDIES[reason.value]
     for reason in (HandshakeRefusal.CLUSTER, HandshakeRefusal.PROOF, HandshakeRefusal.VERSION)
@@ -35,13 +35,13 @@ def remedy(reason: HandshakeRefusal, said: str) -> str:
     """Return what the operator of two nodes can do that did not become peers; empty if unknown.
 
     Args:
-        reason: This side's.
-        said: The other side's; empty when it was this side that refused.
+        reason: This side's reason.
+        said: The other side's reason; empty when this side refused.
     """
     return _REMEDIES.get(said) or _OWN_REMEDIES.get(reason, "")
 
 
-# Each (address, reason) is logged once while it is among the last so many: 1,000 x ~100 bytes.
+# Each (address, reason) is logged once while it is among this many latest: 1,000 x ~100 bytes.
 _LOGGED_MAX: Final = 1000
 
 
@@ -52,13 +52,13 @@ class LinkCounters:
     Attributes:
         refused_handshakes: By reason; every reason is present.
         bad_frames: By reason; every reason is present.
-        silent_connections: Given up because nothing came for too long.
+        silent_connections: Connections given up because nothing came for too long.
         dropped_messages: Raft messages not queued: no connection, or its queue was full.
         dropped_answers: RPC answers whose connection was gone or full.
         bytes_in: On every connection, greetings included.
         frames_in: Authenticated ones.
         calls: RPC requests sent.
-        calls_lost: Of those, ended by a broken connection or by time.
+        calls_lost: Calls ended by a broken connection or by their timeout.
         calls_served: RPC requests handed to the handler.
         connected: Peers reached now by the connection this node dialled.
     """
@@ -80,7 +80,7 @@ class LinkCounters:
 
 @dataclass(slots=True)
 class Tally:
-    """The counters while they count; owned by one mesh and changed on its loop alone."""
+    """The running counters; owned by one mesh and changed only on its loop."""
 
     refused_handshakes: Counter[HandshakeRefusal] = field(default_factory=Counter)
     bad_frames: Counter[BadFrame] = field(default_factory=Counter)
@@ -105,10 +105,10 @@ class Tally:
         said: str = "",
         detail: str = "",
     ) -> None:
-        """Count a handshake that failed, and log it when this is new.
+        """Count a failed handshake, and log it when it is new.
 
         Args:
-            reason: Why.
+            reason: Why it failed.
             address: Host of the other side, without its port.
             peer: Id of the node this side dialled; empty for an accepted connection.
             said: The other side's reason.
@@ -128,7 +128,7 @@ class Tally:
             )
 
     def reject(self, reason: BadFrame, *, address: str, peer: str = "") -> None:
-        """Count bytes that closed a connection, and log them when this is new."""
+        """Count bytes that closed a connection, and log them when they are new."""
         self.bad_frames[reason] += 1
         if self._is_new(address, reason.value):
             log.warning(
@@ -137,7 +137,7 @@ class Tally:
             )
 
     def read(self, *, connected: int) -> LinkCounters:
-        """Return the counters as they are now."""
+        """Return the counters' present values."""
         return LinkCounters(
             refused_handshakes={r.value: self.refused_handshakes[r] for r in HandshakeRefusal},
             bad_frames={r.value: self.bad_frames[r] for r in BadFrame},

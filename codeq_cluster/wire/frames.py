@@ -1,8 +1,9 @@
-"""Frames: bytes of one direction of a connection, cut into bodies and sealed against change.
+"""Frames: the bytes of one direction of a connection, cut into bodies and sealed against change.
 
-A frame is a 4-byte big-endian length, a 16-byte keyed BLAKE2b over (sequence number, body), and
-the body. The length counts what follows it. Until the two sides have proved who they are there is
-no key, so a frame carries no MAC and its body may be at most 4 KiB. Nothing here knows sockets.
+A frame is a 4-byte big-endian length, a 16-byte keyed BLAKE2b over (sequence number, body), and the
+body. The length counts the bytes after it.
+Until the two sides have proved themselves there is no key, so a frame has no MAC and its body has
+at most 4 KiB. This module knows no sockets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import cbor2
 
 from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 
-# Four times the largest greeting: a stranger can make a node hold no more than this.
+# Four times the largest greeting: a stranger can make a node hold no more bytes than this.
 GREETING_BYTES_MAX: Final = 4096
 
 _MAC_BYTES: Final = 16
@@ -27,7 +28,7 @@ _HEADER_BYTES: Final = _LENGTH.size + _MAC_BYTES
 
 
 class FrameWriter:
-    """Seals the bodies one side says on one connection."""
+    """Seals the bodies that one side sends on one connection."""
 
     __slots__ = ("_keyed", "_sequence")
 
@@ -36,7 +37,7 @@ class FrameWriter:
         self._sequence = 0
 
     def seal(self, body: bytes) -> bytes:
-        """Return the header that goes before `body` on the wire; to be sent in the order sealed."""
+        """Return the header that precedes `body` on the wire; send in the order of sealing."""
         mac = self._keyed.copy()
         mac.update(_SEQUENCE.pack(self._sequence))
         mac.update(body)
@@ -51,7 +52,7 @@ def plain_frame(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts received bytes into bodies; a body is returned only when its seal holds.
+    """Cuts received bytes into bodies; a body is returned only when its seal is valid.
 
     Holds at most one frame and one chunk of bytes.
     """
@@ -63,12 +64,12 @@ class FrameReader:
         self._start = 0
         self._length_min = 1
         self._length_max = GREETING_BYTES_MAX
-        self._keyed: Any = None  # hashlib does not export the type of its keyed state
+        self._keyed: Any = None  # hashlib does not export the type of its keyed state.
         self._sequence = 0
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received that are not a whole frame yet."""
+        """Return the number of received bytes that do not make a complete frame yet."""
         return len(self._buffer) - self._start
 
     def secure(self, key: bytes, *, frame_bytes_max: int) -> None:
@@ -90,10 +91,10 @@ class FrameReader:
         self._start = 0
 
     def next(self) -> bytes | None:
-        """Return the next whole body, or None until more bytes come.
+        """Return the next complete body, or None until more bytes come.
 
         Raises:
-            FrameRefusedError: The length is out of bounds or the seal does not hold.
+            FrameRefusedError: The length is out of bounds, or the seal is not valid.
         """
         buffer = self._buffer
         start = self._start
@@ -124,10 +125,10 @@ class FrameReader:
 
 
 def decode_greeting(body: bytes) -> object:
-    """Return the one CBOR value that `body` is, to the last byte.
+    """Return the one CBOR value that fills `body` to the last byte.
 
     Raises:
-        FrameRefusedError: It is anything else.
+        FrameRefusedError: The body is anything else.
     """
     source = io.BytesIO(body)
     try:
@@ -149,7 +150,7 @@ def decode_body(body: bytes) -> object:
     """Return the CBOR value at the start of an authenticated `body`: plain values, no tags.
 
     Raises:
-        FrameRefusedError: It is no CBOR, or carries a tag.
+        FrameRefusedError: The body is no CBOR, or carries a tag.
     """
     try:
         return cbor2.loads(
@@ -163,7 +164,7 @@ def _refuse_tag(*_: object) -> Never:
     raise ValueError("tags are not part of this link")
 
 
-# Tags make a decoder build dates, patterns, networks and shared references: no message needs one.
+# Tags make a decoder build dates, patterns, networks and shared references; no message needs one.
 _NO_TAGS: Final = dict.fromkeys(
     (*range(6), 25, 28, 29, 30, 35, 36, 37, 100, 256, 258, 260, 261, 1004, 43000, 43001, 55799),
     _refuse_tag,

@@ -1,4 +1,4 @@
-"""Handshake: two nodes prove to each other that they hold the cluster's secret, without saying it.
+"""Handshake: two nodes prove to each other that they hold the cluster's secret, without sending it.
 
     dialling                                        accepting
     hello(versions, cluster, from, to, nonce, incarnation, session, address)  ->
@@ -6,14 +6,17 @@
     proof(HMAC of everything said, role)        ->
                                                 <-  welcome(HMAC of everything said, other role)
 
-A hello offers all versions of the link that its release speaks, the lowest and the highest; the
-challenge names the highest that both speak. So a hello must stay readable to every version it
-offers: a later one may add to its end. Both proofs cover hello and challenge byte for byte, so
-nobody in between can lower the version, or change what only one side understands.
+A hello offers all link versions of its release, as the lowest and the highest; the challenge names
+the highest that both speak.
+A hello must therefore stay readable to every version it offers; a later version may add fields at
+its end.
+Both proofs cover hello and challenge byte for byte. Nobody in between can lower the version, or
+change a field that only one side understands.
 
 Both proofs cover both fresh nonces, so none can be replayed, and a role, so none can be reflected.
-The side that is asked proves itself last, so a stranger gets nothing to guess the secret with.
-Each direction of the connection then has a key of its own. Nothing here knows sockets or time.
+The accepting side proves itself last, so a stranger gets nothing to guess the secret with.
+Each direction of the connection then has a key of its own. This module knows no sockets and no
+time.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from codeq_cluster.wire.refusals import (
     HandshakeRefusedError,
 )
 
-# Of the link: the lowest this release speaks, and the highest. 1: a frame a message, in CBOR.
-# 2: a frame a pass of the sender's loop, in MessagePack.
+# The lowest and the highest link version of this release. 1: a frame per message, in CBOR.
+# 2: a frame per pass of the sender's loop, in MessagePack.
 VERSIONS: Final = (1, 2)
 BUNDLES_FROM: Final = 2
 _MAGIC: Final = "codeq-link"
@@ -48,12 +51,12 @@ _VERSION_MAX: Final = 2**16 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this node is.
+    """A node's own part of the handshake.
 
     Attributes:
         incarnation: Grows with every start of the node.
-        address: Where its peers reach it, host:port; empty leaves it to what they know.
-        versions: Of the link: the lowest its release speaks, and the highest.
+        address: Where its peers reach it, host:port; empty when they know it already.
+        versions: The lowest and the highest link version of its release.
     """
 
     node_id: str
@@ -66,16 +69,16 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What both sides of an authenticated connection know.
+    """The result of a handshake, the same on both sides but for the direction.
 
     Attributes:
         peer: Id of the node at the other end, proved.
         incarnation: The peer's.
-        address: Where the peer says that it is reached; empty when it does not.
+        address: The peer's address, as it reports it; empty when it does not.
         number: Grows with every connection of the dialling side's incarnation.
-        version: Of the link: the highest that both sides speak.
-        send_key: 32 bytes; seals what this side says.
-        receive_key: 32 bytes; seals what the other side says.
+        version: The highest link version that both sides speak.
+        send_key: 32 bytes; seals the frames this side sends.
+        receive_key: 32 bytes; seals the frames the other side sends.
     """
 
     peer: str
@@ -89,7 +92,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transcript:
-    """Everything both proofs and both keys depend on: the first two greetings, as they went out."""
+    """The first two greetings, byte for byte: both proofs and both keys depend on them."""
 
     hello: bytes
     challenge: bytes
@@ -101,7 +104,7 @@ class _Transcript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Greeted:
-    """What an accepting side knows of who greeted it."""
+    """An accepting side's knowledge of the node that greeted it."""
 
     transcript: _Transcript
     version: int
@@ -112,7 +115,7 @@ class _Greeted:
 
 
 class Dialling:
-    """The side that opened the connection."""
+    """The side that opens the connection."""
 
     __slots__ = ("_hello", "_identity", "_peer", "_session", "_transcript", "_version")
 
@@ -142,10 +145,10 @@ class Dialling:
         return self._hello
 
     def receive(self, body: bytes) -> bytes | Session:
-        """Take the next greeting; return the one to answer with, or the session when it is done.
+        """Take the next greeting; return the greeting to answer with, or the session when done.
 
         Raises:
-            FrameRefusedError: It is no greeting that may come now.
+            FrameRefusedError: The body is no greeting that may come now.
             HandshakeRefusedError: The other side refused, or could not prove itself.
         """
         match decode_greeting(body):
@@ -195,7 +198,7 @@ class Dialling:
 
 
 class Accepting:
-    """The side that was asked."""
+    """The side that accepts the connection."""
 
     __slots__ = ("_greeted", "_identity", "_names", "_objection", "_peers")
 
@@ -210,8 +213,8 @@ class Accepting:
         Args:
             identity: This node.
             peers: Ids of the other nodes of the cluster.
-            objection: Tells of a peer that proved itself, its incarnation and its session number,
-                what speaks against it.
+            objection: Returns the reason against a peer that proved itself, if there is one, from
+                its id, its incarnation and its session number.
         """
         self._identity = identity
         self._peers = peers
@@ -220,14 +223,14 @@ class Accepting:
         self._greeted: _Greeted | None = None
 
     def expect(self, names: Container[str]) -> None:
-        """Refuse whoever says to be another node than one of `names`: its certificate's."""
+        """Refuse a node that claims another name than these, which its certificate carries."""
         self._names = names
 
     def receive(self, body: bytes) -> tuple[bytes, Session | None]:
-        """Take the next greeting; return the answer, and the session when it is done.
+        """Take the next greeting; return the answer, and the session when done.
 
         Raises:
-            FrameRefusedError: It is no greeting that may come now.
+            FrameRefusedError: The body is no greeting that may come now.
             HandshakeRefusedError: The other side is no peer, or could not prove itself.
         """
         if self._greeted is None:
@@ -235,7 +238,7 @@ class Accepting:
         return self._welcome(self._greeted, decode_greeting(body))
 
     def refusal(self, reason: HandshakeRefusal) -> bytes:
-        """Return the greeting that tells a dialling side why it is refused; proves nothing."""
+        """Return the greeting that tells a dialling side why it is refused; it proves nothing."""
         return cbor2.dumps(["refused", reason.value, *self._identity.versions])
 
     def _challenge(self, hello: bytes) -> bytes:
@@ -332,7 +335,7 @@ def _is_number(value: int) -> bool:
 
 
 def _known(said: str) -> str:
-    """Return a refusal in our own words: what came proves nothing, and goes into a log."""
+    """Return a refusal only if it is a known word: it is unproved, and goes into a log."""
     return said if said in set(HandshakeRefusal) else ""
 
 
@@ -342,7 +345,7 @@ def _is_range(lowest: int, highest: int) -> bool:
 
 
 def _apart(ours: tuple[int, int], theirs: tuple[int, int]) -> str:
-    """Return what two releases that have no version in common are told."""
+    """Return the message for two releases that have no version in common."""
     return (
         f"this release speaks versions {ours[0]} to {ours[1]} of the link, "
         f"the other side's {theirs[0]} to {theirs[1]}"

@@ -39,23 +39,23 @@ from codeq_cluster.wire.rpc import Calls, Handlers, Quick, Serve
 
 log = logging.getLogger(__name__)
 
-# A process that dies closes its connections one after another, so the first new attempt may still
-# reach its listening socket; these further attempts, over a fifth of a second for a process that
-# dies slowly on a busy machine, tell "refused" from "lost".
+# A dying process closes its connections one after another, so the first new attempt may still reach
+# its listening socket. These further attempts tell "refused" from "lost". They span a fifth of a
+# second, for a process that dies slowly on a busy machine.
 _HASTY_DIALS: Final = 10
 _HASTY_PAUSE_S: Final = 0.02
-# Attempts at the first address of a peer before others have their turn.
+# Attempts at a peer's first address before the others have their turn.
 _FIRST_DIALS: Final = 3
 
-# Connections that live for less than the longest pause, in a row, before dialling slows down.
+# This many connections in a row may live for less than the longest pause; then dialling slows down.
 _FLAPS_MAX: Final = 3
 
-# Frames queued at stop have this long to leave; on a healthy link they need microseconds.
+# Frames queued at stop get this long to leave; on a healthy link they need microseconds.
 _FAREWELL_S: Final = 0.25
 
 
 class _Anybody(Container[str]):
-    """Every name; whoever has it must prove itself all the same."""
+    """A container of every name; each node must still prove itself."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -65,7 +65,7 @@ _ANYBODY: Final = _Anybody()
 
 
 class _Missed(Enum):
-    """Why a dialled connection did not come about."""
+    """Why a dial failed."""
 
     REFUSED = "refused"
     BROKEN = "broken"
@@ -75,13 +75,13 @@ class _Missed(Enum):
 class Mesh:
     """Carries Raft messages and RPC between this node and its peers, over one port.
 
-    Who they are may change while it runs, and so may where they are: a peer that has dialled this
-    node says where it is reached itself.
+    Peers may join, leave and move while it runs: a peer that has dialled this node reports its own
+    address.
 
-    Each node dials every peer and says everything on the connection it dialled, so each direction
-    is FIFO: what is delivered of it is in order and unaltered, and messages are lost only where a
-    connection ended. All methods and callbacks belong to the loop that called `start`. A callback
-    that raises is a bug; it reaches the loop's exception handler.
+    Each node dials every peer and sends everything on the connection it dialled, so each direction
+    is FIFO. Messages arrive in order and unaltered, and are lost only where a connection ended.
+    All methods and callbacks belong to the loop that called `start`. A callback that raises is a
+    bug; it reaches the loop's exception handler.
     """
 
     def __init__(
@@ -114,27 +114,27 @@ class Mesh:
             cluster_id: Of this node and all peers.
             secret: Shared by the cluster's nodes; not empty.
             peers: host:port of every other node by its id.
-            host: To listen on.
-            port: To listen on; 0 for any free one.
+            host: The address to listen on.
+            port: The port to listen on; 0 for any free one.
             settings: Bounds.
             incarnation: Grows with every start of the node.
-            address: Where peers reach this node, host:port; empty leaves it to what they know.
-            on_raft: Takes (peer, group, message); the message is packed.
-            on_up: Takes a peer whose connection, dialled by this node, is authenticated.
-            on_down: Takes (peer, refused) once per loss of such a connection, when it is known
-                whether the peer's machine refuses a new one at once (its process has ended).
-            recognises: Tells whether (peer, incarnation) may connect; False for one that proved
-                itself, on other data than a node of its id that is connected.
-            is_past: Tells whether an incarnation runs on data that the cluster was recovered
-                without; nothing is said to such a node but that.
-            welcomes: Tells whether a node that is no peer may connect, since this one does not
+            address: Where peers reach this node, host:port; empty when they know it already.
+            on_raft: Called with (peer, group, message); the message is packed.
+            on_up: Called with a peer once the connection this node dialled is authenticated.
+            on_down: Called with (peer, refused) once per loss of such a connection, when it is
+                known whether the peer's machine refuses a new one at once (its process has ended).
+            recognises: Returns whether (peer, incarnation) may connect; False for one that proved
+                itself, on other data than a connected node of its id.
+            is_past: Returns whether an incarnation runs on data that the cluster was recovered
+                without; such a node is told that and nothing else.
+            welcomes: Returns whether a node that is no peer may connect, because this one does not
                 know its peers yet.
-            on_stranger: Takes such a node once it has proved itself, and where it says that it is
-                reached; it is let in if `know` has been told of it on return.
-            certificates: What both ends of every connection prove themselves with, beside the
-                secret; None leaves the link without TLS.
+            on_stranger: Called with such a node, once it has proved itself, and the address it
+                reports; it may stay if the callback has passed it to `know`.
+            certificates: With these both ends of every connection prove themselves, in addition to
+                the secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.
-            quick: By method, what answers it without a task of its own; see `rpc.Quick`.
+            quick: Handlers by method that answer without a task of their own; see `rpc.Quick`.
 
         Raises:
             ConfigInvalid: The secret is empty, or an address is not host:port.
@@ -152,8 +152,8 @@ class Mesh:
             address=address,
         )
         self._peers = {peer: Address.parse(text) for peer, text in peers.items()}
-        self._said: dict[str, Address] = {}  # By peers themselves, of where they are.
-        self._recorded: dict[str, tuple[Address, ...]] = {}  # Likewise, as others have it.
+        self._said: dict[str, Address] = {}  # Each peer's address, as it reports it.
+        self._recorded: dict[str, tuple[Address, ...]] = {}  # The same, as others report.
         self._diallers: dict[str, asyncio.Task[None]] = {}
         self._listen = (host, port)
         self._settings = settings
@@ -186,41 +186,41 @@ class Mesh:
         self._latest: dict[tuple[str, int], tuple[int, int]] = {}
         self._denied: dict[str, str] = {}
         self._remedies: dict[str, str] = {}
-        self._up: set[str] = set()  # Said to be there, and not said to be lost.
+        self._up: set[str] = set()  # Reported as up, and not yet as down.
         self._wake = {peer: asyncio.Event() for peer in self._peers}
         self._idle = asyncio.Event()
         self._jitter = random.SystemRandom()
 
     @property
     def port(self) -> int:
-        """The port listened on, once started."""
+        """Return the port listened on, once started."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     @property
     def counters(self) -> LinkCounters:
-        """What the link did since the start."""
+        """Return what the link did since the start."""
         return self._tally.read(connected=sum(map(self.connected, self._peers)))
 
     async def start(self) -> None:
         """Listen, and begin to dial every peer.
 
         Raises:
-            OSError: The address cannot be listened on.
+            OSError: The node cannot listen on the address.
         """
         assert self._runner is None
         loop = asyncio.get_running_loop()
         host, port = self._listen
         self._server = await loop.create_server(self._accept, host, port)
-        # The one task nobody else owns: the group inside it owns all others, and stop awaits it.
+        # The only task without an owner: the group inside it owns all others, and `stop` awaits it.
         self._runner = loop.create_task(self._run())
         self._runner.add_done_callback(self._ran)
 
     async def stop(self) -> None:
-        """Close everything; no callback is called any more and no task or socket is left.
+        """Close everything; afterwards no callback is called and no task or socket is left.
 
-        Frames queued leave if the peer takes them at once; calls that wait end with LinkLost.
+        Queued frames still leave if the peer takes them at once; waiting calls end with LinkLost.
         """
         self._stopping = True
         if self._server is not None:
@@ -258,13 +258,13 @@ class Mesh:
     async def call(
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
     ) -> object:
-        """Ask a peer and wait for its answer, as plain values; see `ask`."""
+        """Return a peer's answer to a call, as plain values; see `ask`."""
         return unpack(await self.ask(peer, method, pack(body), timeout_s=timeout_s, topic=topic))
 
     def ask(
         self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
     ) -> asyncio.Future[bytes]:
-        """Ask a peer; the future has its answer, packed.
+        """Return a future with a peer's answer to a call, packed.
 
         Args:
             peer: One of the peers.
@@ -274,17 +274,17 @@ class Mesh:
             topic: What the call is about, for `give_up`.
 
         Raises:
-            PeerUnreachable: Certainly nothing was sent; raised at once, like Overloaded.
+            PeerUnreachable: Nothing was sent, for certain; raised at once, like Overloaded.
             LinkLost: The connection broke after sending, or time ran out: the peer may have acted.
-            NotLeader: As raised by the peer's handler; so are NoLeader and Overloaded.
-            OutcomeUnknown: As raised by the handler, or the handler failed.
+            NotLeader: The peer's handler raised it; the same holds for NoLeader and Overloaded.
+            OutcomeUnknown: The handler raised it, or failed otherwise.
             Overloaded: Also when too many calls of this node wait; nothing was sent.
         """
         timeout_s = min(float(timeout_s), RPC_TIMEOUT_S_MAX)
         if not timeout_s > 0:
             raise PeerUnreachable(f"no time is left to ask {peer}")
         connection = self._outbound.get(peer)
-        # Without the peer's own connection no answer could come, so nothing is asked.
+        # An answer comes on the peer's own connection; without one the question would be in vain.
         if connection is None or connection.closed or peer not in self._inbound:
             raise PeerUnreachable(f"no connection with {peer}")
 
@@ -300,17 +300,17 @@ class Mesh:
         return self._calls.begin(peer, send, timeout_s=timeout_s, topic=topic)
 
     def give_up(self, peer: str, topic: int) -> None:
-        """End the calls to `peer` about `topic` that wait, with LinkLost: it may have acted."""
+        """End the waiting calls to `peer` about `topic` with LinkLost: the peer may have acted."""
         self._calls.give_up(peer, topic)
 
     def know(
         self, peers: Mapping[str, str], recorded: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """Have these peers and no others from now on.
+        """Replace the peers with these.
 
         Args:
-            peers: host:port of every other node by its id; an address that is none is passed over.
-            recorded: Where else each of them may be; likewise.
+            peers: host:port of every other node by its id; an entry with a bad address is skipped.
+            recorded: Other addresses of each peer; bad ones are skipped.
         """
         for peer in self._peers.keys() - peers.keys():
             self._forget(peer)
@@ -338,11 +338,11 @@ class Mesh:
         return connection is not None and not connection.closed
 
     def denied_as(self, reason: HandshakeRefusal) -> list[str]:
-        """Return the peers that refused this node for a reason when it last dialled."""
+        """Return the peers that refused this node for this reason when it last dialled."""
         return sorted(peer for peer, said in self._denied.items() if said == reason)
 
     def remedy(self, peer: str) -> str:
-        """Return what an operator can do so that the last dial would not have been refused."""
+        """Return what an operator can do against the refusal of the last dial; empty if unknown."""
         return self._remedies.get(peer, "")
 
     # Accepting.
@@ -363,7 +363,7 @@ class Mesh:
 
     def _accepted(self, connection: Inbound) -> None:
         self._track(connection)
-        # The oldest goes, not the newest: strangers who only wait cannot keep a peer out.
+        # The oldest goes, not the newest: otherwise strangers that only wait could keep a peer out.
         if len(self._unknown) >= self._settings.unknown_connections_max:
             oldest = next(iter(self._unknown))
             del self._unknown[oldest]
@@ -385,7 +385,7 @@ class Mesh:
         if session.peer not in self._peers and self._welcomes():
             self._on_stranger(session.peer, session.address)
         if session.peer not in self._peers:
-            connection.abort()  # Forgotten since its first greeting.
+            connection.abort()  # The peer was forgotten since its first greeting.
             return
         previous = self._inbound.get(session.peer)
         if previous is not None:
@@ -398,7 +398,7 @@ class Mesh:
         )
         with contextlib.suppress(ConfigInvalid):
             self._said[session.peer] = Address.parse(session.address)
-        # The peer is evidently there: no reason to wait before dialling it.
+        # The peer is up, since it dialled: dial it without waiting.
         self._wake[session.peer].set()
 
     def _received(self, connection: Inbound, message: Message) -> None:
@@ -410,14 +410,15 @@ class Mesh:
             case Request():
                 self._asked(connection, message)
             case Ping():
-                pass  # that bytes came is all it says
+                pass  # Any received bytes show that the peer is alive.
 
     def _asked(self, connection: Inbound, request: Request) -> None:
         if self._stopping or self._tasks is None:
             return
 
         def reply(answer: list[object], packed_bytes: int) -> None:
-            # The process that asked is the one at the other end of the connection it asked on.
+            # The answer must reach the process that asked, so the connection it asked on must still
+            # be up.
             outbound = self._outbound.get(connection.peer)
             if connection.closed or outbound is None or not outbound.send(answer, packed_bytes):
                 self._tally.dropped_answers += 1
@@ -451,7 +452,7 @@ class Mesh:
             self._diallers[peer] = self._tasks.create_task(self._keep_dialled(peer))
 
     def _forget(self, peer: str) -> None:
-        """Have nothing to do with a peer any more."""
+        """Drop everything about a peer."""
         del self._peers[peer], self._wake[peer]
         self._said.pop(peer, None)
         self._recorded.pop(peer, None)
@@ -479,14 +480,14 @@ class Mesh:
                 connection.tick(self._settings.ping_ms)
 
     async def _keep_dialled(self, peer: str) -> None:
-        """Dial `peer` for ever, and say when it comes and goes."""
+        """Dial `peer` for ever, and report when it comes and goes."""
         loop = asyncio.get_running_loop()
         misses = flaps = 0
         reached: Address | None = None
         while True:
             ways = self._ways(peer, reached)
-            # Nowhere but where it was reached until it is said to be down: what refuses elsewhere
-            # tells nothing of its process.
+            # Dial only the address where it was reached, until the peer is reported as down. A
+            # refusal at another address would say nothing about its process.
             turn = 0 if peer in self._up else max(0, misses - _FIRST_DIALS)
             address = ways[turn % len(ways)]
             dialled = await self._dial(peer, address)
@@ -515,12 +516,12 @@ class Mesh:
             await self._pause(peer, misses)
 
     def _ways(self, peer: str, reached: Address | None) -> list[Address]:
-        """Return where to dial a peer, in turns: two that have moved know each other by others."""
+        """Return the addresses at which to dial a peer, in order, others' reports included."""
         ways = [reached, self._peers[peer], self._said.get(peer), *self._recorded.get(peer, ())]
         return list(dict.fromkeys(way for way in ways if way is not None))
 
     async def _dial(self, peer: str, address: Address) -> Outbound | _Missed:
-        """Make one attempt; the answer comes within the dial and the handshake timeout."""
+        """Make one attempt, bounded by the dial timeout and the handshake timeout."""
         self._last_session = max(self._last_session + 1, time.monotonic_ns())
         session = self._last_session
 
@@ -566,9 +567,9 @@ class Mesh:
             return
 
     def _pause_s(self, misses: int) -> float:
-        """Return twice as long a pause each time, half of it by chance."""
+        """Return the next pause: twice as long after each miss, and half of it random."""
         settings = self._settings
-        # 16 doublings are beyond any bound; the cap keeps the number small.
+        # 16 doublings exceed every bound; the cap keeps the number small.
         pause_ms = min(settings.redial_ms_max, settings.redial_ms << min(misses - 1, 16))
         return pause_ms * self._jitter.uniform(0.5, 1) / 1000
 
@@ -604,7 +605,7 @@ class Mesh:
 
 
 def _addresses(peer: str, texts: Iterable[str]) -> tuple[Address, ...]:
-    """Read where a peer may be; what is no address is told and left out."""
+    """Return the addresses in these texts; others are logged and left out."""
     found = []
     for text in texts:
         try:

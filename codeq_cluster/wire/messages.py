@@ -1,4 +1,4 @@
-"""Messages: what an authenticated frame can say, and the strict reading of it."""
+"""Messages: the content of authenticated frames, and its strict parsing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from codeq_cluster.errors import (
 from codeq_cluster.wire.frames import decode_body
 from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 
-# Longer than any request may wait; keeps a wrong deadline from holding a handler for ever.
+# Longer than any request may wait; keeps a wrong deadline from occupying a handler for ever.
 RPC_TIMEOUT_S_MAX: Final = 3600.0
 
-# Of an item beside what it packs, a frame's header included: numbers, a method.
+# Overhead of an item beyond its packed part, including a frame's header: numbers, a method.
 ITEM_BYTES: Final = 128
 _METHOD_CHARACTERS_MAX: Final = 64
-# Of failures this release knows; another one is a later release's.
+# The failures this release knows; another code is from a later release.
 _CODES: Final = frozenset(
     ("not-leader", "no-leader", "outcome-unknown", "too-large", "method-unknown", "overloaded")
 )
@@ -44,11 +44,11 @@ class _Kind(IntEnum):
 
 
 class Ping(Struct, frozen=True):
-    """The sender is there."""
+    """A sign of life."""
 
 
 class RaftMessage(Struct, frozen=True):
-    """One message of a Raft group; the group's own guard knows its schema.
+    """One message of a Raft group; the group's guard checks its fields.
 
     Attributes:
         message: Packed.
@@ -62,8 +62,8 @@ class Request(Struct, frozen=True):
     """A call.
 
     Attributes:
-        number: Names the call in the answer; never used twice by a process.
-        timeout_s: What is left of the caller's time, above 0.
+        number: Identifies the call in the answer; never used twice by a process.
+        timeout_s: The rest of the caller's time, above 0.
         body: Packed.
     """
 
@@ -74,7 +74,7 @@ class Request(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What the handler returned.
+    """The value that the handler returned.
 
     Attributes:
         body: Packed.
@@ -85,7 +85,7 @@ class Answer(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """What the handler raised."""
+    """The error that the handler raised."""
 
     number: int
     error: CodeqError
@@ -97,7 +97,7 @@ _RAFT: Final = _Kind.RAFT.value
 _REQUEST: Final = _Kind.REQUEST.value
 _ANSWER: Final = _Kind.ANSWER.value
 _FAILURE: Final = _Kind.FAILURE.value
-_PACKED: Final = (_RAFT, _REQUEST, _ANSWER)  # Their last part is packed.
+_PACKED: Final = (_RAFT, _REQUEST, _ANSWER)  # The last part of these is packed.
 
 pack: Final = msgspec.msgpack.Encoder().encode
 """Return a value packed, as MessagePack: plain values and structs of them."""
@@ -127,7 +127,7 @@ def answer_item(number: int, body: bytes) -> list[object]:
 
 
 def failure_item(number: int, error: CodeqError) -> list[object]:
-    """Return a failed call; an error with no code of its own says "outcome unknown"."""
+    """Return a failed call; an error without a code of its own becomes "outcome unknown"."""
     match error:
         case NotLeader():
             return [_FAILURE, number, "not-leader", error.hint, 0]
@@ -145,7 +145,7 @@ def failure_item(number: int, error: CodeqError) -> list[object]:
 
 
 def lone_body(item: list[object] | None) -> bytes:
-    """Return the body of a frame of the link's first version: one item, or a sign of life."""
+    """Return the body of a version 1 frame: one item, or a sign of life."""
     if item is None:
         return cbor2.dumps([_Kind.PING.value])
     if item[0] in _PACKED:
@@ -156,10 +156,10 @@ def lone_body(item: list[object] | None) -> bytes:
 
 
 def parse_lone(body: bytes) -> Message:
-    """Return the message that a frame of the link's first version carries.
+    """Return the message in a version 1 frame.
 
     Raises:
-        FrameRefusedError: It carries none; the connection must be closed.
+        FrameRefusedError: The frame has none; the connection must be closed.
     """
     value = decode_body(body)
     if type(value) is list and value and type(value[0]) is int and value[0] in _PACKED:
@@ -172,7 +172,7 @@ def parse_lone(body: bytes) -> Message:
 def parse_bundle(body: bytes) -> list[Message]:
     """Return the messages of a bundle, in order.
 
-    Raises:
+    FrameRefusedError: The body is no bundle; the connection must be closed.
         FrameRefusedError: It is none; the connection must be closed.
     """
     try:
@@ -183,7 +183,8 @@ def parse_bundle(body: bytes) -> list[Message]:
 
 
 def _message(value: object) -> Message:
-    # Type tests instead of patterns: this runs for every message, and bool must not pass for int.
+    # Type tests instead of patterns: this runs for every message, and a bool must not pass for an
+    # int.
     if type(value) is not list or not value or type(value[0]) is not int:
         raise FrameRefusedError(BadFrame.SCHEMA)
     kind = value[0]
@@ -248,7 +249,7 @@ def _error(code: object, text: object, retry_after_s: object) -> CodeqError | No
         case "overloaded" if retry_after_s >= 1:
             return Overloaded(text or "", retry_after_s=retry_after_s)
         case str() if code not in _CODES:
-            # Of a later release: what became of the call is not known here.
+            # A code of a later release: this node does not know the call's outcome.
             return OutcomeUnknown(f"{code[:_METHOD_CHARACTERS_MAX]}: {text or ''}")
         case _:
             return None

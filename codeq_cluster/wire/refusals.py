@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class BadFrame(StrEnum):
-    """What was wrong with bytes received."""
+    """The fault in received bytes."""
 
     OVERSIZE = "oversize"
     TRUNCATED = "truncated"
@@ -18,9 +18,11 @@ class BadFrame(StrEnum):
 class HandshakeRefusal(StrEnum):
     """Why two nodes did not become peers.
 
-    `tls`: the other side speaks no TLS 1.3; `certificate`: it has none the CA has signed; `name`:
-    its certificate is another node's; `lives`: a node of the same id is connected, on other data;
-    `recovered`: its data is from before the cluster was recovered without it.
+    - `tls`: the other side speaks no TLS 1.3.
+    - `certificate`: it has no certificate that the CA has signed.
+    - `name`: its certificate is another node's.
+    - `lives`: a node of the same id is connected, on other data.
+    - `recovered`: its data is from before the cluster was recovered without it.
     """
 
     VERSION = "version"
@@ -41,10 +43,10 @@ class HandshakeRefusal(StrEnum):
 
 
 class FrameRefusedError(Exception):
-    """Bytes that are no frame of this link; the connection must be closed.
+    """Received bytes are no frame of this link; the connection must be closed.
 
     Attributes:
-        reason: What was wrong.
+        reason: The fault.
     """
 
     def __init__(self, reason: BadFrame) -> None:
@@ -53,11 +55,11 @@ class FrameRefusedError(Exception):
 
 
 class HandshakeRefusedError(Exception):
-    """The other side is not who it must be; the connection must be closed.
+    """The other side is not the node it must be; the connection must be closed.
 
     Attributes:
-        reason: What was wrong.
-        said: The other side's reason, when it was that which refused.
+        reason: The fault.
+        said: The other side's reason, when the other side refused.
         detail: More about it, in this side's words.
     """
 

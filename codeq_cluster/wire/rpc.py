@@ -1,4 +1,4 @@
-"""RPC: calls this node waits for, and calls it answers."""
+"""RPC: the calls this node waits for, and the calls it answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Serve = Callable[[str, str, object, float], Awaitable[object]]
 Reply = Callable[[list[object], int], None]
 """Sends an item that packs so many bytes, or drops it when its connection is gone."""
 
-# One timer looks after all calls; a call may wait so much longer than it was given.
+# One timer serves all calls, so a call may wait up to this much longer than its timeout.
 _SWEEP_S: Final = 0.05
 
 
@@ -61,7 +61,7 @@ class Calls:
         self._in_flight_max = in_flight_max
         self._tally = tally
         self._waiting: dict[int, _Waiting] = {}
-        # A random start: an answer meant for an earlier process of this node matches no call.
+        # A random start: an answer to an earlier process of this node matches no call.
         self._numbers = itertools.count(secrets.randbits(62))
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -73,15 +73,15 @@ class Calls:
         timeout_s: float,
         topic: int | None = None,
     ) -> asyncio.Future[bytes]:
-        """Send a call; the future has its answer, packed.
+        """Send a call; return a future with its answer, packed.
 
         The future ends with LinkLost when no answer came, so that the peer may have acted, or with
-        what the peer answered instead of a value. A cancelled one is forgotten.
+        the error that the peer answered. A cancelled call is forgotten.
 
         Args:
-            peer: Who alone may answer.
+            peer: The only node that may answer.
             topic: What the call is about, for `give_up`.
-            send: Queues the request under the number it is given; False when nothing was sent.
+            send: Queues the request under the given number; False when nothing was sent.
             timeout_s: Above 0.
 
         Raises:
@@ -102,7 +102,7 @@ class Calls:
         return answer
 
     def settle(self, peer: str, message: Answer | Failure) -> None:
-        """Hand an answer to its call; one that is late, or of another peer, is no answer."""
+        """Hand an answer to its call; an answer that is late or of another peer is dropped."""
         waiting = self._waiting.get(message.number)
         if waiting is None or waiting.peer != peer:
             return
@@ -115,14 +115,14 @@ class Calls:
             waiting.answer.set_exception(message.error)
 
     def lose(self, peer: str | None = None) -> None:
-        """End every call to `peer` (None: to all): the answer cannot come any more."""
+        """End every call to `peer` (None: to all peers): the answer can no longer come."""
         self._end(
             lambda waiting: peer is None or waiting.peer == peer,
             lambda waiting: f"the connection with {waiting.peer} broke before an answer came",
         )
 
     def give_up(self, peer: str, topic: int) -> None:
-        """End every call to `peer` about `topic`: its answer is of no use any more."""
+        """End every call to `peer` about `topic`: the answer is no longer of use."""
         self._end(
             lambda waiting: waiting.peer == peer and waiting.topic == topic,
             lambda _waiting: f"{peer} is not asked any more",
@@ -146,9 +146,9 @@ class Calls:
 
 
 class Slot:
-    """The place of an answer that a quick handler owes; stands where a future would.
+    """The place for the answer of a quick handler, with the interface of a future.
 
-    Takes one result or one exception; what comes later is dropped.
+    Takes one result or one exception; later ones are dropped.
     """
 
     __slots__ = ("_done", "_method", "_number", "_owner", "_peer", "_reply")
@@ -172,7 +172,7 @@ class Slot:
             self._owner.answered_quickly(self._number, self._method, value, self._reply)
 
     def set_exception(self, error: BaseException) -> None:
-        """Answer with what went wrong."""
+        """Answer with an error."""
         if not self._done:
             self._done = True
             self._owner.failed_quickly(self._number, self._method, error, self._reply)
@@ -212,8 +212,8 @@ class Handlers:
         """Start the handler, or answer at once that too many run.
 
         Args:
-            peer: Who asks.
-            request: What it asks.
+            peer: The caller.
+            request: The call.
             tasks: Owns the handler's task and cancels it when the node stops.
             reply: Sends the answer.
         """
@@ -245,7 +245,7 @@ class Handlers:
             self._fail(request.number, request.method, error, reply, is_news=not expired)
 
     def answered_quickly(self, number: int, method: str, value: object, reply: Reply) -> None:
-        """Send what a quick handler has found."""
+        """Send the result of a quick handler."""
         self._running -= 1
         try:
             self._answer(number, method, value, reply)
@@ -253,7 +253,7 @@ class Handlers:
             self._fail(number, method, error, reply, is_news=True)
 
     def failed_quickly(self, number: int, method: str, error: BaseException, reply: Reply) -> None:
-        """Send what went wrong in a quick handler."""
+        """Send the error of a quick handler."""
         self._running -= 1
         self._fail(number, method, error, reply, is_news=True)
 
