@@ -1,4 +1,4 @@
-"""Administering: what operators do to queues and to tasks that have ended, each on record.
+"""Administering: operators' actions on queues and on ended tasks, each with an audit record.
 
 An action that changes nothing leaves no record: it is a replay, or there was nothing to do.
 """
@@ -32,11 +32,11 @@ from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
 from codeq_cluster.core.view import View
 
-# Of one operation, so that it fits an entry of 3 MiB: what weighs most are the sweeps of deleted
-# tasks, 48 x 100 uploads x about 600 bytes.
+# Ids of one operation, so that it fits an entry of 3 MiB. The sweeps of deleted tasks weigh most:
+# 48 x 100 uploads x about 600 bytes.
 IDS_MAX = 48
 
-# Of one tenant: every node keeps them in memory.
+# Bounds per tenant, because every node keeps these items in memory.
 TOPICS_MAX = 1000
 PAUSES_MAX = 1000
 
@@ -65,7 +65,7 @@ def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:
 
 
 def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
-    """Make dead letters ready again; those this request has revived before count as well."""
+    """Make dead letters ready again; tasks already revived by this request count as well."""
     count = 0
     changes: list[Change] = []
     for task in named_tasks(view, operation.tenant, operation.ids):
@@ -86,14 +86,14 @@ def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
 
 
 def revived_under(task: Task, request: str) -> bool:
-    """Return whether the request has revived the task before, whatever became of it since."""
+    """Return whether the request has revived the task before, whatever happened to it since."""
     return any(
         each.outcome is AttemptOutcome.REQUEUED and each.request == request for each in task.history
     )
 
 
 def delete(view: View, operation: Delete) -> Decision:
-    """Delete terminal tasks; those that are not there count as deleted: a retry finds them gone."""
+    """Delete terminal tasks; missing tasks count as deleted, because a retry finds them gone."""
     assert len(operation.ids) <= IDS_MAX
     count = 0
     changes: list[Change] = []
@@ -110,7 +110,7 @@ def delete(view: View, operation: Delete) -> Decision:
 
 
 def put_topic(view: View, operation: PutTopic) -> Decision:
-    """Make a topic, or change it under its next version; the same again is no change."""
+    """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
     queue = operation.name.lower()
@@ -146,12 +146,12 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
 
 
 def delete_topic(view: View, operation: DeleteTopic) -> Decision:
-    """Delete a topic; one that is not there is deleted."""
+    """Delete a topic; a missing one counts as deleted."""
     return _without(view, Kind.TOPIC, operation.tenant, operation.name.lower())
 
 
 def pause(view: View, operation: PauseQueue) -> Decision:
-    """Pause a queue; one that is paused stays so, under whoever did it first."""
+    """Pause a queue; a paused one keeps its first pause and the operator named there."""
     queue = operation.queue.lower()
     found = view.item(Kind.PAUSE, operation.tenant, queue)
     if isinstance(found, Pause):
@@ -169,12 +169,12 @@ def pause(view: View, operation: PauseQueue) -> Decision:
 
 
 def resume(view: View, operation: ResumeQueue) -> Decision:
-    """Resume a queue; one that is not paused is resumed."""
+    """Resume a queue; one that is not paused counts as resumed."""
     return _without(view, Kind.PAUSE, operation.tenant, operation.queue.lower())
 
 
 def record(view: View, operation: Record, rules: Rules) -> Decision:
-    """Put something on record; the same request is once in the same millisecond."""
+    """Add an audit record; the same request has at most one per millisecond."""
     action, target, detail = operation.action, operation.target, operation.detail
     change = _record(view, operation, rules, action=action, target=target, detail=detail)
     return Decision(Changed(1), (change,) if change.before is None else ())
@@ -183,7 +183,7 @@ def record(view: View, operation: Record, rules: Rules) -> Decision:
 def on_record(  # noqa: C901 - a line an operation
     view: View, operation: _Action, decision: Decision, rules: Rules
 ) -> Decision:
-    """Return the decision with the record of it, when it changes something."""
+    """Return the decision, with its audit record if it changes something."""
     if not decision.changes:
         return decision
     match operation:
@@ -219,7 +219,7 @@ def on_record(  # noqa: C901 - a line an operation
 
 
 def import_on_record(view: View, operation: Import, decision: Decision, rules: Rules) -> Decision:
-    """Return an import's decision with the record of it, when it changes something."""
+    """Return an import's decision, with its audit record if it changes something."""
     if not decision.changes:
         return decision
     assert isinstance(decision.outcome, Imported)
@@ -244,7 +244,7 @@ def _tasks(number: int) -> str:
 
 
 def _named(ids: tuple[str, ...]) -> tuple[str, str]:
-    """Return the target and the detail of an action on several things."""
+    """Return the target and the detail of an action on several targets."""
     return ids[0], f"{len(ids)} on one shard" if len(ids) > 1 else ""
 
 
@@ -263,7 +263,8 @@ def _record(
         request=operation.request,
         expires_ms=now_ms + rules.audit_retention_ms,
     )
-    # A retry may find the rest to do in the same millisecond: one action, whose last record stands.
+    # A retry may do the rest in the same millisecond: that is one action, and its last record
+    # stays.
     return ItemChange(before=view.item(Kind.AUDIT, item.tenant, item.id), after=item)
 
 

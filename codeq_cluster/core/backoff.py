@@ -1,7 +1,7 @@
 """Backoff: how long a task rests after a nack that names no delay.
 
-With b the base, m the cap and a the attempts so far; `draw` is the leader's random number, so the
-functions stay pure and every replica gets the one outcome.
+b is the base, m the cap and a the number of attempts so far. `draw` is the leader's random number,
+so the functions stay pure and every replica gets the same outcome.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-_DOUBLINGS_MAX = 62  # b x 2^62 ms is beyond any cap, so a task with 1000 attempts costs no more.
+_DOUBLINGS_MAX = 62  # b x 2^62 ms exceeds every cap, so 1000 attempts cost no more.
 
 
 def backoff_ms(policy: str, *, base_ms: int, max_ms: int, attempts: int, draw: float) -> int:

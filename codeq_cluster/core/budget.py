@@ -1,4 +1,4 @@
-"""Budget: how much of the cluster one tenant may take up, and what it takes up now."""
+"""Budget: the share of the cluster that one tenant may use, and what it uses now."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Budget(Struct, frozen=True, kw_only=True):
     """Bounds of one tenant over the whole cluster; 0 for none.
 
     Attributes:
-        waiting_max: Tasks ready or delayed.
+        waiting_max: Ready or delayed tasks.
         leased_max: Tasks in progress.
-        bytes_max: Payloads and results kept.
+        bytes_max: Stored payloads and results.
     """
 
     waiting_max: int = 0
@@ -20,9 +20,9 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True):
-    """What a tenant takes up, as far as the deciding node knows.
+    """A tenant's usage, as far as the deciding node knows.
 
-    That is its own shard exactly, and the others as of their last entries applied there.
+    Its own shard's share is exact; the others' are as of their last entries applied there.
     """
 
     waiting: int = 0

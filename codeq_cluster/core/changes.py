@@ -1,4 +1,4 @@
-"""Changes: what a decision asks its caller to make durable."""
+"""Changes: the mutations that a decision asks its caller to make durable."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     """One task before and after a decision; None stands for "does not exist".
 
     Attributes:
-        payload: With a created task, and with one that gets another: its JSON text.
-        fingerprint: With a created task that has an idempotency key only.
-        result: With a task that has just become terminal, or was imported as one.
-        imported: Another cluster had it; it is no new one.
-        restored: It has ended before and was told so: a requeue is taken back.
+        payload: JSON text of a created task, or of one that gets another payload.
+        fingerprint: Only for a created task with an idempotency key.
+        result: Of a task that has just become terminal, or was imported as one.
+        imported: The task comes from another cluster and is not new.
+        restored: A requeue is taken back; the task's end was already reported.
     """
 
     before: Task | None
@@ -33,7 +33,7 @@ class ItemChange(Struct, frozen=True, kw_only=True):
     """One item before and after a decision; None stands for "does not exist".
 
     Attributes:
-        body: With a new delivery only: the ending it tells of.
+        body: Only for a new delivery: the result that it reports.
     """
 
     before: Item | None

@@ -1,4 +1,4 @@
-"""Claiming: which ready tasks a claim gets, in which order, and what the lease makes of them."""
+"""Claiming: which ready tasks a claim gets, in which order, and their leases."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import leased
 from codeq_cluster.core.view import View
 
-# Tasks past their time to live that one claim may step over. They are buried by the clock, so a
-# longer run of them is only met while that work is behind; the claim then comes back empty early
-# rather than holding up the shard (1000 x about 1 us).
+# Tasks past their time to live that one claim may skip. The clock buries such tasks, so longer runs
+# only exist while that work is behind. The claim then comes back empty early instead of delaying
+# the shard (1000 x about 1 us).
 CLAIM_SKIPS_MAX = 1000
 
-# Payloads and records one claim hands out, so that its answer fits a frame between nodes; a task
-# that does not fit stays ready for the next claim. The first task always fits.
+# Bound on the payloads and records of one claim, so that its answer fits a frame between nodes. A
+# task that does not fit stays ready for the next claim. The first task always fits.
 CLAIM_PAYLOAD_BYTES_MAX = 8 * 2**20
-_RECORD_BYTES = 2 * 2**10  # Names, trace context, key: all but the webhook and the history.
+_RECORD_BYTES = 2 * 2**10  # Names, trace context, key: everything but the webhook and the history.
 _ATTEMPT_BYTES = 600  # A worker, a request, two instants.
 
 
 def claim(view: View, operation: Claim, rules: Rules) -> Decision:
-    """Lease up to `operation.count` ready tasks to the worker; none is an answer too.
+    """Lease up to `operation.count` ready tasks to the worker, perhaps none.
 
-    Paused queues are passed over, and those with as many tasks in progress as their topic allows.
+    Skips paused queues, and queues with as many tasks in progress as their topic allows.
 
     A retry that finds tasks leased under its request gets those and no others, the best priority
-    first; tasks it got and lost since are gone for it. Only a retry that finds none claims anew.
+    first. It does not get back tasks that it lost since. Only a retry that finds none claims other
+    tasks.
     """
     assert operation.count >= 1
     assert operation.lease_ms >= 1
@@ -56,7 +57,7 @@ def claim(view: View, operation: Claim, rules: Rules) -> Decision:
 
 
 def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) -> Decision:
-    """Lease up to `count` tasks, the first ones of a line."""
+    """Lease up to `count` tasks from the front of a line."""
     now_ms = view.now_ms
     changes: list[TaskChange] = []
     tasks: list[Task] = []
@@ -91,13 +92,13 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
 def _line(view: View, operation: Claim) -> _Named | _Any:
     if not operation.commands:
         return _Any(view, operation)
-    # Queues ignore case, so two spellings are one queue and must not be read twice.
+    # Queues ignore case: two spellings of a queue must not make the claim read it twice.
     queues = dict.fromkeys(command.lower() for command in operation.commands)
     return _Named(view, operation, tuple(queues))
 
 
 def _held(view: View, operation: Claim) -> tuple[Task, ...]:
-    """Return what the request has leased before and its worker still holds."""
+    """Return the tasks that the request leased before and its worker still holds."""
     found = (view.task(task_id) for task_id in view.claimed_under(operation.request))
     held = [
         task
@@ -113,16 +114,16 @@ def _held(view: View, operation: Claim) -> tuple[Task, ...]:
 
 
 def _record_bytes(task: Task) -> int:
-    """Return about what the task itself takes in an answer, never less."""
+    """Return an upper estimate of the task's own bytes in an answer."""
     errors = sum(len(attempt.error) for attempt in task.history)
     return _RECORD_BYTES + len(task.webhook) + _ATTEMPT_BYTES * len(task.history) + 4 * errors
 
 
 class _Named:
-    """The ready tasks of the queues a claim names, in the order it takes them.
+    """The ready tasks of the queues that a claim names, in the order in which it takes them.
 
-    Priority goes first. Among queues that have work at the best priority the turns decide; a queue
-    that may not be served, or no more, is left out.
+    Priority goes first. Among queues with work at the best priority, the turns decide. A queue that
+    may not be served, or no longer, is left out.
     """
 
     def __init__(self, view: View, operation: Claim, queues: tuple[str, ...]) -> None:
@@ -159,7 +160,7 @@ class _Named:
                     heads[queue] = following
 
     def took(self) -> None:
-        """Take note that the task yielded last is taken."""
+        """Note that the task yielded last is taken."""
         queue = self._serving
         self._left[queue] -= 1
         if self._turns is not None:
@@ -172,7 +173,7 @@ class _Named:
         if self._turns is None:
             return next(iter(heads))
         best = max(head.priority for head in heads.values())
-        # In the order asked for, which decides among those whose turn it equally is.
+        # In the order of the claim, which decides between queues with equal turns.
         return self._turns.due(
             queue for queue in self._queues if queue in heads and heads[queue].priority == best
         )
@@ -181,8 +182,8 @@ class _Named:
 class _Any:
     """The ready tasks of all the tenant's queues, in the order a claim of any command takes them.
 
-    It is as if the claim named every queue that has work, in the order of their names; but it looks
-    at those only whose turn comes.
+    The order is as if the claim named every queue with work, by name. But it only reads those
+    queues whose turn comes.
     """
 
     def __init__(self, view: View, operation: Claim) -> None:
@@ -190,12 +191,12 @@ class _Any:
         self._tenant = operation.tenant
         self._count = operation.count
         self._order = view.order(operation.tenant)
-        # A queue that is alone pays for no turn.
+        # A tenant's only queue with work needs no turns.
         has_turns = len(view.queues(operation.tenant)) > 1
         self._turns = view.turns(operation.tenant) if has_turns else None
         self._left: dict[str, int] = {}
-        self._heads: dict[str, _Head | None] = {}  # Of queues served: what is next in them.
-        self._served: dict[str, int] = {}  # The priorities that they were served at first.
+        self._heads: dict[str, _Head | None] = {}  # The next task of each queue served.
+        self._served: dict[str, int] = {}  # The priority at which each queue was first served.
         self._serving = ""
 
     def __iter__(self) -> Iterator[str]:
@@ -210,7 +211,7 @@ class _Any:
             self._heads[queue] = _next_of(head.rows) if self._left[queue] > 0 else None
 
     def took(self) -> None:
-        """Take note that the task yielded last is taken."""
+        """Note that the task yielded last is taken."""
         queue = self._serving
         self._left[queue] -= 1
         if self._turns is not None:
@@ -218,12 +219,12 @@ class _Any:
             self._turns.served(queue, weight=weight)
 
     def leave(self) -> None:
-        """End the claim; nothing of it has happened to the view yet, and perhaps nothing will."""
+        """End the claim; the view has none of its changes yet, and may never get them."""
         for queue, priority in self._served.items():
             self._order.put(queue, priority)
 
     def _look(self, queue: str) -> int | None:
-        """Return the priority that the queue has something to give at; see `TurnOrder.first`."""
+        """Return the priority of the queue's next task for this claim; see `TurnOrder.first`."""
         if queue in self._heads:
             head = self._heads[queue]
             return None if head is None else head.priority
@@ -239,7 +240,7 @@ class _Any:
 
 
 class _Head(NamedTuple):
-    """A queue's first task that is not handed out yet, and those behind it."""
+    """A queue's first task that is not handed out yet, and the tasks behind it."""
 
     priority: int
     task_id: str

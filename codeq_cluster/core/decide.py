@@ -1,23 +1,28 @@
 """Decide: one operation against one view, giving an answer and the changes that make it true.
 
-Pure and deterministic in the view: the leader decides, and what it decided is what is replicated.
+Pure and deterministic in the view: the leader decides, and the log replicates its decisions.
 
 A lease ends by a transition, never by the clock alone. Between a lease's last instant and the
-`Advance` that notices it, its holder may still act; so at every moment exactly one worker can, and
-no two decisions can disagree about who.
+`Advance` that notices it, its holder may still act. At every moment exactly one worker can act, and
+no two decisions can disagree about which one.
 
-An operation on a task carries a request (a `Create` its task's id, a `Stage` its upload). Sent
-again under the same request it changes nothing and is answered as before, as long as the task
-still remembers: `history_attempts_max` deliveries for an abandon, a nack or a requeue, the lease
-for a claim or a stage, the task's life for the others. Of a task revived since, the abandon or nack
-it died of is answered as one that it lived through. A requeue that was taken back is forgotten:
-sent again, it would be another one. An undelivered abandon leaves no trace in the
-task; its token, which it must carry, keeps it from being done twice.
+An operation on a task carries a request; for a `Create` it is the task's id, for a `Stage` its
+upload. Under the same request a retry changes nothing and gets the same answer, as long as the task
+remembers the request:
 
-An item remembers who wrote it last: a topic, a pause, a subscription by its id, a replayed
-delivery. What is gone remembers nothing, so a second deletion of a topic, resume or unsubscribe
-changes nothing and says so; a task's deletion counts what is gone. A second `Record` in another
-millisecond is on record under the same request twice.
+- an abandon, a nack or a requeue: for `history_attempts_max` deliveries;
+- a claim or a stage: for the lease;
+- the others: for the task's life.
+
+A retried abandon or nack of a task that was since requeued answers "returned", not "dead". A
+requeue that was taken back is forgotten; a retry of it is a new one.
+An undelivered abandon leaves no trace in the task. Its token, which it must carry, keeps it from
+being done twice.
+
+An item remembers its last writer: a topic, a pause, a subscription by its id, a replayed delivery.
+A deleted item remembers nothing. A second deletion of a topic, a resume or an unsubscribe therefore
+changes nothing and says so; a deletion of tasks counts the missing ones as deleted.
+A `Record` repeated in another millisecond is recorded twice under the same request.
 """
 
 from __future__ import annotations
@@ -108,18 +113,19 @@ _Administering = (
     | Replay
 )
 
-# Sets of artifacts stored for one task over all its attempts: each is a row to sweep at its end.
+# Artifact sets stored for one task over all its attempts; each becomes a row to sweep at its end.
 UPLOADS_MAX = 100
 
 
 def decide(view: View, operation: Operation, rules: Rules) -> Decision:
-    """Answer `operation` and say what changes; the caller advances the view before the next one.
+    """Return the answer to `operation` and its changes.
 
-    The only effects on the view are the draws of `next_seq`, `fraction` and `turns`.
+    The caller advances the view before the next operation. The only effects on the view are the
+    draws of `next_seq`, `fraction` and `turns`.
     """
     decision = _decided(view, operation, rules)
     if not decision.changes or isinstance(operation, Claim | Create | Heartbeat | Import):
-        return decision  # None of them ends or deletes a task, and the first three are the most.
+        return decision  # None of them ends or deletes a task, and three of them are frequent.
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
 
@@ -238,7 +244,7 @@ def _create(view: View, operation: Create, rules: Rules) -> Decision:
 
 
 def _created_before(existing: Task, operation: Create) -> Created | Rejected:
-    """Answer a create whose id is taken: a retry, or (were an id ever drawn twice) a stranger's."""
+    """Answer a create whose id is taken: a retry, or another task should an id be drawn twice."""
     same = (
         existing.tenant == operation.tenant
         and existing.command == operation.command
@@ -248,14 +254,14 @@ def _created_before(existing: Task, operation: Create) -> Created | Rejected:
 
 
 def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
-    """Return the refusal that names the topic's tiers when a new task's priority is none of them.
+    """Return the refusal that names the topic's tiers if a new task's priority is outside them.
 
-    Tiers hold where a task is made: one that is there, revived or taken over from another cluster
+    Tiers bind new tasks only. An existing task, one revived, or one imported from another cluster
     keeps the priority that it was accepted with.
     """
     if topic is None or not topic.priority_tiers:
         return None
-    # A tier of 10 is met by 9: that is what a request's 10 has become.
+    # A tier of 10 matches 9, because a request's priority of 10 is stored as 9.
     if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
         return None
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
@@ -276,7 +282,7 @@ def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None
 
 
 def _max_attempts(topic: Topic | None, operation: Create, rules: Rules) -> int:
-    """Return the deliveries a new task has: what it asks for, within what its topic allows."""
+    """Return a new task's deliveries: the number it asks for, within the topic's ceiling."""
     most = topic.max_attempts if topic is not None else 0
     if not most:
         return operation.max_attempts or rules.max_attempts_default
@@ -383,7 +389,7 @@ def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: Rules) -> int
 def _give_back(
     view: View, task: Task, attempt: Attempt, rules: Rules, *, last_error: str
 ) -> Decision:
-    """End the attempt: the task dies of its last one, else waits for the attempt's delay."""
+    """End the attempt: the task dies of its last one, or waits for the attempt's delay."""
     if task.attempts >= task.max_attempts:
         policy = view.policy(task.tenant, task.command.lower())
         death = dead(task, rules, policy, error=last_error, now_ms=view.now_ms, ended=attempt)
@@ -410,7 +416,8 @@ def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
     if refusal is not None:
         return Decision(Rejected(refusal))
     if not set(operation.uploads) <= set(task.uploads):
-        # Staged before the task died and an operator revived it, those artifacts are swept.
+        # These artifacts were staged before the task died and an operator revived it, so they are
+        # swept.
         return Decision(Rejected(Rejection.LEASE_LOST))
     policy = view.policy(task.tenant, task.command.lower())
     change = submitted(task, operation, rules, policy, now_ms=view.now_ms)
@@ -419,7 +426,7 @@ def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
 
 
 def _says_the_same(stored: Result, operation: Submit) -> bool:
-    """Return whether the stored result is this submit's, sent before or said again."""
+    """Return whether the stored result is that of this submit, by its request or its content."""
     if stored.request == operation.request:
         return True
     return (
@@ -456,7 +463,7 @@ def _stage(view: View, operation: Stage) -> Decision:
     if operation.upload in task.uploads:
         return Decision(Changed(1))
     if view.item(Kind.SWEEP, task.tenant, delivering.sweep_id(task, operation.upload)) is not None:
-        return Decision(Rejected(Rejection.LEASE_LOST))  # As in `_submit`: staged before the death.
+        return Decision(Rejected(Rejection.LEASE_LOST))  # Staged before the death, as in `_submit`.
     if len(task.uploads) >= UPLOADS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "uploads"))
     after = replace(task, uploads=(*task.uploads, operation.upload), updated_ms=view.now_ms)
@@ -503,6 +510,6 @@ def _ended_by(task: Task, request: str) -> Attempt | None:
 
 
 def _returned_before(task: Task, attempt: Attempt) -> Returned:
-    """Return what the request that ended the attempt was answered."""
+    """Return the answer to the request that ended the attempt."""
     dead_by_it = task.state is State.DEAD and task.ended_by == attempt.request
     return Returned(dead=dead_by_it, delay_ms=attempt.delay_ms)

@@ -1,7 +1,7 @@
-"""Delivering: what leaves the broker because of a decision, and what becomes of it.
+"""Delivering: what leaves the broker because of a decision, and the outcome of each attempt.
 
-A task's end and its callback are one decision, so neither exists without the other; the same holds
-for a task's deletion and the sweep of its artifacts.
+A task's end and its callback are one decision, so neither exists without the other. The same holds
+for a task's deletion and the garbage collection of its artifacts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from codeq_cluster.core.rules import Rules
 from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, Task
 from codeq_cluster.core.view import View
 
-SWEEP_RETRY_MS = 60_000  # The store may be down; nothing waits for the space.
+SWEEP_RETRY_MS = 60_000  # The store may be down, and nothing waits for the space.
 
 
 def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemChange]:
-    """Yield what must leave the broker because of a decision's task changes.
+    """Yield the deliveries and sweeps that a decision's task changes cause.
 
-    Artifacts that a task no longer has after the change are swept: those of an ended task once
-    nobody can still be storing them, so that one sweep finds them all.
+    Artifacts that a task no longer has after the change are swept. Those of an ended task are swept
+    once no upload can still be under way, so that one sweep finds them all.
     """
     for change in decision.changes:
         if not isinstance(change, TaskChange):
@@ -38,7 +38,7 @@ def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemC
             assert before is not None
             if after.webhook and not change.restored:
                 delivery = _delivery(after, now_ms=view.now_ms)
-                # An id that is used again after its task's deletion may have left one behind.
+                # A task with the id of a deleted one may find that one's delivery still here.
                 left = view.item(Kind.DELIVERY, after.tenant, delivery.id)
                 yield ItemChange(before=left, after=delivery, body=change.result)
             unneeded = tuple(each for each in before.uploads if each not in after.uploads)
@@ -46,7 +46,7 @@ def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemC
 
 
 def delivered(view: View, operation: Delivered) -> Decision:
-    """End a delivery; one that is not there has ended before."""
+    """End a delivery; a missing one has ended before."""
     found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
     if not isinstance(found, Delivery) or found.died_ms:
         return Decision(Changed(0))
@@ -54,9 +54,9 @@ def delivered(view: View, operation: Delivered) -> Decision:
 
 
 def undelivered(view: View, operation: Undelivered, rules: Rules) -> Decision:
-    """Plan the next attempt, doubling the wait, or give the delivery up.
+    """Plan the next attempt with a doubled wait, or give the delivery up.
 
-    That is after so many attempts, and after so long a time whether there were attempts or not.
+    A delivery is given up after its last attempt, or at its maximum age with or without attempts.
     """
     assert operation.attempt >= 1
     found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
@@ -74,16 +74,16 @@ def undelivered(view: View, operation: Undelivered, rules: Rules) -> Decision:
     elif overdue(known, age_max_ms=rules.delivery_age_max_ms, now_ms=view.now_ms):
         after = _dead(known, _too_old(known, rules), rules, now_ms=view.now_ms)
     else:
-        # No later than the instant at which it must be given up.
+        # Never later than the instant at which the delivery must be given up.
         end_ms = known.since_ms + rules.delivery_age_max_ms
         after = replace(known, due_ms=min(view.now_ms + wait_ms, end_ms))
     if after == found:
-        return Decision(Changed(1))  # Put off to the same instant twice.
+        return Decision(Changed(1))  # Deferred to the same instant twice.
     return Decision(Changed(1), (ItemChange(before=found, after=after),))
 
 
 def overdue(delivery: Delivery, *, age_max_ms: int, now_ms: int) -> bool:
-    """Return whether a pending delivery has been pending for too long: it is tried no more."""
+    """Return whether a pending delivery is too old to be tried again."""
     return now_ms >= delivery.since_ms + age_max_ms
 
 
@@ -113,7 +113,7 @@ def replay(view: View, operation: Replay) -> Decision:
 
 
 def swept(view: View, operation: Swept) -> Decision:
-    """End a sweep, or plan its next attempt: it is never given up."""
+    """End a sweep, or plan its next attempt; a sweep is never given up."""
     found = view.item(Kind.SWEEP, operation.tenant, operation.id)
     if not isinstance(found, Sweep) or found.attempts + 1 != operation.attempt:
         return Decision(Changed(0))
@@ -124,7 +124,7 @@ def swept(view: View, operation: Swept) -> Decision:
 
 
 def sweep_id(task: Task, upload: str) -> str:
-    """Return the id of the sweep of one set of a task's artifacts."""
+    """Return the id of the sweep for one artifact set of a task."""
     return f"{task.id}.{upload}"
 
 
@@ -154,7 +154,7 @@ def _dead(delivery: Delivery, error: str, rules: Rules, *, now_ms: int) -> Deliv
 
 
 def _too_old(delivery: Delivery, rules: Rules) -> str:
-    # A revived delivery has the error of its former life until it is tried.
+    # Until it is tried, a revived delivery still has the error of its former life.
     last = f"at last: {delivery.error}" if delivery.attempts else "and not tried"
     text = f"not accepted within {rules.delivery_age_max_ms // 1000} s, {last}"
     return text[:HISTORY_ERROR_CHARS_MAX]

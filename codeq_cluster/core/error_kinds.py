@@ -1,4 +1,4 @@
-"""Error kinds: errors that differ in numbers and names alone are one kind."""
+"""Error kinds: errors that differ only in numbers and ids are of one kind."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ KIND_CHARS_MAX = 200
 
 _NONE = "(no error)"
 
-# In this order: an id is no number, and a quoted text may hold either.
+# The order matters: an id must not match as a number, and a quoted text may hold either.
 _VARIABLE = re.compile(
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]{13,}"  # A UUID.
     r"|\b0x[0-9a-fA-F]+\b"
-    r"|\b(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"  # Hexadecimal, with one digit at least.
+    r"|\b(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"  # Hexadecimal, with at least one digit.
     r"|[0-9]+(?:[.,:][0-9]+)*"
 )
 _SPACES = re.compile(r"\s+")
 
 
 def error_kind(error: str) -> str:
-    """Return what an error has in common with others of its kind: `#` for what varies.
+    """Return the common part of an error's kind, with `#` for its variable parts.
 
-    It is never empty, and of its own kind.
+    The result is never empty, and its own kind is itself.
     """
-    # What is cut off first is cut off of all alike, and bounds the work.
+    # Cut to the same length for all errors, which bounds the work.
     text = _SPACES.sub(" ", error[: 4 * KIND_CHARS_MAX]).strip()
     return _VARIABLE.sub("#", text)[:KIND_CHARS_MAX].strip() or _NONE

@@ -1,7 +1,7 @@
-"""Explaining: the one reason a task is where it is.
+"""Explaining: the one reason why a task is where it is.
 
-Every state of a task has exactly one reason at every instant; when several hold, the one that must
-be lifted first is given.
+At every instant a task has exactly one reason. When several hold, the reason is the one that must
+be lifted first.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _WAITING = frozenset(
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What is known around a task.
+    """The known facts around a task.
 
     Attributes:
         leased: Tasks of its queue in progress on all shards.
-        tenant_leased: The same of its tenant.
-        tenant_leased_max: The tenant's budget of those; 0 for none.
+        tenant_leased: Tasks of its tenant in progress on all shards.
+        tenant_leased_max: The tenant's budget for tasks in progress; 0 for none.
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
     """
 
@@ -76,10 +76,10 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
-    """The reason, in words too.
+    """The reason, as a code and in words.
 
     Attributes:
-        until_ms: When a delay or a lease that is the reason ends, Unix milliseconds; else 0.
+        until_ms: When the delay or lease that is the reason ends, Unix milliseconds; 0 without one.
     """
 
     reason: Reason
@@ -146,7 +146,7 @@ def _leased(task: Task, facts: Facts) -> Explanation:
 
 
 def _cancelled(task: Task) -> bool:
-    """Tell a cancelled task from one whose worker gave the same word as its error."""
+    """Return whether a task was cancelled, and not failed by a worker with the same error text."""
     said_by_worker = task.history and task.history[-1].outcome is AttemptOutcome.FAILED
     return task.error == CANCELLED and not said_by_worker
 

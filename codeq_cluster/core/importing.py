@@ -1,8 +1,9 @@
-"""Importing: what another cluster had of a tenant, taken over as it was there.
+"""Importing: takes over a tenant's tasks and items from another cluster, as they were there.
 
 A task comes whole or not at all: with its payload, its result, its idempotency key, its lease and
-the callbacks that are still to be made. What is here already is left alone, so an import that was
-interrupted is run again, for as long as what it brought has not been deleted meanwhile.
+its outstanding callbacks. Tasks and items that exist here are left alone.
+An interrupted import can therefore be run again, for as long as none of the imported tasks has been
+deleted.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 from codeq_cluster.core.task import HISTORY_ATTEMPTS_MAX, PRIORITY_MAX, PRIORITY_MIN, State, Task
 from codeq_cluster.core.view import View
 
-# Of one operation: each is about as much work as a create, and no decision may hold up the others.
+# Arrivals of one operation: each is about as much work as a create, and no decision may delay the
+# others for long.
 ARRIVALS_MAX = 64
 
-# The last millisecond of the year 9999, beyond which no instant can be written down.
+# The last millisecond of the year 9999; RFC 3339 has no later instant.
 _NUMBER_MAX = 253_402_300_799_999
 _SEQ_MAX = 2**63
 _ITEMS_MAX = {
@@ -45,7 +47,7 @@ _ITEMS_MAX = {
 
 
 def take_over(view: View, operation: Import, rules: Rules) -> Decision:
-    """Add what is not here; budgets hold, and what does not fit them is left for the next time."""
+    """Add what is missing here, within the budgets; the rest is left for the next time."""
     assert len(operation.tasks) + len(operation.items) <= ARRIVALS_MAX
     taking = _Taking(view, operation, rules)
     for item in operation.items:
@@ -59,7 +61,7 @@ def take_over(view: View, operation: Import, rules: Rules) -> Decision:
 
 
 def fault(arrival: Arrival) -> str:
-    """Return why no task of a cluster can be like this one; empty when it can."""
+    """Return why no cluster can have such a task; empty when one can."""
     task, result = arrival.task, arrival.result
     deliveries = [delivery for delivery, _ in arrival.deliveries]
     if not all(_fits(each) for each in (replace(task, seq=0), *task.history, *deliveries)):
@@ -79,7 +81,7 @@ def fault(arrival: Arrival) -> str:
 
 
 def item_fault(item: Topic | Pause | Subscription) -> str:
-    """Return why a cluster can have no such item; empty when it can."""
+    """Return why no cluster can have such an item; empty when one can."""
     if not _fits(item):
         return "a number is out of range"
     if isinstance(item, Topic) and not 1 <= item.weight <= WEIGHT_MAX:
@@ -94,7 +96,7 @@ def _are_tiers(tiers: tuple[int, ...]) -> bool:
 
 
 def _fits(record: Struct) -> bool:
-    """Return whether every number is one that a broker can have written."""
+    """Return whether a broker could have written every number."""
     numbers = [value for value in asdict(record).values() if isinstance(value, int)]
     return all(0 <= number <= _NUMBER_MAX for number in numbers)
 
@@ -155,7 +157,7 @@ class _Taking:
         )
 
     def over(self, task: Task) -> bool:
-        """Return whether the tenant has no room for a task that is not here; notes which budget."""
+        """Return whether the tenant has no room for a missing task; notes which budget."""
         if self._view.task(task.id) is not None or task.id in self._ids:
             return False
         budget = self._budget
@@ -167,7 +169,7 @@ class _Taking:
         return bool(self._limit)
 
     def arrival(self, arrival: Arrival) -> None:
-        """Take over one task, unless it is here, over, or its id or its key is another task's."""
+        """Take over one task, unless it is here, expired, or its id or key is another task's."""
         task = arrival.task
         existing = self._view.task(task.id)
         if existing is not None or task.id in self._ids:
@@ -194,7 +196,7 @@ class _Taking:
         self._add(arrival, replace(task, tenant=self._tenant))
 
     def item(self, item: Topic | Pause | Subscription) -> None:
-        """Take over a policy or a subscription, unless there is one of this name."""
+        """Take over a policy or a subscription, unless one of this name exists."""
         kind = KIND_OF[type(item)]
         if isinstance(item, Subscription) and item.expires_ms <= self._view.now_ms:
             return
@@ -210,7 +212,7 @@ class _Taking:
         self.changes.append(ItemChange(before=None, after=replace(item, tenant=self._tenant)))
 
     def _refusing(self, task: Task) -> list[str] | None:
-        """Return the list of those whose keys cannot be kept as this one's cannot, or None."""
+        """Return the list for tasks whose keys are refused for this one's reason, or None."""
         key, shards = task.idempotency_key, self._operation.shards
         if not key:
             return None
@@ -221,10 +223,10 @@ class _Taking:
 
     def _add(self, arrival: Arrival, task: Task) -> None:
         if task.state is State.READY:
-            # Its place in the order is that of the time since which it waits, never a later one.
+            # Its place in the order is by the time since which it waits, and never a later one.
             task = replace(task, seq=min(task.seq, self._view.next_seq()))
         for delivery, body in arrival.deliveries:
-            # An id that is used again after its task's deletion may have left one behind.
+            # A task with the id of a deleted one may find that one's delivery still here.
             left: Item | None = self._view.item(Kind.DELIVERY, self._tenant, delivery.id)
             after = replace(delivery, tenant=self._tenant)
             self.changes.append(ItemChange(before=left, after=after, body=body))

@@ -1,4 +1,4 @@
-"""Instants: Unix milliseconds in the form the wire shows them."""
+"""Instants: Unix milliseconds in the wire's text form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 def rfc3339(unix_ms: int) -> str:
-    """Render an instant: UTC, milliseconds, `Z`."""
+    """Return an instant as text: UTC, milliseconds, `Z`."""
     seconds, millis = divmod(unix_ms, 1000)
     return f"{_second(seconds)}.{millis:03d}Z"
 

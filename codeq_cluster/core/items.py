@@ -1,8 +1,9 @@
-"""Items: what a shard keeps beside its tasks.
+"""Items: what a shard keeps in addition to its tasks.
 
-Each has a kind, a tenant and an id that is unique among the tenant's items of that kind. Instants
-are Unix milliseconds; 0 means "not set". A tenant's topics, pauses and subscriptions live on its
-home shard, the rest on the shard of the task it belongs to.
+Each item has a kind, a tenant and an id that is unique among the tenant's items of that kind.
+Instants are Unix milliseconds; 0 means "not set".
+A tenant's topics, pauses and subscriptions are on its home shard, the other items on the shard of
+their task.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# Of a topic's priorities, as codeQ bounds them; a task's own goes to 9, so 10 is met by 9.
+# codeQ's bounds on a topic's priorities. A task's own priority goes to 9, so 9 matches a tier of
+# 10.
 TIERS_MAX = 10
 TIER_MAX = 10
 
 
 class Kind(StrEnum):
-    """What an item is; the words are part of the stored keys."""
+    """The kind of an item; the words are part of the stored keys."""
 
     TOPIC = "topic"
     PAUSE = "pause"
@@ -29,19 +31,19 @@ class Kind(StrEnum):
 
 
 class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
-    """The policy that governs the queue of one command; 0 or empty stands for the broker's own.
+    """The policy of one command's queue; 0 or empty stands for the broker's own.
 
     Attributes:
         id: The queue: the topic's name in lower case.
-        name: As it was given.
+        name: In the caller's spelling.
         version: From 1, one more with every real change.
-        priority_tiers: Priorities that a new task may have, ascending; a task that is there keeps
+        priority_tiers: The priorities that a new task may have, ascending; an existing task keeps
             its own.
         max_attempts: Default and ceiling of a new task's deliveries.
-        dead_letter: Queue in which the command's dead letters are kept; empty for its own.
-        retention_s: From a task's end to its deletion, dead letters excepted.
-        max_consumers: Tasks of the queue in progress at once, over the whole cluster.
-        weight: Share of the queue among those a claim takes from at once.
+        dead_letter: The queue that keeps the command's dead letters; empty for its own.
+        retention_s: From a task's end to its deletion, except for dead letters.
+        max_consumers: Bound on the queue's tasks in progress, over the whole cluster.
+        weight: Share of the queue among those that a claim takes from at once.
         request: Id of the request that wrote this version.
     """
 
@@ -61,7 +63,7 @@ class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
 
 
 class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
-    """A queue nobody may claim from; its id is the queue."""
+    """A queue from which nobody may claim; its id is the queue."""
 
     tenant: str
     id: str
@@ -71,7 +73,7 @@ class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
 
 
 class Mode(StrEnum):
-    """Whom a notice goes to: everybody, one of each group in turn, or one by rendezvous hash."""
+    """The receivers of a notification: everybody, each group in turn, or one by rendezvous hash."""
 
     FANOUT = "fanout"
     GROUP = "group"
@@ -79,13 +81,13 @@ class Mode(StrEnum):
 
 
 class Subscription(Struct, frozen=True, array_like=True, tag="sub", kw_only=True):
-    """A callback that hears when queues become non-empty.
+    """A callback that is notified when queues become non-empty.
 
     Attributes:
-        worker: Who subscribed.
+        worker: The subscriber.
         event_types: Commands as given; empty for every command of the tenant.
         ttl_ms: From the last renewal to the end.
-        min_interval_ms: Between two notices.
+        min_interval_ms: Between two notifications.
     """
 
     tenant: str
@@ -105,13 +107,13 @@ class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
     """A result callback on its way to a task's webhook; its body is kept beside it.
 
     Attributes:
-        id: The task's, and which of its endings this tells of; the same on every attempt.
-        attempts: Made and failed.
-        due_ms: Of the next attempt; 0 for a dead delivery.
+        id: The task's id and the number of the ending it reports; the same on every attempt.
+        attempts: Attempts made, all failed.
+        due_ms: Time of the next attempt; 0 for a dead delivery.
         died_ms: When it was given up; 0 while it is pending.
         expires_ms: When a dead delivery is deleted.
         replay: Id of the request that revived it last.
-        since_ms: When it became pending: created, or revived last.
+        since_ms: When it became pending, by its creation or its last revival.
     """
 
     tenant: str
@@ -132,7 +134,7 @@ class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
 
 
 class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
-    """Stored artifacts nobody needs any more, to be deleted; its id is `<task id>.<upload>`."""
+    """Stored artifacts to delete, because nobody needs them; its id is `<task id>.<upload>`."""
 
     tenant: str
     id: str
@@ -143,13 +145,13 @@ class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
 
 
 class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
-    """What an operator changed.
+    """An operator's change.
 
     Attributes:
         id: Sorts the newest first.
         actor: The subject of the operator's token.
-        action: Such as `topic.put` or `dlq.requeue`.
-        target: What it was done to: a queue, a topic, a task.
+        action: For example `topic.put` or `dlq.requeue`.
+        target: The changed queue, topic or task.
         index: Of the log entry that carries it; set when the entry is applied.
     """
 
@@ -176,7 +178,7 @@ KIND_OF: dict[type, Kind] = {
     Audit: Kind.AUDIT,
 }
 
-_AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: later sorts first.
+_AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: newer ids sort first.
 
 
 def audit_id(at_ms: int, request: str) -> str:
@@ -185,7 +187,7 @@ def audit_id(at_ms: int, request: str) -> str:
 
 
 class Policy(Struct, frozen=True):
-    """What governs one queue now.
+    """The policy of one queue now.
 
     Attributes:
         topic: None when the queue has none.
@@ -197,7 +199,7 @@ class Policy(Struct, frozen=True):
 
     @property
     def weight(self) -> int:
-        """Return the queue's share among those a claim takes from at once."""
+        """Return the queue's share among those that a claim takes from at once."""
         return self.topic.weight if self.topic is not None else 1
 
     @property
@@ -206,11 +208,11 @@ class Policy(Struct, frozen=True):
         return self.topic.max_consumers if self.topic is not None else 0
 
     def claimable(self, wanted: int, leased: Callable[[], int]) -> int:
-        """Return how many of so many tasks may be claimed now.
+        """Return how many of the wanted tasks may be claimed now.
 
         Args:
-            wanted: As many as there are, or as are asked for.
-            leased: Tells how many are in progress; asked only where that is bounded.
+            wanted: The number available, or the number asked for.
+            leased: Returns how many are in progress; called only when that is bounded.
         """
         if self.paused:
             return 0

@@ -1,8 +1,8 @@
 """Lifecycle: every arrow between two states of a task, as one table.
 
-`decide` makes the changes; this table says which there are, and the tests hold the two against each
-other: an arrow without a row, and a row that no operation draws, both fail. The diagram of
-docs/concepts.md is drawn from it.
+`decide` makes the changes, and this table lists them. The tests compare both: a change without a
+row fails, and so does a row that no operation uses. The diagram of docs/concepts.md is drawn from
+this table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Arrow:
     """One change of a task that an operation can make.
 
     Attributes:
-        operation: Which one makes it; `Advance` is time.
+        operation: The operation that makes it; `Advance` is time.
         before: None for a task that does not exist yet.
         after: None for a task that is deleted.
         cause: When the operation makes this change, in words of the HTTP API.
@@ -51,7 +51,7 @@ class Arrow:
         assert self.cause
 
 
-# An import is no arrow: it takes a task over in the state that another cluster left it in.
+# An import is no arrow: it adopts a task in the state it had in another cluster.
 ARROWS = (
     Arrow(operation=Create, before=None, after=State.READY, cause="create"),
     Arrow(operation=Create, before=None, after=State.DELAYED, cause="create, delayed"),
@@ -91,11 +91,11 @@ assert len(_BY_ENDS) == len(ARROWS)
 
 
 def arrow_of(operation: Operation, change: TaskChange) -> Arrow | None:
-    """Return the arrow that an operation's change of a task is, or None where the table has none.
+    """Return the arrow of an operation's change of a task, or None where the table has none.
 
     Args:
         operation: No import.
-        change: One of those `decide` answered it with.
+        change: A change from the operation's decision.
     """
     before = change.before.state if change.before is not None else None
     after = change.after.state if change.after is not None else None

@@ -1,4 +1,4 @@
-"""Merge patch: changes of a JSON object by RFC 7396; what is not named stays byte for byte."""
+"""Merge patch: changes a JSON object by RFC 7396; unnamed members stay byte for byte."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def patched(text: str, patch: str) -> str:
     """Return a JSON object with the members that the patch names in place of its own.
 
     Args:
-        text: A JSON object's.
-        patch: The same; a member that is null takes one away.
+        text: A JSON object.
+        patch: A JSON object; a member that is null removes one.
 
     Raises:
         NoObject: One of them is no object.
@@ -37,7 +37,7 @@ def _patched(text: bytes, patch: Mapping[str, Raw]) -> bytes:
             members.pop(name, None)
         elif value.startswith(b"{"):
             old = bytes(members.get(name, Raw(b"{}"))).strip()
-            # By the RFC, what is no object gives way to one.
+            # By the RFC, an object replaces any other value.
             inner = _patched(old if old.startswith(b"{") else b"{}", _members(value))
             members[name] = Raw(inner)
         else:

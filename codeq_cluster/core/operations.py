@@ -1,8 +1,9 @@
-"""Operations: what a caller can ask of one shard.
+"""Operations: the requests that callers can make to one shard.
 
-They travel between nodes as they are, so each is a tagged array; limits are checked before an
-operation is made, the core asserts them. `request` is the id the first node gave the request: an
-operation that is sent again under the same id takes effect once.
+They travel between nodes unchanged, so each is a tagged array. Limits are checked before an
+operation is made; the core asserts them.
+`request` is the id that the first node gave the request: an operation sent twice under one id takes
+effect once.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     Attributes:
         id: Drawn by the caller; hashes to this shard. A second create of one id is a retry.
         payload: JSON text, kept byte for byte.
-        max_attempts: 0 for what the queue's topic or the broker says.
+        max_attempts: 0 for the default of the queue's topic or the broker.
         delay_ms: From the leader's clock; 0 for at once. Ignored when `run_at_ms` is set.
-        ttl_ms: Undelivered after that it dies; 0 for never.
-        fingerprint: Of command and payload, to tell a replay of the key from a conflict.
+        ttl_ms: An undelivered task dies after this time; 0 for never.
+        fingerprint: Of command and payload; distinguishes a replay of the key from a conflict.
     """
 
     id: str
@@ -46,7 +47,7 @@ class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
 
     Attributes:
         commands: In order of preference among equal priorities; empty for every command.
-        retry: The request was sent before; look first for what it already leased.
+        retry: The request was sent before; look first for the tasks it already leased.
     """
 
     request: str
@@ -59,7 +60,7 @@ class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat", kw_only=True):
-    """Extend a lease to now + `extend_ms`. `token` 0: ownership is decided by worker alone."""
+    """Extend a lease to now + `extend_ms`. With `token` 0, the worker alone decides ownership."""
 
     id: str
     tenant: str
@@ -103,8 +104,8 @@ class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
     """End a leased task with a result: status COMPLETED or FAILED.
 
     Attributes:
-        uploads: The staged sets of artifacts the result refers to. One that is staged no more is
-            refused like a lost lease.
+        uploads: The staged artifact sets that the result refers to. A set that is no longer staged
+            is refused like a lost lease.
     """
 
     request: str
@@ -120,7 +121,7 @@ class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
-    """End a task that is not terminal yet, whoever holds it."""
+    """End a task that is not terminal yet, even while a worker holds it."""
 
     request: str
     id: str
@@ -128,7 +129,7 @@ class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
 
 
 class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True):
-    """Let time act on at most `count` tasks whose instant has come; the leader's own operation."""
+    """Apply time to at most `count` tasks whose instant has come; the leader's own operation."""
 
     count: int
     leases_too: bool = True
@@ -137,8 +138,8 @@ class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True)
 class Stage(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
     """Announce that the lease's holder is about to store artifacts under `upload`.
 
-    From then on they are deleted with the task, or at its end when its result does not refer to
-    them: nothing is stored that nobody would ever delete.
+    From then on they are deleted with the task, or at its end if its result does not refer to them.
+    Without the announcement, artifacts of a lost upload would stay for ever.
     """
 
     id: str
@@ -152,7 +153,7 @@ class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True)
     """Make dead letters ready again, with all their attempts before them.
 
     Attributes:
-        ids: On this shard; those that are no dead letters are left alone.
+        ids: On this shard; tasks that are no dead letters are left alone.
         by: Subject of the operator.
     """
 
@@ -166,8 +167,8 @@ class Delete(Struct, frozen=True, array_like=True, tag="delete", kw_only=True):
     """Delete terminal tasks with everything that belongs to them.
 
     Attributes:
-        ids: On this shard; those that are not terminal are left alone.
-        dead_only: Leave alone what is no dead letter, too.
+        ids: On this shard; tasks that are not terminal are left alone.
+        dead_only: Delete dead letters only.
     """
 
     request: str
@@ -182,7 +183,7 @@ class Purge(Struct, frozen=True, array_like=True, tag="purge", kw_only=True):
 
     Attributes:
         queue: In lower case.
-        ids: On this shard; those that do not wait there are left alone.
+        ids: On this shard; tasks that do not wait in the queue are left alone.
     """
 
     request: str
@@ -197,7 +198,8 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
 
     Attributes:
         payload: JSON text.
-        endings: Of the task when the payload was made; one that has lived since is left alone.
+        endings: The task's endings when the payload was made; a task that has ended since is left
+            alone.
     """
 
     request: str
@@ -209,11 +211,11 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
 
 
 class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
-    """Take a requeue back as far as nobody has claimed its tasks.
+    """Take a requeue back, for those of its tasks that nobody has claimed.
 
     Attributes:
-        ids: On this shard; those that the requeue did not revive are left alone.
-        requeue: What the requests of the requeue begin with, up to a dot.
+        ids: On this shard; tasks that the requeue did not revive are left alone.
+        requeue: The prefix of the requeue's request ids, up to a dot.
     """
 
     request: str
@@ -224,7 +226,7 @@ class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
 
 
 class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=True):
-    """Make or change the policy of a queue."""
+    """Create or change the policy of a queue."""
 
     request: str
     tenant: str
@@ -239,7 +241,7 @@ class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=Tr
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
-    """Leave a queue to the broker's own policy."""
+    """Delete a queue's policy, so that the broker's own applies."""
 
     request: str
     tenant: str
@@ -248,7 +250,7 @@ class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_o
 
 
 class PauseQueue(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
-    """Let nobody claim from a queue; what is leased goes on."""
+    """Stop claims from a queue; leased tasks continue."""
 
     request: str
     tenant: str
@@ -257,7 +259,7 @@ class PauseQueue(Struct, frozen=True, array_like=True, tag="pause", kw_only=True
 
 
 class ResumeQueue(Struct, frozen=True, array_like=True, tag="resume", kw_only=True):
-    """Let a paused queue be claimed from again."""
+    """Allow claims from a paused queue again."""
 
     request: str
     tenant: str
@@ -280,7 +282,7 @@ class Subscribe(Struct, frozen=True, array_like=True, tag="subscribe", kw_only=T
 
 
 class RenewSubscription(Struct, frozen=True, array_like=True, tag="renew", kw_only=True):
-    """Let a subscription live for its time again, or for `ttl_ms` if that is not 0."""
+    """Extend a subscription by its time to live, or by `ttl_ms` if that is not 0."""
 
     id: str
     tenant: str
@@ -288,7 +290,7 @@ class RenewSubscription(Struct, frozen=True, array_like=True, tag="renew", kw_on
 
 
 class Unsubscribe(Struct, frozen=True, array_like=True, tag="unsubscribe", kw_only=True):
-    """End a subscription; one that is not there has ended."""
+    """End a subscription; a missing one counts as ended."""
 
     id: str
     tenant: str
@@ -305,9 +307,10 @@ class Undelivered(Struct, frozen=True, array_like=True, tag="undelivered", kw_on
     """An attempt at a delivery has failed; the leader's own operation.
 
     Attributes:
-        attempt: Which one, from 1; an attempt that has been told of before changes nothing.
-        deferred_ms: Above 0 the target was not tried: look again then, no attempt is counted.
-        wait_ms: The next attempt comes no sooner: what the target asked for.
+        attempt: Its number, from 1; an attempt reported before changes nothing.
+        deferred_ms: Above 0 the target was not tried: look again after this time; no attempt
+            counts.
+        wait_ms: The shortest wait before the next attempt, as the target asked.
     """
 
     tenant: str
@@ -328,7 +331,7 @@ class Replay(Struct, frozen=True, array_like=True, tag="replay", kw_only=True):
 
 
 class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
-    """Unneeded artifacts are deleted, or could not be: `failed`; the leader's own operation."""
+    """Unneeded artifacts are deleted, or (`failed`) could not be; the leader's own operation."""
 
     tenant: str
     id: str
@@ -337,7 +340,7 @@ class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
 
 
 class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
-    """Note what an operator did that changes no task and no item."""
+    """Record an operator's action that changes no task and no item."""
 
     request: str
     tenant: str
@@ -348,12 +351,12 @@ class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
 
 
 class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
-    """A task of another cluster with all that belongs to it.
+    """A task from another cluster, with everything that belongs to it.
 
     Attributes:
         payload: JSON text.
-        result: Of a terminal task, and of no other.
-        deliveries: Its callbacks that are pending or dead, each with what it tells of.
+        result: For a terminal task only.
+        deliveries: Its pending or dead callbacks, each with the result it reports.
         fingerprint: Of command and payload, for the idempotency key; see `Create`.
     """
 
@@ -365,18 +368,18 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
-    """Take over what another cluster had; whose it was there does not matter.
+    """Take over tasks and items from another cluster, whichever tenant had them there.
 
     Attributes:
-        tenant: Whose it becomes.
-        source: The backup it comes from.
-        shards: How many there are, to tell which keys are decided where their tasks are.
-        tasks: All of this shard; `importing.fault` finds none with them.
-        items: If this is the tenant's home shard.
+        tenant: The new owner.
+        source: The backup they come from.
+        shards: The cluster's number of shards, which decides where a key belongs.
+        tasks: All of this shard; `importing.fault` has accepted them.
+        items: Only on the tenant's home shard.
         forget_keys: A task whose idempotency key is taken, or belongs on another shard, comes
-            without it, instead of not at all.
-        callbacks_only: Of tasks that are not here, for those too large for one entry: the task
-            follows.
+            without the key; otherwise it is left out.
+        callbacks_only: Import only the callbacks of missing tasks, for tasks too large for one
+            entry: the task follows.
         dry_run: Answer only.
     """
 

@@ -1,4 +1,4 @@
-"""Outcomes: what an operation is answered with. A refusal is a value like any other."""
+"""Outcomes: the answers to operations. A refusal is a value like any other."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Rejection(StrEnum):
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
-    """Nothing changed, and why.
+    """Nothing changed, for this reason.
 
     Attributes:
-        limit: Which budget is used up, which bound is met, or which priorities are allowed; empty
-            for any other reason.
+        limit: The budget that is used up, the bound that is met, or the priorities that are
+            allowed; empty for any other reason.
     """
 
     rejection: Rejection
@@ -37,11 +37,11 @@ class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
 
 
 class Created(Struct, frozen=True, array_like=True, tag="created"):
-    """The task stands.
+    """The task exists.
 
     Attributes:
-        replay: True when the idempotency key had made it before.
-        payload: Of the task that stands; empty when it is the caller's own.
+        replay: True when the idempotency key had created it before.
+        payload: Of the existing task; empty when it is the caller's own.
     """
 
     task: Task
@@ -53,7 +53,7 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
     """Tasks now leased to the worker, in claim order; none when nothing was ready.
 
     Attributes:
-        payloads: One JSON text a task; filled in when the answer is released.
+        payloads: One JSON text per task; filled in when the answer is released.
     """
 
     tasks: tuple[Task, ...]
@@ -74,7 +74,7 @@ class Returned(Struct, frozen=True, array_like=True, tag="returned"):
 
 
 class Submitted(Struct, frozen=True, array_like=True, tag="submitted"):
-    """The result stands."""
+    """The result is stored."""
 
     result: Result
 
@@ -92,39 +92,39 @@ class Advanced(Struct, frozen=True, array_like=True, tag="advanced"):
 
 
 class Changed(Struct, frozen=True, array_like=True, tag="changed"):
-    """So many of the things asked about are now as they were asked to be."""
+    """The number of named things that are now in the wanted state."""
 
     count: int
 
 
 class TopicStands(Struct, frozen=True, array_like=True, tag="topic_stands"):
-    """The topic as it is now; `made` by this request."""
+    """The topic as it is now; `made` says that this request created it."""
 
     topic: Topic
     made: bool = False
 
 
 class Subscribed(Struct, frozen=True, array_like=True, tag="subscribed"):
-    """The subscription stands."""
+    """The subscription exists."""
 
     subscription: Subscription
 
 
 class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=True):
-    """What became of tasks and items of another cluster.
+    """The outcome for tasks and items from another cluster.
 
     Attributes:
-        imported: Tasks that were not here and are now.
-        present: That were here.
-        ended: Whose retention is over.
-        forgotten_keys: Of the imported, those that came without their idempotency key.
-        keys_taken: Ids of those left out because another task has their idempotency key.
-        keys_apart: Of those left out because their idempotency key belongs on another shard.
-        ids_taken: Of those left out because another tenant's task has their id.
-        too_large: Of those left out because they do not fit an entry of the log.
-        left: Not looked at because the tenant has no room.
-        limit: The budget that is used up; empty unless some are left.
-        items_refused: `kind/id` of those beyond the bound of their kind.
+        imported: Tasks that were missing here and now exist.
+        present: Tasks that already existed here.
+        ended: Tasks whose retention is over.
+        forgotten_keys: How many imported tasks came without their idempotency key.
+        keys_taken: Ids left out because another task has their idempotency key.
+        keys_apart: Ids left out because their idempotency key belongs on another shard.
+        ids_taken: Ids left out because another tenant's task has the id.
+        too_large: Ids left out because the task does not fit an entry of the log.
+        left: Tasks not looked at, because the tenant has no room.
+        limit: The budget that is used up; empty unless some tasks are left.
+        items_refused: `kind/id` of items beyond the bound of their kind.
     """
 
     imported: int = 0

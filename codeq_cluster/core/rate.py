@@ -1,4 +1,4 @@
-"""Rate: how often something may happen, and the bucket of tokens that holds it to that."""
+"""Rate: a limit on how often something may happen, and the token bucket that enforces it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MINUTE_NS = 60 * 10**9
 
 
 class Scope(StrEnum):
-    """Who is limited; a tenant has one bucket for each."""
+    """The kind of caller that is limited; a tenant has one bucket for each."""
 
     PRODUCER = "producer"
     WORKER = "worker"
@@ -19,11 +19,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """A rate, and how far a caller who was quiet may run ahead of it.
+    """A rate, and how far a quiet caller may run ahead of it.
 
     Attributes:
-        per_minute: Tokens a minute, above 0.
-        burst: Tokens a full bucket holds, above 0.
+        per_minute: Tokens per minute, above 0.
+        burst: Tokens in a full bucket, above 0.
     """
 
     per_minute: int
@@ -35,22 +35,22 @@ class RateLimit:
 
 
 class TokenBucket:
-    """Gives out tokens: never more than the burst and what the rate brings, in any stretch of time.
+    """Gives out tokens: in any stretch of time never more than the burst plus what the rate adds.
 
-    It starts full. Everything is counted in whole numbers, so nothing is gained or lost by
-    rounding however small the rate is and however often it is asked.
+    It starts full. All numbers are whole, so rounding gains or loses nothing, however small the
+    rate and however frequent the calls.
 
     Args:
         limit: The rate and the burst.
-        now_ns: The clock's, monotonic nanoseconds; every call takes the same clock's.
-        shares: The bucket is one of so many that share the limit; it holds one token at least.
+        now_ns: Monotonic nanoseconds; every call uses the same clock.
+        shares: The limit is divided among this many buckets; each holds at least one token.
     """
 
     __slots__ = ("_full", "_gain", "_level", "_seen_ns", "_token")
 
     def __init__(self, limit: RateLimit, *, now_ns: int, shares: int = 1) -> None:
-        # A minute of the rate is per_minute tokens, so each nanosecond brings per_minute of the
-        # units of which a token has as many as a minute has nanoseconds.
+        # The unit is one 60-billionth of a token, so a nanosecond adds per_minute units: a minute
+        # adds per_minute tokens.
         self._gain = limit.per_minute
         self._token = _MINUTE_NS * shares
         self._full = max(limit.burst * _MINUTE_NS, self._token)
@@ -59,16 +59,16 @@ class TokenBucket:
 
     @property
     def capacity(self) -> int:
-        """Return the whole tokens it holds when full, at least 1."""
+        """Return the number of whole tokens in a full bucket, at least 1."""
         return self._full // self._token
 
     def held(self, now_ns: int) -> int:
-        """Return the whole tokens in it."""
+        """Return the number of whole tokens now."""
         self._fill(now_ns)
         return self._level // self._token
 
     def full(self, now_ns: int) -> bool:
-        """Return whether it is as good as a new one."""
+        """Return whether the bucket is equal to a new one."""
         self._fill(now_ns)
         return self._level == self._full
 
@@ -77,10 +77,10 @@ class TokenBucket:
 
         Args:
             tokens: 1 to `capacity`.
-            now_ns: The clock's.
+            now_ns: Of the same clock as before.
 
         Returns:
-            0 when they are taken, else the nanoseconds until as many are there.
+            0 when they are taken, else the nanoseconds until that many tokens are there.
         """
         assert 1 <= tokens <= self.capacity, tokens
         self._fill(now_ns)

@@ -1,4 +1,4 @@
-"""Rules: the durations and bounds a decision is made under, fixed for the life of a leader."""
+"""Rules: the durations and bounds for decisions, fixed for the life of a leader."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How long things last. They shape new decisions only, so nodes may differ in them for a while.
-
+    """Durations and bounds. They affect new decisions only, so nodes may differ for a while.
     Attributes:
         backoff_policy: A key of `backoff.POLICIES`.
         backoff_base_ms: b of the policies.
-        backoff_max_ms: Cap of every delay a nack can lead to, asked for or computed.
+        backoff_max_ms: Cap of every delay after a nack, asked for or computed.
         retention_ms: From the terminal instant to the task's deletion.
         dlq_retention_ms: The same for a dead letter.
-        key_retention_ms: An idempotency key, and so its task, lives at least this long from create.
-        history_attempts_max: Finished attempts kept with a task, the newest.
-        max_attempts_default: Of a task that asks for none in a queue whose topic says nothing.
+        key_retention_ms: Minimum life of an idempotency key, and so of its task, from the create.
+        history_attempts_max: How many finished attempts are kept with a task, the newest.
+        max_attempts_default: For a task that names none, in a queue whose topic names none.
         audit_retention_ms: From an operator's action to the deletion of its record.
         delivery_attempts_max: Attempts at a result callback before it is dead.
-        delivery_age_max_ms: It is pending for so long at most, tried or not; then it is dead.
-        delivery_base_ms: Wait after the first failed one; it doubles from there.
+        delivery_age_max_ms: The longest time it may be pending, tried or not, before it is dead.
+        delivery_base_ms: Wait after the first failed attempt; it doubles from there.
         delivery_max_ms: Cap of that wait.
-        sweep_delay_ms: From a task's end until uploads that were under way have ended.
+        sweep_delay_ms: From a task's end until every upload under way has ended.
         budget: Of every tenant that `budgets` does not name.
         budgets: By tenant.
     """
@@ -53,7 +52,7 @@ class Rules:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
 
     def budget_of(self, tenant: str) -> Budget:
-        """Return what the tenant may take up."""
+        """Return the tenant's budget."""
         return self.budgets.get(tenant, self.budget)
 
     def __post_init__(self) -> None:

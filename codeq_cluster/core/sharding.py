@@ -1,11 +1,11 @@
-"""Sharding: which shard a task lives on."""
+"""Sharding: the shard on which a task lives."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from functools import lru_cache
 
-SHARDS_MAX = 256  # Of one cluster.
+SHARDS_MAX = 256  # Per cluster.
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -13,7 +13,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def fnv1a_64(text: str) -> int:
-    """Hash `text` (as UTF-8) with FNV-1a, 64 bits."""
+    """Return the 64-bit FNV-1a hash of `text` as UTF-8."""
     value = _FNV_OFFSET
     for byte in text.encode():
         value = ((value ^ byte) * _FNV_PRIME) & _MASK
@@ -29,13 +29,13 @@ def shard_of(text: str, shards: int) -> int:
 def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
     """Return a text of the same length whose shard is one of the wanted.
 
-    Only the last four characters change, to hexadecimal digits: the hash of what is before them is
-    taken once, and each try costs four steps of it.
+    Only the last four characters change, to hexadecimal digits. The part before them is hashed
+    once, and each try then costs four steps of the hash.
 
     Args:
         text: ASCII, at least four characters.
         shards: Of the cluster, at most `SHARDS_MAX`.
-        wanted: Not empty. Of 65,536 endings each shard has hundreds.
+        wanted: Not empty. Each shard has hundreds of the 65,536 endings.
     """
     head, drawn = text[:-4], int(text[-4:], 16)
     state = fnv1a_64(head)
@@ -50,5 +50,5 @@ def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
 
 
 def home_shard(tenant: str, shards: int) -> int:
-    """Return the shard, from 0, whose leader keeps what a tenant has once in the whole cluster."""
+    """Return the shard, from 0, that has the tenant's cluster-wide items."""
     return shard_of("tenant/" + (tenant or "_"), shards)

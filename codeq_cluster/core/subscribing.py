@@ -1,4 +1,4 @@
-"""Subscribing: who wants to hear when a queue becomes non-empty."""
+"""Subscribing: which workers are notified when a queue becomes non-empty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscr
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
 from codeq_cluster.core.view import View
 
-SUBSCRIPTIONS_MAX = 1000  # Of one tenant: each may be called when any of its queues fills.
+SUBSCRIPTIONS_MAX = 1000  # Per tenant: each may be called when any of its queues fills.
 
 
 def subscribe(view: View, operation: Subscribe) -> Decision:
@@ -39,7 +39,7 @@ def subscribe(view: View, operation: Subscribe) -> Decision:
 
 
 def renew(view: View, operation: RenewSubscription) -> Decision:
-    """Let a subscription live on; one that has ended stays ended."""
+    """Extend a subscription; an ended one stays ended."""
     found = view.item(Kind.SUBSCRIPTION, operation.tenant, operation.id)
     if not isinstance(found, Subscription) or found.expires_ms <= view.now_ms:
         return Decision(Rejected(Rejection.NOT_FOUND))

@@ -1,6 +1,6 @@
-"""Task: what the broker keeps of one piece of work, and what it says when the work ends.
+"""Task: the broker's record of one piece of work, and of its result.
 
-Every place a task can be found in (a ready queue, a timer, a lease) is a pure function of this
+Every place where a task can be found (a ready queue, a timer, a lease) is a pure function of this
 value, so a task cannot be in two places. Instants are Unix milliseconds; 0 means "not set".
 """
 
@@ -13,12 +13,12 @@ from msgspec import Struct
 PRIORITY_MIN = 0
 PRIORITY_MAX = 9
 
-HISTORY_ERROR_CHARS_MAX = 1024  # The result keeps an error whole; the history is a summary.
+HISTORY_ERROR_CHARS_MAX = 1024  # The result keeps the whole error; the history is a summary.
 HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attempts x ~200 bytes.
 
 
 class State(IntEnum):
-    """Where a task is in its life; the wire's status and lastKnownLocation derive from it."""
+    """The state of a task; the wire's status and lastKnownLocation derive from it."""
 
     READY = 1
     DELAYED = 2
@@ -42,15 +42,16 @@ class AttemptOutcome(StrEnum):
     NACKED = "NACKED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     CANCELLED = "CANCELLED"
-    REQUEUED = "REQUEUED"  # No delivery: an operator revived the task, whose error this keeps.
+    REQUEUED = "REQUEUED"  # No delivery: an operator revived the task; this keeps its error.
 
 
 class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
     """One finished delivery of a task.
 
     Attributes:
-        request: Id of the request that ended it, so that a retry of that request is recognised.
-        delay_ms: Until the task was to be ready again, so that such a retry hears the same answer.
+        request: Id of the request that ended it; a retry of that request is recognised by it.
+        delay_ms: The wait until the task was to be ready again, so that a retry gets the same
+            answer.
     """
 
     worker: str
@@ -74,14 +75,14 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         retain_until_ms: When a terminal task is deleted.
         lease_token: Fencing token; grows with every claim of the task and never shrinks.
         claim: Id of the claim request that holds the lease, so that its retry finds the task again.
-        run_at_ms: The start time the producer asked for; 0 for at once.
+        run_at_ms: The start time that the producer asked for; 0 for at once.
         ended_by: Id of the request that made the task terminal.
-        payload_bytes: Size of the payload, so that a claim's answer can be bounded without it.
-        result_bytes: The same of the result; 0 until there is one.
-        uploads: Sets of artifacts to be deleted with it, by their ids: those that workers began to
-            store for it; once it has ended, those its result refers to.
-        endings: How often it became terminal, which a revived task does more than once.
-        dead_queue: Queue whose dead letters hold it; empty unless DEAD.
+        payload_bytes: Size of the payload, so that a claim can bound its answer without reading it.
+        result_bytes: Size of the result; 0 until there is one.
+        uploads: Ids of the artifact sets to delete with the task: first those that workers began to
+            store, after its end those its result refers to.
+        endings: How often it became terminal; a revived task does so more than once.
+        dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
     """
 
     id: str
@@ -120,7 +121,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Artifact(Struct, frozen=True, array_like=True):
-    """A named product of a task, kept elsewhere."""
+    """A named product of a task, stored elsewhere."""
 
     name: str
     url: str
@@ -131,7 +132,7 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         status: COMPLETED or FAILED.
-        body: The result's JSON text exactly as the worker sent it; empty when there is none.
+        body: The result's JSON text, exactly as the worker sent it; empty when there is none.
         request: Id of the request that stored it.
     """
 
@@ -146,11 +147,11 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, array_like=True):
-    """How many tasks of one queue are in each place, and what they take up.
+    """The number of tasks of one queue in each place, and their size.
 
     Attributes:
-        dead: Dead letters kept here, whichever queue the tasks belong to.
-        stored_bytes: Payloads and results of the queue's tasks, wherever they are.
+        dead: Dead letters kept in this queue, whichever queue the tasks belong to.
+        stored_bytes: Payloads and results of the queue's own tasks, wherever they are kept.
     """
 
     ready: int = 0

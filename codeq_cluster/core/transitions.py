@@ -1,7 +1,7 @@
-"""Transitions: what a task becomes, one function an arrow of the lifecycle.
+"""Transitions: a task's next value, one function for each arrow of the lifecycle.
 
-A transition states its start by an assert: whether it is allowed at all has been decided before.
-Only the fields that a state uses are set in it, so two equal situations are equal values.
+A transition asserts its start; the decision to allow it was made before. It sets only the fields
+that the new state uses, so equal situations are equal values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
 
 
 def leased(task: Task, *, worker: str, request: str, lease_until_ms: int, now_ms: int) -> Task:
-    """READY → LEASED: one more delivery, under a token no earlier lease of the task had."""
+    """READY → LEASED: one more delivery, under a token that no earlier lease of the task had."""
     assert task.state is State.READY
     return replace(
         task,
@@ -64,9 +64,9 @@ def returned(task: Task, ended: Attempt, rules: Rules, *, seq: int) -> Task:
 
     Args:
         task: Leased.
-        ended: The delivery that is over.
+        ended: The delivery that has ended.
         rules: For the history's bound.
-        seq: Freshly drawn.
+        seq: A newly drawn number.
     """
     assert task.state is State.LEASED
     return replace(
@@ -84,7 +84,7 @@ def returned(task: Task, ended: Attempt, rules: Rules, *, seq: int) -> Task:
 
 
 def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
-    """LEASED → READY, as if the claim had not been: no worker ever saw the task."""
+    """LEASED → READY, as if the claim had never happened: no worker saw the task."""
     assert task.state is State.LEASED
     return replace(
         task,
@@ -101,7 +101,7 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
 
 
 def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
-    """LEASED → DELAYED, for the delay the attempt ended with."""
+    """LEASED → DELAYED, for the delay that the attempt ended with."""
     assert task.state is State.LEASED
     assert ended.delay_ms > 0
     return replace(
@@ -120,7 +120,7 @@ def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
 def submitted(
     task: Task, operation: Submit, rules: Rules, policy: Policy, *, now_ms: int
 ) -> TaskChange:
-    """LEASED → DONE or FAILED, as the worker says."""
+    """LEASED → DONE or FAILED, as the worker reports."""
     assert task.state is State.LEASED
     assert operation.status in (COMPLETED, FAILED)
     done = operation.status == COMPLETED
@@ -146,7 +146,7 @@ def submitted(
 
 
 def cancelled(task: Task, rules: Rules, policy: Policy, *, request: str, now_ms: int) -> TaskChange:
-    """READY, DELAYED or LEASED → FAILED; a delivery under way ends with it."""
+    """READY, DELAYED or LEASED → FAILED; also ends a delivery under way."""
     assert not task.state.terminal
     attempt = (
         attempt_of(task, AttemptOutcome.CANCELLED, now_ms=now_ms, request=request)
@@ -171,8 +171,8 @@ def dead(
     Args:
         task: Not terminal.
         rules: For the retention and the history's bound.
-        policy: Of its queue, for the queue whose dead letters it becomes one of.
-        error: Why, as it will be read.
+        policy: Of its queue; names the queue that keeps it as a dead letter.
+        error: The reason, as operators read it.
         now_ms: The instant of death.
         ended: The delivery that was one too many; None for a task that was waiting.
     """
@@ -184,7 +184,7 @@ def dead(
 
 
 def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms: int) -> Task:
-    """DEAD → READY, all attempts before it and no time to live; the history keeps why it died."""
+    """DEAD → READY, with no attempts and no time to live; the history keeps the cause of death."""
     assert task.state is State.DEAD
     death = Attempt(
         worker=by,
@@ -228,9 +228,9 @@ def revised(
 
 
 def reburied(task: Task, rules: Rules, policy: Policy, *, request: str) -> TaskChange:
-    """READY → DEAD, as it had died: the requeue that its history ends with has not been.
+    """READY → DEAD, as it was before: undoes the requeue at the end of its history.
 
-    The deliveries before it are counted by the history, whose bound may hide the first of them.
+    The attempts are counted from the history, whose bound may hide the first of them.
     """
     assert task.state is State.READY
     revival = task.history[-1]
@@ -258,7 +258,7 @@ def attempt_of(
     request: str = "",
     delay_ms: int = 0,
 ) -> Attempt:
-    """Return the delivery under way as one that ends now."""
+    """Return the delivery under way as an attempt that ends now."""
     return Attempt(
         worker=task.worker,
         started_ms=task.claimed_ms,
@@ -296,7 +296,8 @@ def _terminal(
         dead_queue = ""
     retain_until_ms = now_ms + retention_ms
     if task.idempotency_key:
-        # The key's row goes with its task, so the task stays as long as the key is promised.
+        # The key's row is deleted with its task, so the task must stay for as long as the key is
+        # promised.
         retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
     after = replace(
         task,

@@ -1,6 +1,6 @@
-"""Triage: what operators do to tasks that wait or have died, beyond requeueing and deleting them.
+"""Triage: operators' actions on waiting and dead tasks, beyond requeueing and deleting them.
 
-Each is on record, and each sent again under the same request is answered as before.
+Each has an audit record, and a retry under the same request gets the same answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WAITING = (State.READY, State.DELAYED)
 
 
 def purge(view: View, operation: Purge, rules: Rules) -> Decision:
-    """Cancel tasks that wait in a queue; one that was claimed or has ended is left alone."""
+    """Cancel tasks that wait in a queue; claimed and ended ones are left alone."""
     assert operation.request
     count = 0
     changes: list[Change] = []
@@ -35,7 +35,7 @@ def purge(view: View, operation: Purge, rules: Rules) -> Decision:
 
 
 def revise(view: View, operation: Revise, rules: Rules) -> Decision:
-    """Make a dead letter ready again with another payload, unless it has lived on meanwhile."""
+    """Make a dead letter ready again with another payload, unless it has been revived meanwhile."""
     task = view.task(operation.id)
     if task is None or task.tenant != operation.tenant:
         return Decision(Changed(0))
@@ -57,7 +57,7 @@ def revise(view: View, operation: Revise, rules: Rules) -> Decision:
 
 
 def rebury(view: View, operation: Rebury, rules: Rules) -> Decision:
-    """Take a requeue back: what nobody has claimed since is a dead letter as before."""
+    """Take a requeue back: its tasks that nobody has claimed become dead letters again."""
     assert operation.request
     count = 0
     changes: list[Change] = []
@@ -72,7 +72,7 @@ def rebury(view: View, operation: Rebury, rules: Rules) -> Decision:
 
 
 def _waits_since(task: Task, requeue: str) -> bool:
-    """Return whether the task is ready by this requeue, and nobody has had it since."""
+    """Return whether the task is ready by this requeue and nobody has claimed it since."""
     if task.state is not State.READY or not task.history:
         return False
     last = task.history[-1]

@@ -1,10 +1,10 @@
 """Turn order: which of a tenant's queues is served next, found without a walk over all of them.
 
 The order is by priority, then by turn (`fairness`), then by name. Each queue has a place in it, and
-the place is a lower bound: no queue is served before its place comes up. The place may be out of
-date by then, because the queue has lost tasks or paid for turns. So each queue is looked at when
-its place comes up, and is moved back if it belongs further back. The caller has to tell only what
-brings a queue forward: `put`.
+the place is a lower bound: no queue is served before its place comes up.
+The place may be out of date by then, because the queue has lost tasks or paid for turns. So each
+queue is checked when its place comes up, and is moved back if it belongs further back. The caller
+only has to report what brings a queue forward: `put`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from heapq import heappop, heappush
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 
-# Places that are out of date are dropped when they come up, or all at once when there are more of
-# them than queues; this many are never too many.
+# Outdated places are dropped when they come up, or all at once when they outnumber the queues. This
+# many are always allowed.
 _OUTDATED_MIN = 64
 
 
 class TurnOrder:
     """The queues of one tenant in the order in which their tasks are handed out.
 
-    Memory: ~300 bytes a queue.
+    Memory: ~300 bytes per queue.
 
     Attributes:
         priority: As given.
@@ -44,19 +44,19 @@ class TurnOrder:
         self._turns = turns
         self._busy = busy
         self._bands = [_Band() for _ in range(PRIORITY_MIN, PRIORITY_MAX + 1)]
-        self._places: dict[str, tuple[int, int]] = {}  # Band, and what the queue has paid there.
+        self._places: dict[str, tuple[int, int]] = {}  # Band, and payments there.
         self._entries = 0
         self._begun = turns.begun
 
     def put(self, queue: str, priority: int) -> None:
-        """Take note that the queue's first task may have this priority now, or a lower one."""
+        """Note that the queue's first task may now have this priority, or a lower one."""
         band = PRIORITY_MAX - priority
         place = self._places.get(queue)
         if place is None or band < place[0]:
             self._place(queue, band, self._turns.paid(queue))
 
     def park(self, queue: str) -> None:
-        """Leave out a queue that nobody may claim from; it is for the caller to put it again."""
+        """Leave out a queue from which nobody may claim, until the caller puts it again."""
         self._places.pop(queue, None)
         self.parked.add(queue)
 
@@ -64,9 +64,8 @@ class TurnOrder:
         """Return the queue to serve next, or None.
 
         Args:
-            look: Returns the priority that a queue has something to give at, not above the one it
-                was put at, or None when it has nothing to give; it is left out then until it is
-                put again.
+            look: Returns the priority at which a queue has a task to give, at most the one it was
+                put at. None leaves the queue out until it is put again.
         """
         turns = self._turns
         if self._begun != turns.begun:
@@ -92,7 +91,7 @@ class TurnOrder:
         return None
 
     def _is_here(self, queue: str, number: int, band: _Band) -> bool:
-        """Return whether a queue that came up has its place here, and not left it since."""
+        """Return whether the place of a queue that came up is still here."""
         place = self._places.get(queue)
         if place is None or place[0] != number:
             return False
@@ -106,7 +105,7 @@ class TurnOrder:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Drop what is out of date."""
+        """Drop outdated places."""
         turns, busy = self._turns, self._busy
         for band in self._bands:
             band.clear()
@@ -121,22 +120,22 @@ class TurnOrder:
 
 
 class _Band:
-    """The queues of one priority: those whose turn it equally is, and the others by what they paid.
+    """The queues of one priority: those with an equal turn now, the others by their payments.
 
     Attributes:
-        paid: By the queues that `first` has returned last.
+        paid: Payments of the queues that `first` returned last.
     """
 
     __slots__ = ("_ahead", "_due", "_payments", "paid")
 
     def __init__(self) -> None:
-        self._due: list[str] = []  # Heaps of names, all of them.
+        self._due: list[str] = []  # A heap of names, like each list in `_ahead`.
         self._ahead: dict[int, list[str]] = {}
         self._payments: list[int] = []  # A heap of the keys above.
         self.paid = 0
 
     def add(self, queue: str, paid: int, time: int) -> None:
-        """Add a queue that has paid so much at the present time."""
+        """Add a queue with these payments at the present time."""
         if paid <= time:
             heappush(self._due, queue)
         elif paid in self._ahead:
@@ -146,7 +145,7 @@ class _Band:
             heappush(self._payments, paid)
 
     def first(self, time: int) -> list[str]:
-        """Return the heap of those that have paid least, empty when there are none."""
+        """Return the heap of the queues that have paid least; empty when there are none."""
         while self._payments and self._payments[0] <= time:
             self._join(heappop(self._payments))
         if self._due:
@@ -167,7 +166,7 @@ class _Band:
         self._payments.clear()
 
     def _join(self, paid: int) -> None:
-        """Let those that paid so much be due; whoever are fewer move, mostly none."""
+        """Make the queues with these payments due; the smaller heap moves, mostly an empty one."""
         fewer, more = self._ahead.pop(paid), self._due
         if len(fewer) > len(more):
             fewer, more = more, fewer

@@ -1,4 +1,4 @@
-"""View: the state a decision looks at, declared by the core and provided by the broker."""
+"""View: the state that a decision reads, declared by the core and provided by the broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from codeq_cluster.core.turn_order import TurnOrder
 
 
 class KeyRow(Struct, frozen=True, array_like=True):
-    """What an idempotency key stands for."""
+    """The row of an idempotency key."""
 
     task_id: str
     fingerprint: str
@@ -38,16 +38,16 @@ class View(Protocol):
         """Return the JSON text of a task that exists."""
 
     def result(self, task_id: str) -> Result | None:
-        """Return how the task ended, or None."""
+        """Return the task's result, or None."""
 
     def keyed(self, tenant: str, key: str) -> KeyRow | None:
-        """Return what the idempotency key stands for, or None."""
+        """Return the row of the idempotency key, or None."""
 
     def queues(self, tenant: str) -> AbstractSet[str]:
         """Return the tenant's queues (commands in lower case) that have ready tasks."""
 
     def order(self, tenant: str) -> TurnOrder:
-        """Return the order in which the tenant's queues are served; it is the view's to keep."""
+        """Return the order in which the tenant's queues are served; the view owns it."""
 
     def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
         """Yield (priority, seq, task id) of one queue in claim order: priority 9 first, then seq.
@@ -62,16 +62,16 @@ class View(Protocol):
         """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
 
     def policy(self, tenant: str, queue: str) -> Policy:
-        """Return what governs the queue, wherever that is kept; another shard's may be behind."""
+        """Return the queue's policy, wherever it is kept; another shard's may be out of date."""
 
     def leased(self, tenant: str, queue: str) -> int:
-        """Return how many tasks of the queue are leased on all shards; see `Usage` for how well."""
+        """Return how many tasks of the queue are leased on all shards; as exact as `Usage`."""
 
     def usage(self, tenant: str) -> Usage:
-        """Return what the tenant takes up on all shards."""
+        """Return the tenant's usage on all shards."""
 
     def turns(self, tenant: str) -> Turns:
-        """Return whose turn it is among the tenant's queues; it is the view's to keep."""
+        """Return the turns of the tenant's queues; the view owns them."""
 
     def lapsed(self, count: int) -> tuple[Item, ...]:
         """Return at most `count` items whose end is at or before `now_ms`, oldest first."""
@@ -84,11 +84,11 @@ class View(Protocol):
 
         Args:
             count: Bound of the work.
-            leases_too: False leaves leases alone: a new leader's grace.
+            leases_too: False leaves leases alone, in a new leader's grace period.
         """
 
     def next_seq(self) -> int:
-        """Draw the next number of the shard's ready order; never drawn twice, ever growing."""
+        """Return the next number of the shard's ready order; it grows and never repeats."""
 
     def fraction(self) -> float:
-        """Draw a random number in [0, 1): the leader's, for jitter."""
+        """Return a random number in [0, 1), drawn by the leader, for jitter."""
