@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 
 GATHER_S_MAX = 0.006  # The default for engines.
+# This many operations share the cost of an entry well enough. More are not worth a wait.
+GATHERED_MAX = 64
 
 
 class Gathering:
@@ -46,7 +48,7 @@ class Gathering:
         """Return whether an entry with this many operations need not wait for more."""
         if self._timer is None:
             return True
-        if waiting < self._expected:
+        if waiting < min(self._expected, GATHERED_MAX):
             return False
         self.stop()
         return True

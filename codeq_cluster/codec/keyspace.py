@@ -104,6 +104,7 @@ class Family(Enum):
 # The two bytes after `codeq/` differ from family to family.
 _CODE = slice(6, 8)
 _QUEUE_CODE = b"q/"
+_PENDING = b"/pending/"
 _FAMILIES = {
     b"ta": (TASK_PREFIX, Family.TASK),
     b"pa": (PAYLOAD_PREFIX, Family.PAYLOAD),
@@ -287,12 +288,24 @@ def scheduled(key: bytes) -> Family | tuple[str, str] | None:
     """
     code = key[_CODE]
     if code == _QUEUE_CODE:
-        parts = key.split(b"/", 5)
-        if len(parts) == 6 and parts[4] == b"pending":
-            return parts[2].decode(), _tenant_name(parts[3])
-        return None
+        prefix, is_pending, _ = key.partition(_PENDING)
+        return _queue_at(prefix) or _queue_of_pending(key) if is_pending else None
     known = _SCHEDULED.get(code)
     return known[1] if known is not None and key.startswith(known[0]) else None
+
+
+@lru_cache(_QUEUES_CACHED)
+def _queue_at(prefix: bytes) -> tuple[str, str] | None:
+    """Return (queue, tenant) of what the keys of a queue's tasks begin with, or None."""
+    parts = prefix.split(b"/")
+    return (parts[2].decode(), _tenant_name(parts[3])) if len(parts) == 4 else None
+
+
+def _queue_of_pending(key: bytes) -> tuple[str, str] | None:
+    """Return (queue, tenant) of a READY task's key, even if one is called like a place, or None."""
+    parts = key.split(b"/", 5)
+    is_pending = len(parts) == 6 and parts[4] == b"pending"
+    return (parts[2].decode(), _tenant_name(parts[3])) if is_pending else None
 
 
 def queue_of(key: bytes) -> tuple[str, str]:

@@ -307,3 +307,30 @@ def test_what_is_followed_is_results_counters_items_and_errands() -> None:
         item: None,
         keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
     }
+
+
+_names = st.sampled_from(["pending", "done", "delayed", "work", "q"])
+
+
+@given(queue=_names, tenant=_names | st.just(""), priority=st.integers(0, 9), seq=NUMBERS)
+def test_a_ready_task_schedules_its_queue_whatever_that_is_called(
+    queue: str, tenant: str, priority: int, seq: int
+) -> None:
+    """A queue or a tenant may be called like a place."""
+    key = keyspace.pending(queue, tenant, priority=priority, seq=seq, task_id="pending")
+
+    assert keyspace.scheduled(key) == (queue, tenant)
+
+
+@given(queue=_names, tenant=_names | st.just(""), due_ms=NUMBERS)
+def test_a_task_elsewhere_in_its_queue_schedules_nothing_by_its_place(
+    queue: str, tenant: str, due_ms: int
+) -> None:
+    """It is counted or timed by other rows."""
+    places = (
+        keyspace.delayed(queue, tenant, due_ms=due_ms, task_id="pending"),
+        keyspace.inprog(queue, tenant, task_id="pending"),
+        keyspace.ended(Place.DONE, queue, tenant, ended_ms=due_ms, task_id="pending"),
+    )
+
+    assert [keyspace.scheduled(key) for key in places] == [None, None, None]

@@ -1,0 +1,29 @@
+"""Gathering: an entry waits for those who were just answered, unless it carries enough."""
+
+from __future__ import annotations
+
+from codeq_cluster.broker.gathering import GATHERED_MAX, Gathering
+
+
+def _nobody() -> None:
+    raise AssertionError("the wait is over too soon")
+
+
+async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
+    """The last of them makes it due."""
+    gathering = Gathering(_nobody, wait_s_max=60)
+    gathering.begin(answered=3, waiting=1, took_s=60)
+
+    assert not gathering.is_due(3)
+    assert gathering.is_due(4)
+    gathering.stop()
+
+
+async def test_an_entry_that_carries_enough_waits_for_nobody() -> None:
+    """Its cost is shared well already, and a batch is many operations of one caller."""
+    gathering = Gathering(_nobody, wait_s_max=60)
+    gathering.begin(answered=3 * GATHERED_MAX, waiting=0, took_s=60)
+
+    assert not gathering.is_due(GATHERED_MAX - 1)
+    assert gathering.is_due(GATHERED_MAX)
+    gathering.stop()
