@@ -27,13 +27,13 @@ ENTRY = Entry(epoch=3, ordinal=4, clock_ms=5, seq=6, mutations={b"a": b"1", b"b"
     )
 )
 def test_entries_come_back(entry: Entry) -> None:
-    """What the leader wrote is what every replica reads."""
+    """Every replica reads exactly what the leader wrote."""
     assert entries.decode(entries.encode(entry, level=LEVEL)) == entry
 
 
 @given(noise=st.binary())
 def test_noise_is_refused_and_raises_nothing_else(noise: bytes) -> None:
-    """Whatever the bytes, decoding ends in an entry or in EntryInvalid."""
+    """Decoding any bytes ends in an entry or in EntryInvalid."""
     try:
         entries.decode(b"\x01" + noise)
     except EntryInvalid:
@@ -67,7 +67,7 @@ def test_an_entry_cut_short_is_refused(cut: int) -> None:
     ],
 )
 def test_another_shape_is_refused(fields: object) -> None:
-    """What is no entry is told apart by its types."""
+    """Other values are recognised by their types."""
     with pytest.raises(EntryInvalid):
         entries.decode(b"\x01" + cbor2.dumps(fields))
     with pytest.raises(EntryInvalid):
@@ -90,12 +90,12 @@ def test_another_shape_is_refused(fields: object) -> None:
     ],
 )
 def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:
-    """The text is for whoever finds the damaged log."""
+    """The text helps the operator who finds the damaged log."""
     with pytest.raises(EntryInvalid, match=words):
         entries.decode(payload)
 
 
 def test_an_entry_is_written_as_the_level_in_use_has_it() -> None:
-    """Of a level that adds nothing to entries, as the one before has it."""
+    """A level that adds nothing to entries writes the same form as the level before."""
     assert entries.encode(ENTRY, level=LEVEL) == entries.encode(ENTRY, level=LEVEL + 7)
     assert entries.encode(ENTRY, level=1)[0] == 1

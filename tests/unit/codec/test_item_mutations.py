@@ -1,4 +1,4 @@
-"""What changes of items write, and what an applied entry adds to its records."""
+"""What changes of items write, and what an applied entry adds to its audit records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
 
 
 def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
-    """The old instant is deleted with the write of the new one."""
+    """The old due time is deleted in the write that adds the new one."""
     later = replace(DELIVERY, attempts=1, due_ms=7)
     [errand] = keyspace.item_index_keys(DELIVERY)
     [next_errand] = keyspace.item_index_keys(later)
@@ -50,7 +50,7 @@ def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
 
 
 def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
-    """The row of the old value is the row of the new one, and is not deleted."""
+    """The old value's row is the new one's, and is not deleted."""
     same = replace(DELIVERY, error="503")
     [errand] = keyspace.item_index_keys(DELIVERY)
 
@@ -58,7 +58,7 @@ def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
 
 
 def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None:
-    """Nobody runs it until it is replayed."""
+    """No attempt is due until it is replayed."""
     dead = replace(DELIVERY, attempts=5, due_ms=0, died_ms=8, expires_ms=9)
     [errand] = keyspace.item_index_keys(DELIVERY)
     listed, expiry = keyspace.item_index_keys(dead)
@@ -70,7 +70,7 @@ def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None
 
 
 def test_a_delivered_delivery_takes_everything_along() -> None:
-    """Item, errand and body go in one write."""
+    """Item, outbox job and body go in one write."""
     [errand] = keyspace.item_index_keys(DELIVERY)
 
     assert _rows(ItemChange(before=DELIVERY, after=None)) == dict.fromkeys(
@@ -79,7 +79,7 @@ def test_a_delivered_delivery_takes_everything_along() -> None:
 
 
 def test_of_several_changes_in_one_batch_the_last_stands() -> None:
-    """Made, moved and deleted leaves nothing; deleted and made again leaves the new one."""
+    """An item created, moved and deleted leaves nothing; one deleted and created again stays."""
     later = replace(DELIVERY, attempts=1, due_ms=7)
     made = ItemChange(before=None, after=DELIVERY, body=BODY)
     moved = ItemChange(before=DELIVERY, after=later)
@@ -92,7 +92,7 @@ def test_of_several_changes_in_one_batch_the_last_stands() -> None:
 
 
 def test_a_topic_is_one_row() -> None:
-    """It has no timer and no body."""
+    """A topic has no timer and no body."""
     topic = Topic(tenant="", id="q", name="Q")
     key = keyspace.item(Kind.TOPIC, "", "q")
 
@@ -101,7 +101,7 @@ def test_a_topic_is_one_row() -> None:
 
 
 def test_records_of_operators_get_the_index_of_their_entry() -> None:
-    """Those that are written, and no other row."""
+    """Only audit records in the write are numbered."""
     subscription = Subscription(
         tenant="acme", id="s", worker="ann", callback_url="https://w.example/", expires_ms=6
     )
@@ -122,7 +122,7 @@ def test_records_of_operators_get_the_index_of_their_entry() -> None:
 
 
 def test_a_record_applied_again_is_numbered_alike() -> None:
-    """A replayed entry writes what it wrote."""
+    """A replayed entry writes the same rows."""
     rows = _rows(_made(AUDIT))
     number_audit_rows(rows, 7)
     once = dict(rows)

@@ -1,4 +1,4 @@
-"""Keys sort as the table says and come apart again."""
+"""Keys sort as the table says, and their parts can be read back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_pending_keys_sort_by_priority_then_sequence() -> None:
 
 @given(priority=st.integers(0, 9), seq=NUMBERS)
 def test_a_pending_key_comes_apart(priority: int, seq: int) -> None:
-    """Binary parts are read by position, whatever bytes they hold."""
+    """Binary parts are read by position, whatever their bytes."""
     key = keyspace.pending("a.b", "", priority=priority, seq=seq, task_id="some-id")
 
     assert (priority, seq, "some-id") == keyspace.pending_parts(key)
@@ -98,7 +98,7 @@ def test_keys_that_end_with_a_task_id_give_it_back() -> None:
 
 
 def test_keys_of_items_come_apart() -> None:
-    """The default tenant is the empty one; a slash in an instant does no harm."""
+    """The default tenant is the empty one, and a slash byte in an instant does no harm."""
     for kind in Kind:
         for tenant in ("", "acme"):
             key = keyspace.item(kind, tenant, "t.1")
@@ -127,7 +127,7 @@ def test_a_tenant_whose_name_begins_like_another_has_items_of_its_own() -> None:
 
 
 def test_an_item_of_an_unknown_kind_is_not_guessed_at() -> None:
-    """A newer version's kind is an error to whoever must know it."""
+    """A newer version's kind is an error where the kind must be known."""
     with pytest.raises(ValueError, match="moon"):
         keyspace.item_parts(b"codeq/item/moon/acme/x")
 
@@ -160,7 +160,7 @@ def test_a_queue_whose_name_begins_like_another_has_a_range_of_its_own() -> None
 
 
 def test_one_priority_of_a_queue_can_be_named() -> None:
-    """The prefix of a priority holds its tasks and no others."""
+    """The prefix of a priority covers its tasks and no others."""
     key = keyspace.pending("a", "acme", priority=4, seq=1, task_id="t")
 
     assert key.startswith(keyspace.pending_prefix("a", "acme", 4))
@@ -184,7 +184,7 @@ def test_a_ready_task_without_a_time_to_live_has_one_row() -> None:
 
 
 def test_a_delayed_task_wakes_at_the_first_of_its_two_instants() -> None:
-    """One timer row a task: due, or dead before that."""
+    """A task has one timer row, for its due time or its earlier death."""
     assert keyspace.ttl(50, "t") in keyspace.index_keys(_task(State.DELAYED, due_ms=50))
     both = keyspace.index_keys(_task(State.DELAYED, due_ms=50, expires_ms=40))
 
@@ -193,7 +193,7 @@ def test_a_delayed_task_wakes_at_the_first_of_its_two_instants() -> None:
 
 
 def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
-    """What leaves the broker and what ends by itself have one timer; what stays has none."""
+    """Outbox jobs and expiring items have one timer row each; other items have none."""
     sweep = Sweep(tenant="", id="t.u", task_id="t", upload="u", due_ms=5)
     subscription = Subscription(
         tenant="acme", id="s", worker="ann", callback_url="https://w.example/", expires_ms=6
@@ -214,7 +214,7 @@ def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
 
 
 def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> None:
-    """Each is in the list of its tenant and ends by itself."""
+    """Each is in its tenant's list and expires by itself."""
     listed = []
     for died_ms in (1, 255, 256, 2**40):
         dead, expiry = keyspace.item_index_keys(_delivery(died_ms=died_ms, expires_ms=9))
@@ -229,7 +229,7 @@ def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> Non
 
 
 def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
-    """Those that ended before an instant are the end of the list."""
+    """The tasks that ended before an instant are the end of the list."""
     keys = [
         keyspace.ended(Place.DLQ, "q", "acme", ended_ms=ended_ms, task_id="t")
         for ended_ms in (256, 255, 1)
@@ -242,7 +242,7 @@ def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
 
 
 def test_a_dead_letter_lies_in_the_queue_that_keeps_it() -> None:
-    """Whatever its command is."""
+    """The queue of its command does not matter."""
     task = replace(_task(State.DEAD), dead_queue="graves")
     place, _ = keyspace.index_keys(task)
 
@@ -288,7 +288,7 @@ def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -
 
 
 def test_what_is_followed_is_results_counters_items_and_errands() -> None:
-    """And nothing else of what an entry writes, deletions included."""
+    """No other row of an entry is followed; deletions are."""
     task, item = _task(State.READY, seq=1), keyspace.ITEM_PREFIX + b"topic/acme/q"
     rows: dict[bytes, bytes | None] = dict.fromkeys(keyspace.index_keys(task), b"")
     rows |= {

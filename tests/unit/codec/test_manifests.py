@@ -1,4 +1,4 @@
-"""Manifests: what is read is what was said, and no name leads out of its directory."""
+"""Manifests: each survives the wire, and no file name leads out of its directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(*files: tuple[object, object]) -> object:
 
 @given(MANIFESTS)
 def test_a_manifest_arrives_as_it_left(manifest: Manifest) -> None:
-    """Through the plain values that the link carries."""
+    """It travels as the plain values that the link carries."""
     assert manifest == manifests.decode(manifests.encode(manifest))
 
 
@@ -42,7 +42,7 @@ def test_a_manifest_arrives_as_it_left(manifest: Manifest) -> None:
     st.text(max_size=20) | st.lists(st.sampled_from(["..", ".", "/", "a", "\0", "\n"])).map("".join)
 )
 def test_a_name_that_is_taken_stays_in_its_directory(name: str) -> None:
-    """Whatever a peer says, a file lands where the snapshot does, or nowhere."""
+    """A file lands in the snapshot's directory or nowhere, whatever a peer sends."""
     root = Path("/data/shard-0.incoming")
     try:
         manifests.decode(said((name, 1)))
@@ -78,7 +78,7 @@ def test_a_name_that_is_taken_stays_in_its_directory(name: str) -> None:
     ],
 )
 def test_what_no_snapshot_has_is_refused(files: list[tuple[object, object]]) -> None:
-    """Names that lead elsewhere, that come twice, or none at all; sizes below nothing."""
+    """Names that lead elsewhere, repeat or are missing, and negative sizes, are refused."""
     with pytest.raises(ValueError, match=r".+"):
         manifests.decode(said(*files))
 
@@ -100,6 +100,6 @@ def test_too_many_files_are_refused() -> None:
     )
 )
 def test_anything_else_is_a_value_error(anything: object) -> None:
-    """No other exception, so the fetch is given up and begun anew."""
+    """Only this exception lets the fetch give up and start over."""
     with pytest.raises(ValueError, match=r".+"):
         manifests.decode(anything)

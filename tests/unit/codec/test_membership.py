@@ -1,4 +1,4 @@
-"""Membership: what is written is read, and nothing else is."""
+"""Membership: valid ones survive the log, and others are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ THREE = Membership(members=(Member(id="n1", data=7), Member(id="n2"), Member(id=
     st.lists(st.integers(1, 2**31 - 1), max_size=5),
 )
 def test_what_is_written_is_read(members: list[Member], level: int, past: list[int]) -> None:
-    """Every group that can be; nobody is one too."""
+    """Every possible group reads back, including the empty one."""
     membership = Membership(members=tuple(members), level=level, past=tuple(past))
 
     if members and not membership.voters:
@@ -60,13 +60,13 @@ def test_what_is_written_is_read(members: list[Member], level: int, past: list[i
     ids=["nothing", "version", "cut short", "more", "twice", "nameless", "too many", "recoveries"],
 )
 def test_what_no_group_can_be_is_refused(payload: bytes) -> None:
-    """Damaged, of another version, or nonsense."""
+    """Damaged payloads, other versions and impossible groups are refused."""
     with pytest.raises(ValueError, match=r".+"):
         decode(payload)
 
 
 def test_a_member_takes_the_place_of_the_one_of_its_id() -> None:
-    """Others stay where they are: the order says who should lead."""
+    """The other members keep their places, because the order says who should lead."""
     changed = THREE.with_member(Member(id="n1", data=8)).with_member(Member(id="n4"))
 
     assert [member.id for member in changed.members] == ["n1", "n2", "n3", "n4"]
@@ -77,6 +77,6 @@ def test_a_member_takes_the_place_of_the_one_of_its_id() -> None:
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 2))
 def test_an_incarnation_names_its_data(data: int, opened: int) -> None:
-    """And grows with every opening of it."""
+    """An incarnation also grows with every opening of its data."""
     assert data_of(incarnation_of(data, opened)) == data
     assert incarnation_of(data, opened) < incarnation_of(data, opened + 1)

@@ -1,4 +1,4 @@
-"""What a batch of changes writes: the net effect, nothing of the states between."""
+"""What a batch of changes writes: its net effect, and nothing of the states in between."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_created_task_brings_record_payload_place_and_count() -> None:
 
 
 def test_a_place_left_within_the_batch_is_never_written() -> None:
-    """Created and claimed in one entry: no pending row, and no tombstone for one either."""
+    """A task created and claimed in one entry leaves no pending row and no tombstone for one."""
     rows = mutations(_changes(DictView(), CREATE, CLAIM), _none)
 
     families = {keyspace.family(key) for key in rows}
@@ -63,7 +63,7 @@ def test_a_place_left_within_the_batch_is_never_written() -> None:
 
 
 def test_a_move_touches_only_the_rows_that_differ() -> None:
-    """A heartbeat's in-progress row and counters stay as they are."""
+    """A heartbeat leaves the in-progress row and the counters alone."""
     view = DictView()
     _changes(view, CREATE)
     changes = _changes(view, CLAIM)
@@ -89,7 +89,7 @@ def test_a_queue_with_no_task_left_has_no_counters() -> None:
 
 
 def test_an_ended_task_is_counted_with_its_result() -> None:
-    """The bytes of a result are the tenant's like those of a payload."""
+    """A result's bytes count against the tenant, like a payload's."""
     view = DictView()
     _changes(view, CREATE)
     before = Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
@@ -99,7 +99,7 @@ def test_an_ended_task_is_counted_with_its_result() -> None:
 
 
 def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue() -> None:
-    """Operators look for it in the target; what it takes up is its own queue's."""
+    """Operators look for it in the target queue; its bytes count in its own queue."""
     view = DictView()
     target = PutTopic(request="p", tenant="acme", name="render", by="op", dead_letter="graves")
     _changes(view, target, replace(CREATE, ttl_ms=5))
@@ -135,7 +135,7 @@ def test_a_deleted_task_takes_everything_along() -> None:
 
 
 def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
-    """The old task's deletion does not take the new one's row."""
+    """The old task's deletion does not remove the new one's row."""
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
@@ -160,7 +160,7 @@ def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
 
 
 def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
-    """No tombstones for rows that never were."""
+    """Rows that never existed leave no tombstones."""
     view = DictView()
     changes = _changes(view, KEYED, CANCEL)
     view.now_ms += 10
@@ -170,7 +170,7 @@ def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
 
 
 def test_a_task_that_died_and_was_revived_within_the_batch_has_no_result() -> None:
-    """Nobody who asks for it hears of a death that was undone."""
+    """No caller gets the result of a death that was undone."""
     view = DictView()
     _changes(view, replace(CREATE, ttl_ms=5))
     view.now_ms += 5
@@ -193,7 +193,7 @@ def test_counters_below_zero_stop_the_node() -> None:
 
 
 def test_changes_that_do_not_follow_each_other_stop_the_node() -> None:
-    """A change must start from what the last one of its task left."""
+    """A change must start from the result of the task's last one."""
     changes = _changes(DictView(), CREATE, CLAIM)
     task = changes[1].after
     assert task is not None

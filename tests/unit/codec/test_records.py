@@ -1,4 +1,4 @@
-"""Stored values come back as they were, or not at all."""
+"""Stored values come back unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_records_come_back() -> None:
 
 
 def test_an_item_is_told_from_another_by_its_tag() -> None:
-    """A task is no item, and no kind is read as another."""
+    """A task is no item, and no kind reads as another."""
     pause = Pause(tenant="acme", id="q")
 
     assert records.decode_item(records.encode_item(pause)) == pause
@@ -65,7 +65,7 @@ def test_an_item_is_told_from_another_by_its_tag() -> None:
 @pytest.mark.parametrize("decode", DECODERS)
 @pytest.mark.parametrize("value", [b"", b"\x00", b"\x02" + records.encode_task(TASK)[1:]])
 def test_another_version_is_named_and_refused(decode: Decoder, value: bytes) -> None:
-    """A record of an unknown version is never guessed at."""
+    """The reader never guesses at a record of an unknown version."""
     with pytest.raises(RecordInvalid, match="version"):
         decode(value)
 
@@ -73,7 +73,7 @@ def test_another_version_is_named_and_refused(decode: Decoder, value: bytes) -> 
 @pytest.mark.parametrize("decode", DECODERS)
 @pytest.mark.parametrize("value", [b"\x01", b"\x01\xc1", b"\x01\x93\xa1a\xa1b\xc4", b"\x01\x80"])
 def test_damage_is_refused(decode: Decoder, value: bytes) -> None:
-    """Bytes that are no record raise the one error callers know."""
+    """Bytes that are no record raise the one error that callers know."""
     with pytest.raises(RecordInvalid, match="damaged"):
         decode(value)
 

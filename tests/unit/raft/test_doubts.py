@@ -1,4 +1,4 @@
-"""Doubts: who differs, and on whose side a majority is."""
+"""Doubts: which replicas differ, and whether a majority agrees with this one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from codeq_cluster.raft.electorate import Electorate
 
 
 def electorate(voters: int) -> Electorate:
-    """Return what node A of so many voters knows."""
+    """Return the electorate of node A in a group of this many voters."""
     made = Electorate(node_id="A", shard=0, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
 
 
 def test_two_of_three_outvote_the_third() -> None:
-    """Who has this state where the third has another is asked for, not who has it elsewhere."""
+    """The voters that count have this state at the index where the third one differs."""
     doubts = Doubts(electorate(3))
     assert not doubts.open
 
@@ -33,7 +33,7 @@ def test_two_of_three_outvote_the_third() -> None:
 
 
 def test_what_differed_first_is_what_is_asked_about() -> None:
-    """A voter that goes on being wrong is not to be proved wrong anew with each entry."""
+    """A voter that stays wrong is compared at its first difference, not at each new entry."""
     doubts = Doubts(electorate(3))
     doubts.heard("B", 9, same=False)
     doubts.heard("C", 9, same=True)
@@ -44,7 +44,7 @@ def test_what_differed_first_is_what_is_asked_about() -> None:
 
 
 def test_one_of_three_has_lost_against_two() -> None:
-    """It need not know whether they agree: without either it has no majority."""
+    """One voter against two has no majority, whether or not the two agree."""
     doubts = Doubts(electorate(3))
     doubts.heard("B", 9, same=False)
     assert not doubts.lost
@@ -67,7 +67,7 @@ def test_a_state_made_anew_is_doubted_no_more() -> None:
 
 
 def test_a_single_voter_is_right() -> None:
-    """There is nobody to differ."""
+    """A single voter has nobody to differ from."""
     doubts = Doubts(electorate(1))
 
     assert not doubts.open

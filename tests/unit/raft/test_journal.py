@@ -1,4 +1,4 @@
-"""The journal: what is on disk after a flush is what was there, or the node does not start."""
+"""The journal: after a restart it holds what was flushed, or the node does not start."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def row(index: int) -> bytes:
 
 
 def test_a_fresh_log_starts_with_the_librarys_first_entry() -> None:
-    """Every node's log begins alike, so the first real entry has a predecessor."""
+    """Every node's log begins with the same entry, so the first real entry has a predecessor."""
     journal = opened(SimDisk())
 
     assert (1, 1, (NO_OP, 1, 0)) == (journal.first, journal.last, journal[0])
 
 
 def test_what_was_flushed_is_there_after_a_restart() -> None:
-    """Entries, term and vote come back as they were."""
+    """Entries, term and vote come back unchanged."""
     disk = SimDisk()
     filled(disk, 20, term=3)
     disk.crash(Random(0))
@@ -90,7 +90,7 @@ def test_what_was_not_flushed_is_not_promised() -> None:
     ids=["payload", "torn", "version", "term", "gap", "torn tail"],
 )
 def test_a_damaged_row_refuses_to_start(index: int, change: Change, message: str) -> None:
-    """A log that lies is worse than a node that is down."""
+    """A wrong log is worse than a node that is down."""
     disk = SimDisk()
     filled(disk, 5)
     disk.damage(row(index), change)
@@ -109,7 +109,7 @@ def test_a_damaged_row_refuses_to_start(index: int, change: Change, message: str
     ids=["flipped", "torn", "missing"],
 )
 def test_a_damaged_vote_refuses_to_start(change: Change, message: str) -> None:
-    """A node that forgot its vote could vote twice."""
+    """A node that has forgotten its vote could vote twice."""
     disk = SimDisk()
     filled(disk, 5)
     disk.damage(b"vote", change)
@@ -119,7 +119,7 @@ def test_a_damaged_vote_refuses_to_start(change: Change, message: str) -> None:
 
 
 def test_a_state_ahead_of_the_log_refuses_to_start() -> None:
-    """The log's end was lost; what the state holds cannot be explained to the peers."""
+    """The end of the log was lost, so the node cannot explain its state to the peers."""
     disk = SimDisk()
     filled(disk, 5)
 
@@ -128,7 +128,7 @@ def test_a_state_ahead_of_the_log_refuses_to_start() -> None:
 
 
 def test_a_state_behind_the_log_refuses_to_start() -> None:
-    """Entries between state and log are gone."""
+    """The entries between state and log are gone."""
     disk = SimDisk()
     journal = filled(disk, 1000)
     journal.trim(900)
@@ -139,13 +139,13 @@ def test_a_state_behind_the_log_refuses_to_start() -> None:
 
 
 def test_a_state_without_a_log_refuses_to_start() -> None:
-    """Someone removed the log."""
+    """A missing log is not taken for a new one."""
     with pytest.raises(DataDirectoryRefused, match="the log is empty"):
         opened(SimDisk(), applied=7)
 
 
 def test_truncation_replaces_the_tail_on_disk() -> None:
-    """A newer leader's entries take the place of the old ones, in one write."""
+    """A newer leader's entries replace the old ones, in one write."""
     disk = SimDisk()
     journal = filled(disk, 9)
     journal.deleteEntriesFrom(5)  # Entries 6 to 9.
@@ -161,7 +161,7 @@ def test_truncation_replaces_the_tail_on_disk() -> None:
 
 
 def test_truncation_of_committed_entries_is_refused() -> None:
-    """No leader may take back what was committed."""
+    """No leader may take back a committed entry."""
     journal = filled(SimDisk(), 9)
     journal.setRaftCommitIndex(6)
 
@@ -172,7 +172,7 @@ def test_truncation_of_committed_entries_is_refused() -> None:
 
 
 def test_an_entry_that_does_not_follow_is_refused() -> None:
-    """Neither a gap nor a term that shrinks."""
+    """A gap is refused, and so is a term that shrinks."""
     journal = filled(SimDisk(), 9, term=2)
 
     with pytest.raises(SafetyViolated):
@@ -182,7 +182,7 @@ def test_an_entry_that_does_not_follow_is_refused() -> None:
 
 
 def test_a_term_never_shrinks_and_a_vote_never_changes() -> None:
-    """One vote a term, whatever the library asks for."""
+    """A node votes once per term, whatever the library asks for."""
     journal = filled(SimDisk(), 2, term=5)
 
     with pytest.raises(SafetyViolated, match="term 4 after term 5"):
@@ -192,7 +192,7 @@ def test_a_term_never_shrinks_and_a_vote_never_changes() -> None:
 
 
 def test_old_entries_are_read_from_the_store() -> None:
-    """Memory holds the recent ones only; the rest is a read away, bounded in bytes."""
+    """Memory holds only recent entries; reads from the store are bounded in bytes."""
     journal = filled(SimDisk(), 500)
     small = opened(journal._store, cache_bytes_max=100)
 
@@ -215,7 +215,7 @@ def test_damage_after_the_start_is_noticed_when_read() -> None:
 
 
 def test_trimming_keeps_the_entry_at_the_floor() -> None:
-    """Its term is what the next entry follows."""
+    """The next entry needs the term of the entry at the floor."""
     disk = SimDisk()
     journal = filled(disk, 1000)
 
@@ -240,7 +240,7 @@ def test_trimming_waits_until_it_is_worth_it() -> None:
 
 @given(st.data())
 def test_the_log_equals_a_plain_list_whatever_happens_to_it(data: st.DataObject) -> None:
-    """Adds, truncations, trims, flushes and restarts, against a list of triples."""
+    """Adds, truncations, trims, flushes and restarts leave the same entries as in a plain list."""
     disk = SimDisk()
     journal = opened(disk, cache_bytes_max=60)
     flush(journal, disk)
@@ -286,7 +286,7 @@ def test_the_log_equals_a_plain_list_whatever_happens_to_it(data: st.DataObject)
 
 
 class CountedSizes(array):  # type: ignore[type-arg]
-    """The sizes of a log's entries; counts how many are looked at."""
+    """The sizes of a log's entries; counts how many are read."""
 
     looked_at = 0
 
@@ -298,7 +298,7 @@ class CountedSizes(array):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("applied_behind", [0, 1500], ids=["applied", "applying"])
 def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
-    """A long log within its bounds, or one that cannot be trimmed yet, is not walked through."""
+    """Trimming does not walk through a long log that is within its bounds or cannot be trimmed."""
     disk = SimDisk()
     journal = opened(disk, cache_bytes_max=100)
     sizes = type("Sizes", (CountedSizes,), {"looked_at": 0})("Q", journal._sizes)
@@ -312,7 +312,7 @@ def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
             journal.trim(journal.first_within(2**30, bound // 2, upto=upto))
 
     assert journal.first > 17_000
-    # Once to find out how far, once to sum it up; and again while it is not enough for a trim.
+    # One read to find out how far, one for the sum; repeated while it is not enough for a trim.
     assert type(sizes).looked_at <= 2 * journal.first + 256 * (20_000 // 256) * 2
 
 
@@ -325,7 +325,7 @@ def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
 def test_what_stays_is_within_the_bounds(
     sizes: list[int], bytes_max: int, entries_max: int, upto: int
 ) -> None:
-    """No entry more than needed goes, none beyond the limit, and never the last."""
+    """No more entries go than needed, none beyond the limit, and never the last one."""
     journal = opened(SimDisk())
     for index, size in enumerate(sizes, start=2):
         journal.add(b"\x00" * size, index, 1)
@@ -341,7 +341,7 @@ def test_what_stays_is_within_the_bounds(
     assert first == next((index for index in range(1, end) if fits(index)), end)
 
 
-# What a snapshot leaves.
+# After a snapshot.
 
 
 @given(
@@ -353,7 +353,7 @@ def test_what_stays_is_within_the_bounds(
 def test_a_log_that_begins_at_a_snapshot_is_loaded(
     index: int, term: int, ahead: int, voted_for: str | None
 ) -> None:
-    """Nothing of the old log is left; term and vote are as they were given; entries follow."""
+    """Nothing of the old log is left; term and vote are as given, and entries can follow."""
     disk = SimDisk()
     filled(disk, 20, term=3)
     puts, deletes = rows_after_snapshot(index, term, vote_term=term + ahead, voted_for=voted_for)
@@ -372,7 +372,7 @@ def test_a_log_that_begins_at_a_snapshot_is_loaded(
 
 
 def test_a_damaged_entry_has_no_term() -> None:
-    """A snapshot whose log lies about its last entry is none."""
+    """A snapshot with a damaged last entry is refused."""
     disk = SimDisk()
     filled(disk, 5)
     disk.damage(row(5), lambda value: value[:-1] + b"!")

@@ -1,4 +1,4 @@
-"""Memberships: what a log says of its members, against a list of all that was ever said."""
+"""Memberships: what a log says of its members, against a list of every membership it named."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def flushed(made: Journal, disk: SimDisk) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
-    """After appending, truncating, trimming, crashing and starting again, in any order."""
+    """Appends, truncations, trims, crashes and restarts keep the newest one in force."""
     random, disk = Random(seed), SimDisk()
     made = journal(disk)
     flushed(made, disk)
@@ -68,7 +68,7 @@ def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
 
 
 def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
-    """Neither who did before nor who did after it."""
+    """A snapshot names the members at its end, not earlier or later ones."""
     disk = SimDisk()
     made = journal(disk)
     for number in range(6):
@@ -86,7 +86,7 @@ def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
 
 
 def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
-    """A restored one, or a node that waits to be let in."""
+    """A restored log, or that of a joining node, takes the members of the bootstrap."""
     disk = SimDisk()
     waiting = Journal(disk, cache_bytes_max=2**16)
     waiting.load(applied=1)
@@ -102,7 +102,7 @@ def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
 
 @pytest.mark.parametrize("change", [lambda row: row[:5], lambda row: row[:-1] + b"\xff"])
 def test_a_damaged_membership_refuses_to_start(change: object) -> None:
-    """Who counts for a majority is not guessed."""
+    """A node never guesses who counts for a majority."""
     disk = SimDisk()
     made = journal(disk)
     made.setCurrentTerm(1, "A")
@@ -114,7 +114,7 @@ def test_a_damaged_membership_refuses_to_start(change: object) -> None:
 
 
 def test_an_entry_that_names_nobody_is_no_entry() -> None:
-    """It never gets into the log."""
+    """An entry without members never gets into the log."""
     made = journal(SimDisk())
 
     with pytest.raises(ValueError, match="version"):

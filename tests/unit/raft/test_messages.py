@@ -1,4 +1,4 @@
-"""Messages: what passes the wire is what was meant, and nothing else passes."""
+"""Messages: a valid message survives the wire, and every other one is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from codeq_cluster.raft.messages import (
 pack = msgspec.msgpack.encode
 unpack = msgspec.msgpack.decode
 
-# The largest there is: every bit may be used.
+# The largest incarnation, because every bit may be used.
 STAMP = Stamp(2**64 - 1, 41)
 APPEND = Append(
     term=4,
@@ -62,7 +62,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_survives_the_wire(message: Message) -> None:
-    """Parsing gives back what was rendered, and who sent it when."""
+    """Parsing gives back the rendered message and its stamp."""
     raw = render(message, STAMP)
 
     again = parse(raw)
@@ -73,7 +73,7 @@ def test_a_message_survives_the_wire(message: Message) -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
-    """Every field is asked for, and no other is allowed."""
+    """Every field is required, and no other field is allowed."""
     raw = unpack(render(message, STAMP))
 
     for name in raw.keys() - {"i", "s"}:
@@ -111,6 +111,6 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
     ids=str,
 )
 def test_what_no_peer_of_ours_would_say_is_refused(change: dict[str, object]) -> None:
-    """Wrong types, ranges, terms that descend, entries of the library's other kinds."""
+    """Wrong types, wrong ranges, descending terms and the library's other entries are refused."""
     with pytest.raises(ValueError, match=r".+"):
         parse(pack({**unpack(render(APPEND, STAMP)), **change}))

@@ -21,7 +21,7 @@ from codeq_cluster.settings import RaftSettings
 
 
 def electorate(voters: int = 3, *, rank: int = 1) -> Electorate:
-    """Return what node A of so many voters knows, in its place behind the preferred one."""
+    """Return the electorate of node A, at this rank after the preferred node."""
     made = Electorate(node_id="A", shard=-rank % voters, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
@@ -54,7 +54,7 @@ def append(size: int, seq: int) -> dict[str, object]:
 
 
 def test_a_follower_waits_one_to_two_election_timeouts() -> None:
-    """Randomly, so that two followers rarely stand at once."""
+    """The wait is random, so that two followers rarely compete."""
     waits = []
     for _ in range(100):
         timer = elections()
@@ -66,7 +66,7 @@ def test_a_follower_waits_one_to_two_election_timeouts() -> None:
 
 
 def test_the_preferred_node_stands_first() -> None:
-    """Its latest instant is the others' earliest."""
+    """The preferred node's latest start is the others' earliest."""
     others, preferred = elections(), elections(rank=0)
     others.heard("B", 0.0)
     preferred.heard("B", 0.0)
@@ -75,7 +75,7 @@ def test_the_preferred_node_stands_first() -> None:
 
 
 def test_a_refused_link_to_the_leader_brings_the_deadline_forward() -> None:
-    """Its process is gone: nobody waits for a timeout; a mere break proves nothing."""
+    """A refused link means that the process is gone; a mere break proves nothing."""
     timer = elections()
     timer.heard("B", 0.0)
 
@@ -88,7 +88,7 @@ def test_a_refused_link_to_the_leader_brings_the_deadline_forward() -> None:
 
 
 def test_followers_of_a_dead_leader_go_one_after_another() -> None:
-    """However they draw, the next one leaves the one before it time for a round of votes."""
+    """Each follower leaves the one before it enough time for a round of votes."""
     for seed in range(50):
         deadlines = []
         for rank in range(3):
@@ -102,7 +102,7 @@ def test_followers_of_a_dead_leader_go_one_after_another() -> None:
 
 
 def test_a_split_vote_after_a_crash_is_tried_again_soon() -> None:
-    """The leader is known to be dead, so there is nothing to be patient for; but not for ever."""
+    """A dead leader needs no patience, but the hurry ends after some tries."""
     timer = elections()
     timer.heard("B", 0.0)
     timer.link_down("B", refused=True, now=0.0)
@@ -131,12 +131,12 @@ def test_grants_of_another_term_do_not_count() -> None:
 
 
 def test_a_single_voter_needs_nobody() -> None:
-    """A majority of one."""
+    """One voter is a majority of one."""
     assert elections(voters=1).ask(1, 0.0)
 
 
 def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None:
-    """One that is up but cannot lead must not interrupt the others every few seconds."""
+    """A peer that is up but cannot lead must not interrupt the others every few seconds."""
     handover = Handover()
     now, waits = 0.0, []
 
@@ -151,7 +151,7 @@ def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None
 
 
 def test_a_peer_that_falls_behind_starts_over() -> None:
-    """It has to be caught up all the time."""
+    """The preferred peer must be caught up without a break."""
     handover = Handover()
 
     assert not handover.preferred_due("B", caught_up=True, now=0.0)
@@ -161,7 +161,7 @@ def test_a_peer_that_falls_behind_starts_over() -> None:
 
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
-    """A question that comes while a round runs waits for the next."""
+    """A question that comes during a round waits for the next one."""
     barriers = Barriers(electorate(3))
     answers: list[str] = []
     barriers.ask(lambda done: answers.append(f"first {done}"))
@@ -183,7 +183,7 @@ def test_a_round_answers_only_those_who_asked_before_it() -> None:
 
 
 def test_digests_at_one_index_are_compared_both_ways_round() -> None:
-    """Whether the leader's word comes before or after the own state gets there."""
+    """The leader's digest is compared whether it comes before or after this replica's own."""
     digests = Digests()
     assert digests.applied(5, b"five") is None
     assert digests.same(5, b"five") is True
@@ -197,7 +197,7 @@ def test_digests_at_one_index_are_compared_both_ways_round() -> None:
 
 
 def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
-    """What does not fit is dropped and counted; a message without entries needs no bytes."""
+    """Excess messages are dropped and counted; a message without entries counts as no bytes."""
     counters: Counter[str] = Counter()
     inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
@@ -214,7 +214,7 @@ def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
 
 
 def test_an_inbox_takes_only_what_is_newer() -> None:
-    """Order within a life, and lives in order."""
+    """Messages are ordered within a life, and lives are ordered too."""
     counters: Counter[str] = Counter()
     inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
@@ -233,18 +233,18 @@ def test_an_inbox_takes_only_what_is_newer() -> None:
 
 
 def test_the_installed_library_is_the_pinned_one() -> None:
-    """Version and files are those the private names were taken from."""
+    """The private names were taken from exactly this version and these files."""
     library.verify()
 
 
 def test_a_changed_library_is_refused() -> None:
-    """One byte more, and nothing starts."""
+    """One more byte keeps the node from starting."""
     with pytest.raises(SafetyViolated, match="reinstall"):
         library.check_file("syncobj.py", b"# another file\n")
 
 
 def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
-    """Its options leave it nothing to do by itself, whatever the settings are."""
+    """The options leave the library nothing to do by itself, whatever the settings."""
     for settings in (RaftSettings(), RaftSettings(heartbeat_ms=500, election_ms=600)):
         options = library.configuration(settings)
         options.validate()
@@ -257,7 +257,7 @@ def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
 
 
 def test_a_peer_that_becomes_the_preferred_one_waits_from_then_on() -> None:
-    """Another one's patience is not its own: a node that has just come in is not handed to."""
+    """A new preferred peer waits for the full time; the former one's wait does not count."""
     handover = Handover()
     assert not handover.preferred_due("B", caught_up=True, now=0.0)
 

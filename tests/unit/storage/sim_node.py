@@ -15,25 +15,25 @@ from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 
 ALL = (b"", b"\xff")
-# A write that is not done by then is not going to be.
+# A write that takes longer than this never completes.
 PATIENCE_S = 1.0
 
 
 class SimNode:
-    """Disks that outlive the lives of the node's storage; `start` begins one.
+    """Disks that outlive the lives of the node's storage; `start` begins a life.
 
     Args:
-        shards: So many.
-        segment_bytes: Of the write-ahead log.
-        held_bytes: Of one shard, in memory.
-        seed: Of what crashes leave.
-        open_databases: Others than simulated ones.
+        shards: Number of shards.
+        segment_bytes: Size of the write-ahead log's segments.
+        held_bytes: Bound on one shard's rows in memory.
+        seed: Decides what a crash leaves on the disks.
+        open_databases: Opens other databases than simulated ones.
 
     Attributes:
-        clock: Moves by `run` and while a write is waited for.
-        flush_s: What a wait for the disk takes that begins now.
+        clock: Moves by `run` and while a write is under way.
+        flush_s: The duration of a wait for the disk that begins now.
         databases: By shard, of this life.
-        failed: (shard, text) of every failure that the storage told of.
+        failed: (shard, text) of every failure that the storage reported.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class SimNode:
         return self.storage.shards[number]
 
     def kill(self) -> None:
-        """End the process: the machine keeps what was written, synced or not."""
+        """End the process: the machine keeps every write, synced or not."""
         self._timers.kill()
         self.storage.kill()
 
     def lose_power(self) -> None:
-        """End the life and lose a random part of what was not synced."""
+        """End the life and lose a random part of the unsynced writes."""
         self._timers.kill()
         self.storage.kill()
         self.executor.crash(self._random)
@@ -98,19 +98,19 @@ class SimNode:
         self.clock.run_until(self.clock.now + seconds)
 
     def begin(self, shard: int, *rows: Row) -> Callable[[], list[BaseException | None]]:
-        """Begin a write; the call that comes back tells what became of it, [] for nothing yet."""
+        """Begin a write; the returned call gives its outcome, [] while there is none."""
         told: list[BaseException | None] = []
         self.shard(shard).log.write(rows, [], told.append)
         return lambda: told
 
     def write(self, shard: int, *rows: Row) -> BaseException | None:
-        """Write rows of a log; return what failed."""
+        """Write rows of a log; return the error, or None."""
         told = self.begin(shard, *rows)
         self.run(PATIENCE_S)
         [outcome] = told()
         return outcome
 
     def rows(self, shard: int) -> dict[bytes, bytes]:
-        """Return what a shard's log shows."""
+        """Return the rows of a shard's log."""
         found = self.shard(shard).log.scan(*ALL, limit=10_000, bytes_max=2**30)
         return {key: value for key, value in found if key.startswith(b"log/")}

@@ -1,4 +1,4 @@
-"""Adaptive syncer: the log is synced the way that is faster now, by the kernel when in doubt."""
+"""Adaptive syncer: the log is synced by the faster way, and by the kernel when in doubt."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ KERNEL_S, THREAD_S = 0.001, 0.002
 
 
 class Clock:
-    """Seconds that pass when a sync takes them."""
+    """Seconds that advance when a sync takes them."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
 
 class Way:
-    """Syncs that take as long as it says."""
+    """Syncs that take a given time."""
 
     by_kernel = True
 
@@ -29,14 +29,14 @@ class Way:
         self.stopped_within: float | None = None
 
     def sync(self, file: SegmentFile, done: Synced) -> None:
-        """Take that long."""
+        """Take that time."""
         del file
         self.clock.now += self.took_s
         self.synced += 1
         done(None)
 
     def stop(self, within_s: float) -> bool:
-        """Take that long, too; too long for a bound that is shorter."""
+        """Take that time too; fail when the bound is shorter."""
         self.stopped_within = within_s
         self.clock.now += self.took_s
         return self.took_s <= within_s
@@ -52,7 +52,7 @@ class Both:
         self._file, _ = SimSegments(lambda: False).create("segment", b"head", 100)
 
     def sync(self, times: int) -> tuple[int, int]:
-        """Sync so many times; return how many the kernel and the thread did."""
+        """Sync this many times; return how many the kernel and the thread did."""
         before = self.kernel.synced, self.thread.synced
         outcomes: list[BaseException | None] = []
         for _ in range(times):
@@ -63,7 +63,7 @@ class Both:
 
 
 def test_the_kernel_syncs_and_the_thread_is_tried_now_and_then() -> None:
-    """What the other way would take is known from one sync of many."""
+    """One sync in many measures the way that is not in use."""
     both = Both()
 
     assert both.sync(4 * TRY_EVERY) == (4 * TRY_EVERY - 4, 4)
@@ -71,7 +71,7 @@ def test_the_kernel_syncs_and_the_thread_is_tried_now_and_then() -> None:
 
 
 def test_a_thread_that_is_clearly_faster_takes_over() -> None:
-    """So it is where other processes keep all cores busy; the kernel is tried now and then."""
+    """Where other processes keep all cores busy, the thread wins; the kernel is still measured."""
     both = Both()
     both.kernel.took_s = SLOWER_MAX * THREAD_S + 0.001
     both.sync(TRY_EVERY)
@@ -81,7 +81,7 @@ def test_a_thread_that_is_clearly_faster_takes_over() -> None:
 
 
 def test_a_thread_that_is_hardly_faster_does_not() -> None:
-    """It takes three times the CPU."""
+    """The thread takes three times the CPU, so a small gain is not enough."""
     both = Both()
     both.kernel.took_s = SLOWER_MAX * THREAD_S
     both.sync(TRY_EVERY)
@@ -90,7 +90,7 @@ def test_a_thread_that_is_hardly_faster_does_not() -> None:
 
 
 def test_the_kernel_takes_over_again_once_it_is_as_fast() -> None:
-    """The load has gone."""
+    """The kernel returns when the load has gone."""
     both = Both()
     both.kernel.took_s = 10 * THREAD_S
     both.sync(TRY_EVERY)
@@ -101,7 +101,7 @@ def test_the_kernel_takes_over_again_once_it_is_as_fast() -> None:
 
 
 def test_a_hiccup_of_the_disk_decides_nothing() -> None:
-    """One slow sync of several is no median."""
+    """One slow sync among several does not move the median."""
     both = Both()
     both.sync(2 * TRY_EVERY)
     both.kernel.took_s = 1.0
@@ -111,7 +111,7 @@ def test_a_hiccup_of_the_disk_decides_nothing() -> None:
 
 
 def test_both_ways_are_stopped_within_the_time_for_one() -> None:
-    """What the first takes is the second's loss."""
+    """The time that the first way takes to stop is taken from the second."""
     both = Both()
 
     assert both.syncer.stop(KERNEL_S + THREAD_S + 0.001)

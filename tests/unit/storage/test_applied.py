@@ -1,4 +1,4 @@
-"""Applied: the numbers outlive the process, and a slot that is torn says nothing."""
+"""Applied: the numbers outlive the process, and a torn slot counts as unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def test_what_was_noted_is_there_after_a_kill(tmp_path: Path) -> None:
-    """No sync is needed for that, and none is made."""
+    """The numbers need no sync for that, and none is made."""
     path = tmp_path / "applied"
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(path)],
@@ -42,7 +42,7 @@ def test_what_was_noted_is_there_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_damaged_slot_says_nothing(tmp_path: Path) -> None:
-    """Half of a number would be taken for an entry that nobody has applied."""
+    """Half of a number could stand for an entry that nobody has applied."""
     path = tmp_path / "applied"
     file = AppliedFile(path, shards=2)
     file.note(0, 7)

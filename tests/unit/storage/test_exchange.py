@@ -1,4 +1,4 @@
-"""The exchange of directories: whatever a power cut interrupts, one of the two is there, whole."""
+"""The exchange of directories: a power cut leaves one of the two, complete."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from codeq_cluster.storage.exchange import exchange, incoming_path, settle
 OLD = {"CURRENT": b"old", "000004.sst": b"a", "000005.log": b""}
 NEW = {"CURRENT": b"new", "000009.sst": b"bb"}
 
-# Every way in which the exchange touches the file system.
+# Every call with which the exchange touches the file system.
 CALLS = ("open", "fsync", "rename", "unlink", "rmdir")
 
 
 class PowerCutError(BaseException):
-    """The machine is gone: nothing after this happens, not even the handling of errors."""
+    """The machine is gone: nothing happens after this, not even the handling of errors."""
 
 
 class Machine:
@@ -39,7 +39,7 @@ class Machine:
 
     @contextmanager
     def power_for(self, calls: int | None) -> Iterator[None]:
-        """Run with power for so many calls, or for ever; swallow the cut."""
+        """Run with power for this many calls, or for ever; swallow the cut."""
         self._left = calls
         self.done.clear()
         try:
@@ -93,7 +93,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def test_the_prepared_directory_takes_the_place(tmp_path: Path) -> None:
-    """Afterwards there is nothing else."""
+    """Afterwards no other directory is left."""
     path = prepared(tmp_path / "data")
 
     exchange(path)
@@ -107,7 +107,7 @@ def test_the_prepared_directory_takes_the_place(tmp_path: Path) -> None:
 def test_a_power_cut_at_any_call_leaves_one_of_the_two_whole(
     tmp_path: Path, machine: Machine
 ) -> None:
-    """And so does another one, at any call of what tidies up after the first."""
+    """A second cut, at any call of the cleanup after the first, leaves one of the two as well."""
     outcomes = []
     for calls in count():
         path = prepared(tmp_path / "data")
@@ -130,7 +130,7 @@ def test_a_power_cut_at_any_call_leaves_one_of_the_two_whole(
                 break
         outcomes.append(content(path) == NEW)
 
-    # Old up to one call, new from then on.
+    # The old directory up to one call, the new one from then on.
     assert sorted(outcomes) == outcomes
     assert {False, True} == set(outcomes)
 
@@ -138,7 +138,7 @@ def test_a_power_cut_at_any_call_leaves_one_of_the_two_whole(
 def test_each_step_is_durable_before_the_next_relies_on_it(
     tmp_path: Path, machine: Machine
 ) -> None:
-    """Files before the marker, the marker before a rename, the renames before it goes again."""
+    """Files come before the marker, the marker before a rename, its removal after the renames."""
     path = prepared(tmp_path / "data")
     incoming, parent = incoming_path(path), path.parent
     with machine.power_for(None):
@@ -167,7 +167,7 @@ def test_what_was_not_complete_is_dropped(tmp_path: Path) -> None:
 
 
 def test_what_was_marked_goes_forward(tmp_path: Path) -> None:
-    """From the marker on, a restart finishes the exchange, with the old directory or without."""
+    """From the marker on, a restart completes the exchange, with or without the old directory."""
     for gone in (False, True):
         path = prepared(tmp_path / "data")
         path.with_name("shard-0.ready").touch()
@@ -181,7 +181,7 @@ def test_what_was_marked_goes_forward(tmp_path: Path) -> None:
 
 
 def test_a_replacement_that_has_vanished_costs_nothing(tmp_path: Path) -> None:
-    """The directory that was in use is deleted only when there is another."""
+    """The former directory is deleted only when there is another one."""
     path = prepared(tmp_path / "data")
     path.with_name("shard-0.ready").touch()
     path.rename(path.with_name("shard-0.old"))
@@ -194,7 +194,7 @@ def test_a_replacement_that_has_vanished_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_first_start_has_nothing_to_settle(tmp_path: Path) -> None:
-    """There may not even be a directory yet."""
+    """The directory may not even exist yet."""
     settle(tmp_path / "shard-0")
 
     assert [] == list(tmp_path.iterdir())

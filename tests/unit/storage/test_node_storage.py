@@ -1,4 +1,4 @@
-"""A node's storage from start to start: what it acknowledged is there, whatever ended the last."""
+"""A node's storage from start to start: acknowledged writes survive whatever ended the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.storage.sim_node import SimNode
 def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
     *, planned: bool
 ) -> None:
-    """Each start begins a segment, which is no gap to a shard without a write before it."""
+    """Each start begins a segment, which must not look like a gap to a shard without writes."""
     node = SimNode()
     node.start()
     assert node.write(0, (b"log/0", b"a")) is None
@@ -31,7 +31,7 @@ def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
 
 
 def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
-    """The shard that was told of a failure is opened anew, and goes on from the log."""
+    """The shard that got the error is reopened, and continues from the log."""
     for seed in range(10):
         node = SimNode(shards=1, seed=seed)
         node.start()
@@ -47,12 +47,12 @@ def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
         node.lose_power()
         node.start()
 
-        # The one that failed is there or not, and stays as it was found.
+        # The failed write may be there or not, but its state no longer changes.
         assert node.rows(0) == {**shown, b"log/2": b"c"}
 
 
 def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
-    """The job was written: it is told as a failure of the disk, and the log goes on behind it."""
+    """A failed sync is reported to every write of its job, and the log continues after it."""
     node = SimNode()
     node.start()
     told = node.begin(0, (b"log/0", b"a")), node.begin(1, (b"log/0", b"b"))
@@ -70,7 +70,7 @@ def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
 
 
 def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after() -> None:
-    """Each leaves a segment of its own behind; a power cut finds the way through them."""
+    """Each failure leaves a segment of its own; recovery after a power cut reads across them."""
     for seed in range(10):
         node = SimNode(shards=2, seed=seed)
         node.start()
@@ -93,7 +93,7 @@ def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after(
 
 
 def test_a_shard_is_opened_anew_while_another_is_written() -> None:
-    """A job is under way that has nothing of it."""
+    """The job under way has no write of the reopened shard."""
     node = SimNode()
     node.start()
     assert node.write(0, (b"log/0", b"a")) is None
@@ -113,7 +113,7 @@ def test_a_shard_is_opened_anew_while_another_is_written() -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_snapshot_takes_the_place_of_writes_that_are_in_the_log(*, goes_on: bool) -> None:
-    """None of them comes back at the next start; what is written after it does."""
+    """No older write comes back at the next start; later writes do."""
     node = SimNode()
     node.start()
     assert node.write(1, (b"log/0", b"other")) is None
@@ -134,7 +134,7 @@ def test_a_snapshot_takes_the_place_of_writes_that_are_in_the_log(*, goes_on: bo
 
 
 def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged() -> None:
-    """While rows are spilled, segments are begun and deleted, and databases are synced."""
+    """The cut may come while rows are spilled, segments begun or deleted, or databases synced."""
     for seed in range(40):
         node, random = SimNode(segment_bytes=1, seed=seed), Random(seed)
         acknowledged: list[dict[bytes, bytes]] = [{}, {}]

@@ -1,4 +1,4 @@
-"""The row buffer: rows in memory over rows of a database read like one place that has both."""
+"""The row buffer: rows in memory over rows of a database read like one store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = dict[bytes, bytes]
 
 
 class Both:
-    """A buffer over stored rows, and the one dictionary that they stand for."""
+    """A buffer over stored rows, and a dictionary with the same content."""
 
     def __init__(self, stored: Rows) -> None:
         self.stored = dict(stored)
@@ -38,7 +38,7 @@ class Both:
                 self.model[key] = value
 
     def spill(self) -> None:
-        """Bring all into the stored rows, in the order a database takes them."""
+        """Bring every row into the stored rows, in the order in which a database takes them."""
         for start, end in self.buffer.ranges:
             for key in [key for key in self.stored if start <= key < end]:
                 del self.stored[key]
@@ -65,7 +65,7 @@ steps = st.lists(
 
 
 def driven(stored: Rows, calls: list[object]) -> Both:
-    """Return both after the calls."""
+    """Return both after these calls."""
     both = Both(stored)
     for call in calls:
         if isinstance(call, dict):
@@ -79,7 +79,7 @@ def driven(stored: Rows, calls: list[object]) -> Both:
 def test_reads_see_the_newest_of_both(
     stored: Rows, calls: list[object], start: bytes, end: bytes
 ) -> None:
-    """A key, and a range by either way of reading it."""
+    """Single keys and ranges read the same from the buffer as from the dictionary."""
     both = driven(stored, calls)
     wanted = sorted((k, v) for k, v in both.model.items() if start <= k < end)
     found = both.buffer.get(start)
@@ -91,7 +91,7 @@ def test_reads_see_the_newest_of_both(
 
 @given(stored=st.dictionaries(keys, values), calls=steps)
 def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object]) -> None:
-    """The ranges, then the rows: what was deleted before it was put stays put."""
+    """A spill deletes the ranges first, so rows put after a deletion stay."""
     both = driven(stored, calls)
 
     both.spill()
@@ -101,7 +101,7 @@ def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object])
 
 @given(calls=steps)
 def test_a_buffer_that_was_written_to_is_not_empty(calls: list[object]) -> None:
-    """Its size is more than none from the first row or range on, so that its bound can be met."""
+    """Its size is above zero from the first row or range on, so that its bound can be reached."""
     buffer = driven({}, calls).buffer
 
     assert bool(buffer) == bool(buffer.rows or buffer.ranges)

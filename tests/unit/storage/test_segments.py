@@ -1,4 +1,4 @@
-"""The segment's format: what a crash tears is cut, and no damage is taken for that."""
+"""The segment's format: a frame torn by a crash is cut, and damage is never mistaken for one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def content(jobs: list[Job], *, salt: bytes = SALT, header: Header = HEADER) -> 
 
 
 def spread(jobs: list[Job]) -> list[tuple[int, list[tuple[int, list[object], list[object]]]]]:
-    """Return jobs as they compare: a sequence read is a list."""
+    """Return jobs in a comparable form: a decoded sequence is a list."""
     return [
         (
             job.seq,
@@ -44,7 +44,7 @@ def spread(jobs: list[Job]) -> list[tuple[int, list[tuple[int, list[object], lis
 
 
 def jobs_of(content_: bytes) -> list[Job]:
-    """Return what a segment holds."""
+    """Return the jobs in a segment."""
     found = segments.read(content_)
     assert found is not None
     return found[1]
@@ -60,7 +60,7 @@ writes = st.lists(st.builds(Write, st.integers(0, 2**16), rows, rows), max_size=
     behind=st.binary(max_size=40),
 )
 def test_what_is_written_is_read(every: list[list[Write]], salt: bytes, behind: bytes) -> None:
-    """Whatever the rows are, and whatever zeros or remains follow."""
+    """Any rows come back, whatever zeros or remains follow them."""
     jobs = [Job(n, each) for n, each in enumerate(every, 8)]
     found = segments.read(content(jobs, salt=salt) + bytes(40) + behind)
 
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(every: list[list[Write]], salt: bytes, behind: 
 
 
 def test_a_frame_that_a_crash_has_torn_is_cut() -> None:
-    """At every byte of it, followed by nothing or by zeros; all before it stays."""
+    """A frame torn at any byte, followed by nothing or zeros, is cut; all frames before it stay."""
     whole, short = content(JOBS), content(JOBS[:2])
     for end in range(len(short), len(whole)):
         for rest in (b"", bytes(len(whole) - end), bytes(1000)):
@@ -80,14 +80,14 @@ def test_a_frame_that_a_crash_has_torn_is_cut() -> None:
 
 
 def test_a_header_that_a_crash_has_torn_is_none() -> None:
-    """At every byte of it: there is no such segment."""
+    """A segment with a header torn at any byte does not exist."""
     header = content([])
     for end in range(len(header)):
         assert segments.read(header[:end] + bytes(100)) is None
 
 
 def test_a_change_before_the_last_frame_is_damage() -> None:
-    """In every byte of it: a whole frame follows, which nobody wrote before the damaged one was."""
+    """Every byte counts: an intact frame follows, and it was written after the damaged one."""
     start, end = len(content([])), len(content(JOBS[:2]))
     whole = content(JOBS)
     for place in range(start, end):
@@ -98,7 +98,7 @@ def test_a_change_before_the_last_frame_is_damage() -> None:
 
 
 def test_frames_of_a_files_earlier_life_are_none() -> None:
-    """A recycled file has them behind its own, at places where one could begin."""
+    """A recycled file has old frames after its own, at places where one could begin."""
     before = content(JOBS * 3, salt=OTHER)
     for jobs in ([], JOBS[:1], JOBS[:2]):
         now = content(jobs)
@@ -108,12 +108,12 @@ def test_frames_of_a_files_earlier_life_are_none() -> None:
 
 
 def test_a_later_format_is_refused_by_name() -> None:
-    """The operator learns that it is the release that is too old."""
+    """The operator learns that the release is too old."""
     with pytest.raises(SegmentDamaged, match="its format is 2, this release reads 1"):
         segments.read(content(JOBS, header=Header(2, 5, 7)))
 
 
 def test_a_frame_that_is_whole_and_says_something_else_is_damage() -> None:
-    """Its checksum fits, so that it is no torn one."""
+    """Its checksum is right, so it is not a torn frame."""
     with pytest.raises(SegmentDamaged, match="a frame is none of this release"):
         segments.read(content([]) + segments.frame(SALT, HEADER))

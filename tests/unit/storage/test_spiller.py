@@ -1,4 +1,4 @@
-"""The spiller: a database that stalls or fails holds up its own shard, and nothing is forgotten."""
+"""The spiller: a database that stalls or fails delays only its own shard, and loses no row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIGEST = bytes(range(16))
 
 
 def started(*, segment_bytes: int = 2**20, seed: int = 0) -> SimNode:
-    """Return a node of two shards that holds five kilobytes of rows in memory."""
+    """Return a node of two shards that each hold up to five kilobytes of rows in memory."""
     node = SimNode(segment_bytes=segment_bytes, held_bytes=HELD_BYTES, seed=seed)
     node.start()
     return node
@@ -30,7 +30,7 @@ def stored(node: SimNode, shard: int) -> set[bytes]:
 
 
 def test_rows_reach_the_database_soon_and_unasked() -> None:
-    """What is acknowledged waits in memory, for a quarter of a second."""
+    """Acknowledged rows wait in memory for a quarter of a second."""
     node = started()
     told = node.begin(0, ROW)
     node.run(0.01)
@@ -59,7 +59,7 @@ def test_log_and_state_are_spilled_as_of_one_moment() -> None:
 
 
 def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
-    """Acknowledgements need the write-ahead log alone."""
+    """Acknowledgements need only the write-ahead log."""
     node = started()
     node.databases[0].stalled = True
     for row in rows(3):
@@ -75,7 +75,7 @@ def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
 
 
 def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
-    """Others are written and spilled meanwhile."""
+    """Other shards are written and spilled meanwhile."""
     node = started()
     node.databases[0].stalled = True
     assert node.write(0, ROW) is None
@@ -85,7 +85,7 @@ def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
 
 
 def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
-    """Its writes are durable, and told of once its database has taken the rows."""
+    """Its write is durable, and is acknowledged once the database has taken the rows."""
     node = started()
     node.databases[0].stalled = True
     assert node.write(0, *rows(4)) is None
@@ -102,7 +102,7 @@ def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
 
 
 def test_no_more_than_its_bound_waits_in_memory_however_fast_it_comes() -> None:
-    """One write more, which finds the bound met: no pass of the spiller is waited for."""
+    """At most one write exceeds the bound; the bound does not wait for a pass of the spiller."""
     node = started()
     node.databases[0].stalled = True
     acknowledged = 0
@@ -118,7 +118,7 @@ def test_no_more_than_its_bound_waits_in_memory_however_fast_it_comes() -> None:
 
 
 def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
-    """It is told of once, and its replica can step back: the write that was held has ended."""
+    """The failure is reported once, and the held write has ended, so the replica can step back."""
     node = started()
     node.databases[0].stalled = True
     assert node.write(0, *rows(4)) is None
@@ -133,7 +133,7 @@ def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
 
 
 def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> None:
-    """Every row that was acknowledged is there after it was opened anew."""
+    """Every acknowledged row is there after the database was reopened."""
     node = started()
     node.disks[1].full = True
     for row in rows(3):
@@ -152,12 +152,12 @@ def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> Non
 
 
 def big(count: int) -> list[tuple[bytes, bytes]]:
-    """Return rows of which three fill a segment."""
+    """Return rows, three of which fill a segment."""
     return [(b"log/%03d" % n, b"x" * 100_000) for n in range(count)]
 
 
 def test_segments_are_deleted_when_every_database_has_them_on_disk() -> None:
-    """Not before each has been synced; a crash after that finds everything in the databases."""
+    """No segment goes before each database has synced; after that a crash loses nothing."""
     node = started(segment_bytes=1)
     segments = node.disks[0].segments
     node.databases[1].stalled = True
@@ -177,7 +177,7 @@ def test_segments_are_deleted_when_every_database_has_them_on_disk() -> None:
 
 
 def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
-    """The database has failed: what its disk has is read anew, and the log has the rest."""
+    """The database has failed: its disk is read again, and the log has the rest."""
     node = started(segment_bytes=1)
     segments = node.disks[0].segments
     node.databases[1].refuses_syncs = True
@@ -199,7 +199,7 @@ def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
 
 
 def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
-    """A sync between its opening and its reading of the log says nothing of what is missing."""
+    """A sync between its opening and its reading of the log proves nothing."""
     node = started(segment_bytes=1)
     segments = node.disks[0].segments
     assert node.write(0, ROW) is None
@@ -220,7 +220,7 @@ def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
 def test_a_segment_outlives_a_database_that_loses_rows_while_the_disks_are_waited_for(
     seed: int,
 ) -> None:
-    """The wait began when the database had everything; opened anew it lacks what was not synced."""
+    """The wait began with a complete database; the reopened one lacks the unsynced rows."""
     node = started(segment_bytes=1, seed=seed)
     segments = node.disks[0].segments
     *before, last = big(3)

@@ -1,4 +1,4 @@
-"""The write-ahead log over its segments: jobs come back in order, and a gap is never overlooked."""
+"""The write-ahead log over its segments: jobs come back in order, and gaps are always found."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def write(shard: int, key: bytes, size: int = 10) -> Write:
 
 
 def begun(disk: SegmentDisk, *, after: int = 0, segment_bytes: int = 2_000) -> Wal:
-    """Return a log that takes writes, of segments for two jobs of a kilobyte."""
+    """Return a log open for writes, with segments for two jobs of a kilobyte."""
     wal = Wal(disk, segment_bytes=segment_bytes, grow_bytes=100)
     wal.begin(after)
     return wal
 
 
 def job(wal: Wal, *writes: Write) -> int:
-    """Make writes durable; return their job."""
+    """Make writes durable; return their job's number."""
     size = sum(len(key) + len(value) + 32 for each in writes for key, value in each.puts)
     if not wal.has_room(size):
         wal.make_room(size)
@@ -55,12 +55,12 @@ def filled(disk: SegmentDisk, *, jobs: int = 6) -> Wal:
 
 
 def recovered(disk: SegmentDisk, *marks: int) -> list[tuple[int, int, bytes]]:
-    """Return (job, shard, first key) of what the databases lack."""
+    """Return (job, shard, first key) of the writes that the databases lack."""
     return [(seq, each.shard, each.puts[0][0]) for seq, each in Wal(disk).recover(marks)]
 
 
 def test_a_log_rolls_and_comes_back_in_order() -> None:
-    """Over as many segments as there are."""
+    """Any number of segments is read back in order."""
     disk = Disk().segments
     filled(disk)
 
@@ -69,7 +69,7 @@ def test_a_log_rolls_and_comes_back_in_order() -> None:
 
 
 def test_a_database_gets_what_is_behind_its_mark() -> None:
-    """Each its own: a row that is older than the database would undo what came after it."""
+    """Each database has its own mark: a row older than the database would undo later ones."""
     disk = Disk().segments
     filled(disk)
 
@@ -78,7 +78,7 @@ def test_a_database_gets_what_is_behind_its_mark() -> None:
 
 
 def test_a_write_of_a_shard_that_is_not_there_is_refused() -> None:
-    """The log is another directory's."""
+    """The log belongs to another directory."""
     disk = Disk().segments
     filled(disk)
 
@@ -94,7 +94,7 @@ def test_a_write_of_a_shard_that_is_not_there_is_refused() -> None:
     ],
 )
 def test_a_lost_segment_is_refused(lost: int, text: str) -> None:
-    """Unless it is the last: nothing says that there was one behind what is there."""
+    """Any segment but the last is missed; nothing says that another one followed the last."""
     disk = Disk().segments
     filled(disk)
     disk.delete(disk.names()[lost])
@@ -104,13 +104,13 @@ def test_a_lost_segment_is_refused(lost: int, text: str) -> None:
 
 
 def test_a_log_without_any_segment_is_refused() -> None:
-    """A running node has one at least."""
+    """A running node has at least one segment."""
     with pytest.raises(DataDirectoryRefused, match="the write-ahead log is gone"):
         recovered(Disk().segments, 0, 0)
 
 
 def test_a_torn_end_is_refused_where_another_segment_follows() -> None:
-    """The next says how far the one before it was on disk."""
+    """The next segment says how much of the one before it was on disk."""
     disk = Disk().segments
     filled(disk)
     disk.tear(disk.names()[1], keep=0.7)
@@ -120,7 +120,7 @@ def test_a_torn_end_is_refused_where_another_segment_follows() -> None:
 
 
 def test_a_torn_header_is_refused() -> None:
-    """A segment has its name when its header is on disk."""
+    """A segment gets its name only once its header is on disk."""
     disk = Disk().segments
     filled(disk)
     disk.tear(disk.names()[2], keep=0.001)
@@ -142,7 +142,7 @@ def test_a_segment_under_anothers_name_is_refused() -> None:
 
 
 def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
-    """Its writer knows nothing of it; the segment takes no more, however often that happens."""
+    """The writer does not know whether it is on disk, so each failure closes its segment."""
     disk = Disk()
     wal = begun(disk.segments)
     job(wal, write(0, b"1"))
@@ -156,7 +156,7 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
         assert not wal.has_room(0)
         disk.full = False
     assert job(wal, write(0, b"4")) == 4
-    # What the failed ones left is not on disk as a whole: a power cut shows that.
+    # The failed jobs are not completely on disk, as the power cut shows.
     disk.segments.crash(Random(4))
 
     found = recovered(disk.segments, 0)
@@ -167,7 +167,7 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
 
 
 def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
-    """The next job goes into one of its own, and both ends are read."""
+    """The next job goes into a new segment, and both are read."""
     disk = Disk()
     wal = begun(disk.segments)
     job(wal, write(0, b"1"))
@@ -184,7 +184,7 @@ def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
 
 
 def test_what_a_shard_has_in_the_log_is_read_while_the_log_is_written() -> None:
-    """Behind a job, and of no other shard."""
+    """Only writes after the given job are returned, and only of that shard."""
     disk = Disk().segments
     wal = filled(disk)
 
@@ -196,7 +196,7 @@ def test_what_a_shard_has_in_the_log_is_read_while_the_log_is_written() -> None:
 
 @pytest.mark.parametrize(("upto", "left"), [(0, 3), (1, 3), (2, 2), (3, 2), (5, 1), (6, 1), (9, 1)])
 def test_segments_are_deleted_that_hold_nothing_behind_a_job(upto: int, left: int) -> None:
-    """Never the one that is written to; a database that ends there finds all that it lacks."""
+    """The segment open for writes stays, and a database at that job finds every write it lacks."""
     disk = Disk().segments
     wal = filled(disk)
 
@@ -207,7 +207,7 @@ def test_segments_are_deleted_that_hold_nothing_behind_a_job(upto: int, left: in
 
 
 def test_a_start_begins_a_segment_and_deletes_those_before() -> None:
-    """The databases have all of it; what follows counts on."""
+    """The databases have all their writes; the numbers of the jobs continue."""
     disk = Disk().segments
     filled(disk)
     wal = Wal(disk, segment_bytes=2_000, grow_bytes=100)
@@ -220,7 +220,7 @@ def test_a_start_begins_a_segment_and_deletes_those_before() -> None:
 
 
 def test_a_start_that_was_cut_off_is_no_gap_to_databases_that_are_beyond() -> None:
-    """A job that failed counts: they are beyond it, and it is in no segment."""
+    """The databases are beyond a failed job that is in no segment."""
     disk = Disk().segments
     filled(disk)
     names = disk.names()
@@ -235,7 +235,7 @@ def test_a_start_that_was_cut_off_is_no_gap_to_databases_that_are_beyond() -> No
 
 
 def test_an_ended_log_leaves_nothing() -> None:
-    """What a planned stop brought into the databases is not read twice."""
+    """Writes that a planned stop brought into the databases are not read twice."""
     disk = Disk().segments
     wal = filled(disk)
 
@@ -245,14 +245,14 @@ def test_an_ended_log_leaves_nothing() -> None:
 
 
 class UnsyncableDirectory(SegmentFiles):
-    """A directory whose first deletion is not known to be durable."""
+    """A directory whose first deletion may not be durable."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.refuses = 1
 
     def delete(self, name: str) -> None:
-        """Delete it, then refuse once."""
+        """Delete the segment, then fail once."""
         super().delete(name)
         if self.refuses:
             self.refuses -= 1
@@ -260,7 +260,7 @@ class UnsyncableDirectory(SegmentFiles):
 
 
 def test_a_deletion_that_failed_half_way_is_done_again(tmp_path: Path) -> None:
-    """The log would grow for ever otherwise."""
+    """Otherwise the log would grow for ever."""
     disk = UnsyncableDirectory(tmp_path / "wal")
     wal = filled(disk)
     with pytest.raises(StorageFailed, match="shortening the write-ahead log"):
@@ -273,7 +273,7 @@ def test_a_deletion_that_failed_half_way_is_done_again(tmp_path: Path) -> None:
 
 
 def test_files_are_used_again_and_their_old_frames_are_not_read(tmp_path: Path) -> None:
-    """A deleted segment's blocks are the next one's; only what was written since counts."""
+    """The next segment reuses a deleted one's blocks, and only its new frames count."""
     disk = SegmentFiles(tmp_path / "wal")
     wal = filled(disk)
     inodes = {name: (tmp_path / "wal" / name).stat().st_ino for name in disk.names()}
@@ -288,7 +288,7 @@ def test_files_are_used_again_and_their_old_frames_are_not_read(tmp_path: Path) 
 
 @pytest.mark.parametrize("cut", ["new", "spare"])
 def test_a_segment_that_a_crash_left_half_made_is_no_segment(tmp_path: Path, cut: str) -> None:
-    """It has another name until it is whole, and the next one is made of it."""
+    """It has another name until it is complete, and the next segment is made from it."""
     disk = SegmentFiles(tmp_path / "wal")
     filled(disk)
     (tmp_path / "wal" / cut).write_bytes(os.urandom(5_000))

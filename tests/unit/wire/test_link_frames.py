@@ -1,4 +1,4 @@
-"""Frames: only what was sealed, in the order it was sealed, comes out."""
+"""Frames: only sealed bodies come out, in the order in which they were sealed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sealed(bodies: list[bytes], key: bytes = KEY) -> list[bytes]:
 
 
 def read(reader: FrameReader, chunks: list[bytes]) -> tuple[list[bytes], BadFrame | None]:
-    """Return the bodies delivered and why reading ended, if it did."""
+    """Return the bodies delivered, and the reason why reading ended, if it did."""
     bodies: list[bytes] = []
     try:
         for chunk in chunks:
@@ -50,7 +50,7 @@ def read(reader: FrameReader, chunks: list[bytes]) -> tuple[list[bytes], BadFram
 
 
 def cut(whole: bytes, places: list[int]) -> list[bytes]:
-    """Cut `whole` at every place that falls into it."""
+    """Cut `whole` at every place that is inside it."""
     ends = sorted({place % (len(whole) + 1) for place in places} | {0, len(whole)})
     return [whole[start:end] for start, end in pairwise(ends)]
 
@@ -61,7 +61,7 @@ cuts_strategy = st.lists(st.integers(0, 10_000), max_size=20)
 
 @given(bodies=bodies_strategy, places=cuts_strategy)
 def test_frames_survive_any_cut_into_chunks(bodies: list[bytes], places: list[int]) -> None:
-    """However TCP cuts the bytes, the bodies come out whole and in order."""
+    """However TCP cuts the bytes, the bodies come out complete and in order."""
     chunks = cut(b"".join(sealed(bodies)), places)
 
     assert (bodies, None) == read(secured(), chunks)
@@ -79,7 +79,7 @@ def test_no_bytes_without_the_key_are_ever_delivered(data: bytes, places: list[i
 def test_an_altered_byte_ends_the_stream_at_its_frame(
     bodies: list[bytes], places: list[int], at: int, flip: int
 ) -> None:
-    """Frames before the altered one are delivered, that one and those behind it never."""
+    """Frames before the altered one are delivered; that one and the later ones never."""
     whole = bytearray(b"".join(sealed(bodies)))
     if not whole:
         return
@@ -98,7 +98,7 @@ def test_an_altered_byte_ends_the_stream_at_its_frame(
 
 @given(order=st.permutations(range(5)))
 def test_reordered_frames_are_refused(order: list[int]) -> None:
-    """The first frame out of its place closes the stream."""
+    """The first frame out of order closes the stream."""
     bodies = [bytes([number]) * 10 for number in range(5)]
     frames = sealed(bodies)
     in_place = next((i for i, number in enumerate(order) if i != number), 5)
@@ -109,7 +109,7 @@ def test_reordered_frames_are_refused(order: list[int]) -> None:
 
 
 def test_a_repeated_frame_is_refused() -> None:
-    """A frame holds at one place of the stream only."""
+    """A frame is valid at one place of the stream only."""
     (frame,) = sealed([b"once"])
 
     assert ([b"once"], BadFrame.MAC) == read(secured(), [frame, frame])
@@ -130,19 +130,19 @@ def test_a_frame_of_another_key_is_refused() -> None:
     ],
 )
 def test_a_length_out_of_bounds_is_refused_before_its_body(length: int, reason: BadFrame) -> None:
-    """Four bytes are enough to refuse; nothing of the body is waited for or held."""
+    """Four bytes are enough to refuse; the reader neither awaits nor holds the body."""
     assert ([], reason) == read(secured(), [struct.pack(">I", length)])
 
 
 def test_a_frame_of_the_largest_size_passes() -> None:
-    """The bound is the body's and it is inclusive."""
+    """The bound applies to the body and is inclusive."""
     body = b"x" * FRAME_BYTES_MAX
 
     assert ([body], None) == read(secured(), sealed([body]))
 
 
 def test_a_stranger_can_say_no_more_than_a_greeting() -> None:
-    """Before the key is known a frame holds at most 4 KiB."""
+    """Before the key is known, a frame has at most 4 KiB."""
     largest = b"g" * GREETING_BYTES_MAX
 
     assert ([largest], None) == read(FrameReader(), [plain_frame(largest)])
@@ -152,7 +152,7 @@ def test_a_stranger_can_say_no_more_than_a_greeting() -> None:
 
 
 def test_the_reader_holds_no_more_than_a_frame_and_a_chunk() -> None:
-    """Memory of a connection is bounded by the largest frame plus what one read returns."""
+    """The largest frame plus one read bounds the memory of a connection."""
     reader = secured()
     chunk = b"".join(sealed([b"x" * FRAME_BYTES_MAX] * 20))
     writer_position = 0
@@ -181,14 +181,14 @@ def test_the_reader_holds_no_more_than_a_frame_and_a_chunk() -> None:
     ],
 )
 def test_a_greeting_is_one_plain_value(body: bytes) -> None:
-    """What is not plain, finite and complete is garbage."""
+    """A body that is not plain, finite and complete is garbage."""
     with pytest.raises(FrameRefusedError, match=BadFrame.GARBAGE):
         decode_greeting(body)
 
 
 @given(data=st.binary(max_size=300))
 def test_decoding_any_bytes_ends_in_a_value_or_a_refusal(data: bytes) -> None:
-    """No bytes make the decoders raise anything but their refusal."""
+    """The decoders raise nothing but their refusal."""
     for decode in (decode_greeting, decode_body):
         with suppress(FrameRefusedError):
             decode(data)

@@ -1,4 +1,4 @@
-"""Handshake: both sides prove the secret, or nobody is let in."""
+"""Handshake: both sides prove the secret, or there is no session."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shake(dialler: Dialling, acceptor: Accepting) -> tuple[Session, Session]:
 
 
 def test_both_sides_of_one_cluster_agree() -> None:
-    """Each learns who the other is, and what one seals with the other opens with."""
+    """Each side learns the other's identity, and one side's seal key is the other's opening key."""
     dialled, accepted = shake(dialling(), accepting())
 
     assert ("n2", "n1") == (dialled.peer, accepted.peer)
@@ -70,7 +70,7 @@ def test_every_connection_has_keys_of_its_own() -> None:
 
 
 def test_no_greeting_holds_the_secret_or_a_key() -> None:
-    """What goes over the wire is nonces and proofs."""
+    """Only nonces and proofs go over the wire."""
     dialler, acceptor = dialling(), accepting()
     said = [dialler.hello()]
     said.append(acceptor.receive(said[-1])[0])
@@ -115,7 +115,7 @@ def test_another_version_is_told_apart_from_garbage() -> None:
 def test_two_releases_speak_the_newest_version_that_both_know(
     dials: tuple[int, int], accepts: tuple[int, int], spoken: int
 ) -> None:
-    """Whichever of them dials."""
+    """Either release may dial."""
     dialled, accepted = shake(
         dialling(identity("n1", versions=dials)), accepting(identity("n2", versions=accepts))
     )
@@ -127,7 +127,7 @@ def test_two_releases_speak_the_newest_version_that_both_know(
 def test_releases_too_far_apart_learn_what_each_of_them_speaks(
     dials: tuple[int, int], accepts: tuple[int, int]
 ) -> None:
-    """On both sides, whichever of them dials."""
+    """Both sides learn it, whichever dials."""
     dialler = dialling(identity("n1", versions=dials))
     acceptor = accepting(identity("n2", versions=accepts))
     with pytest.raises(HandshakeRefusedError) as here:
@@ -142,7 +142,7 @@ def test_releases_too_far_apart_learn_what_each_of_them_speaks(
 
 
 def test_a_version_lowered_on_the_way_is_no_proof() -> None:
-    """What was offered is part of what is proved."""
+    """The proof covers the offered versions."""
     dialler = dialling(identity("n1", versions=(1, 2)))
     acceptor = accepting(identity("n2", versions=(1, 2)))
     hello = cbor2.loads(dialler.hello())
@@ -156,7 +156,7 @@ def test_a_version_lowered_on_the_way_is_no_proof() -> None:
 
 
 def test_a_version_that_was_not_offered_is_no_answer() -> None:
-    """Neither one beyond the highest nor a number of another type."""
+    """A version beyond the highest is refused, and so is a number of another type."""
     for version in (2, 0, True):
         challenge = cbor2.dumps(["challenge", b"n" * 32, version])
         with pytest.raises(FrameRefusedError):
@@ -164,7 +164,7 @@ def test_a_version_that_was_not_offered_is_no_answer() -> None:
 
 
 def test_what_a_later_hello_adds_is_proved_and_passed_over() -> None:
-    """A release that offers this version too may say more."""
+    """A release that offers this version may add fields; the proof covers them."""
     dialler, acceptor = dialling(), accepting()
     dialler._hello = cbor2.dumps([*cbor2.loads(dialler.hello()), "more"])
 
@@ -172,7 +172,7 @@ def test_what_a_later_hello_adds_is_proved_and_passed_over() -> None:
 
 
 def test_a_dialler_without_the_secret_is_refused() -> None:
-    """The proof is checked before anything is said about this node's own."""
+    """The proof is checked before this node reveals anything of its own."""
     dialler, acceptor = dialling(identity("n1", secret=b"guess")), accepting()
     challenge, _ = acceptor.receive(dialler.hello())
     proof = dialler.receive(challenge)
@@ -183,7 +183,7 @@ def test_a_dialler_without_the_secret_is_refused() -> None:
 
 
 def test_an_acceptor_without_the_secret_is_refused() -> None:
-    """Nothing is ever said to an address whose owner cannot prove itself."""
+    """A node sends nothing to an address whose owner cannot prove itself."""
     dialler = dialling()
     challenge, _ = accepting(identity("n2", secret=b"guess")).receive(dialler.hello())
     dialler.receive(challenge)
@@ -206,7 +206,7 @@ def test_a_proof_of_an_earlier_handshake_is_refused() -> None:
 
 
 def test_a_proof_cannot_be_reflected() -> None:
-    """The dialler's own proof, sent back to it as a welcome, proves nothing."""
+    """The dialler's own proof, returned to it as a welcome, proves nothing."""
     dialler = dialling()
     proof = dialler.receive(accepting().receive(dialler.hello())[0])
     assert isinstance(proof, bytes)
@@ -216,7 +216,7 @@ def test_a_proof_cannot_be_reflected() -> None:
 
 
 def test_a_connection_older_than_the_latest_is_refused() -> None:
-    """A proved peer that is late is still refused."""
+    """A proved peer with an old connection is still refused."""
     dialler, acceptor = dialling(), accepting(stale=True)
     proof = dialler.receive(acceptor.receive(dialler.hello())[0])
     assert isinstance(proof, bytes)
@@ -226,14 +226,14 @@ def test_a_connection_older_than_the_latest_is_refused() -> None:
 
 
 def test_a_dialler_learns_that_it_was_refused() -> None:
-    """The refusal is said, so that both nodes' operators see it."""
+    """The refusal is sent, so that the operators of both nodes see it."""
     with pytest.raises(HandshakeRefusedError, match=HandshakeRefusal.REFUSED_BY_PEER):
         dialling().receive(accepting().refusal(HandshakeRefusal.STRANGER))
 
 
 @pytest.mark.parametrize("change", [True, -1, 2**64, 1.0, "1", None])
 def test_numbers_are_read_strictly(change: object) -> None:
-    """An incarnation is a 64-bit count and nothing that merely compares like one."""
+    """An incarnation is a 64-bit count, and nothing that merely compares like one."""
     hello = cbor2.loads(dialling().hello())
     hello[7] = change
 
@@ -242,7 +242,7 @@ def test_numbers_are_read_strictly(change: object) -> None:
 
 
 def test_a_welcome_without_a_challenge_is_refused() -> None:
-    """Greetings come in one order only."""
+    """Greetings have one order only."""
     with pytest.raises(FrameRefusedError):
         dialling().receive(cbor2.dumps(["welcome", 7, b"p" * 32]))
 
@@ -257,7 +257,7 @@ words = st.sampled_from(["codeq-link", "proof", "challenge", "welcome", "refused
 
 @given(greetings=st.lists(st.lists(words | plain, max_size=9) | plain, max_size=4))
 def test_no_greetings_without_the_secret_lead_to_a_session(greetings: list[object]) -> None:
-    """Whatever is said, in whatever order, both sides answer with a greeting or a refusal."""
+    """Any greetings in any order end in a greeting or a refusal on both sides."""
     acceptor, dialler = accepting(), dialling()
     for greeting in greetings:
         try:

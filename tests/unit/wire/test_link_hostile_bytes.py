@@ -1,7 +1,7 @@
-"""Hostile bytes: whatever a peer sends, each reader ends in a value or its own refusal, and small.
+"""Hostile bytes: for any input, each reader ends in a value or its own refusal, in little memory.
 
-What is sealed comes from a peer that holds the secret, so these are the words of a broken or taken
-over node; what is not is anybody's.
+Sealed bytes come from a peer that holds the secret, so they stand for a broken or captured node.
+Unsealed bytes can come from anybody.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from codeq_cluster.wire.refusals import FrameRefusedError, HandshakeRefusedError
 
 PEAK_BYTES_MAX = 2**20
 
-# One of every kind, stamped as the wire carries them.
+# One message of every kind, stamped as on the wire.
 SPOKEN = [
     unpack(raft.render(message, raft.Stamp(incarnation=2**63, seq=7)))
     for message in (
@@ -72,7 +72,7 @@ BODIES = [
 BUNDLES = [bundle(ITEMS), *(bundle([item]) for item in ITEMS)]
 ENTRY = entries.encode(entries.Entry(1, 2, 3, 4, {b"key": b"value", b"gone": None}), level=LEVEL)
 
-# Few bytes that stand for many, or for what no memory holds.
+# A few bytes that stand for many, or for more than any memory holds.
 BOMBS = {
     "a list of four thousand million": b"\x9a\xff\xff\xff\xff",
     "a list of 2**64 - 1": b"\x9b" + b"\xff" * 8,
@@ -111,7 +111,7 @@ READERS: list[tuple[Callable[[bytes], object], type[Exception]]] = [
 def test_what_announces_more_than_it_sends_is_refused_and_not_made_room_for(
     read: Callable[[bytes], object], refusal: type[Exception], bomb: bytes
 ) -> None:
-    """Neither a size nor a depth is believed before the bytes are there."""
+    """No size and no depth is believed before the bytes are there."""
     tracemalloc.start()
     try:
         with pytest.raises(refusal):
@@ -125,7 +125,7 @@ def test_what_announces_more_than_it_sends_is_refused_and_not_made_room_for(
 
 @st.composite
 def damaged(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
-    """Take something whole; cut it, repeat a part of it, and change some of its bytes."""
+    """Return a valid body that was cut, partly repeated and partly changed."""
     whole = bytearray(draw(st.sampled_from(wholes)))
     start, end = sorted(draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
     whole = draw(st.sampled_from([whole, whole[:end], whole[start:], whole[:end] + whole[start:]]))
@@ -137,14 +137,14 @@ def damaged(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
 
 @given(body=damaged(BODIES))
 def test_a_damaged_message_is_refused_or_is_another_message(body: bytes) -> None:
-    """Down to the fields of what a Raft group would be given."""
+    """The same holds for the fields that a Raft group would get."""
     with suppress(FrameRefusedError):
         read_on(parse_lone(body))
 
 
 @given(body=damaged(BUNDLES))
 def test_a_damaged_bundle_is_refused_or_is_another_bundle(body: bytes) -> None:
-    """Likewise of what a whole pass of a loop has said."""
+    """A bundle carries everything that one pass of a loop sends."""
     with suppress(FrameRefusedError):
         for message in parse_bundle(body):
             read_on(message)
@@ -172,7 +172,7 @@ PACKED_BOMBS = {
 
 @pytest.mark.parametrize("bomb", PACKED_BOMBS.values(), ids=PACKED_BOMBS.keys())
 def test_a_bundle_that_announces_more_than_it_sends_is_refused(bomb: bytes) -> None:
-    """Neither a size nor a depth is believed before the bytes are there."""
+    """No size and no depth is believed before the bytes are there."""
     tracemalloc.start()
     try:
         with pytest.raises(FrameRefusedError):
@@ -186,7 +186,7 @@ def test_a_bundle_that_announces_more_than_it_sends_is_refused(bomb: bytes) -> N
 
 @given(body=damaged([ENTRY]))
 def test_a_damaged_entry_is_refused_or_is_another_entry(body: bytes) -> None:
-    """What is read could have been written: it is read back as the same."""
+    """An entry that is read could have been written: it reads back as the same."""
     with suppress(entries.EntryInvalid):
         entry = entries.decode(body)
 
@@ -213,7 +213,7 @@ plain: st.SearchStrategy[Any] = st.recursive(
 def test_fields_of_another_kind_are_refused(
     spoken: dict[str, object], changes: dict[str, object], missing: set[str]
 ) -> None:
-    """A Raft message with any of its fields replaced, added or taken away is one, or refused."""
+    """A Raft message with a field replaced, added or removed is either valid or refused."""
     changed = {name: value for name, value in (spoken | changes).items() if name not in missing}
     unstamped = {"i": 0, "s": 0}
     with suppress(ValueError):
@@ -224,7 +224,7 @@ def test_fields_of_another_kind_are_refused(
 
 
 def packed(fields: dict[str, object]) -> bytes:
-    """Return what a peer could have sent; numbers beyond 64 bits are not to be said at all."""
+    """Return the bytes a peer could have sent; numbers beyond 64 bits cannot be packed."""
     try:
         return pack(fields)
     except OverflowError as error:
@@ -236,7 +236,7 @@ def identity(node_id: str) -> Identity:
 
 
 def greetings() -> tuple[Accepting, Dialling, list[bytes]]:
-    """Return both sides before their handshake, and what an honest one would have them say."""
+    """Return both sides before their handshake, and the greetings of an honest one."""
     acceptor = Accepting(identity("n2"), {"n1"}, lambda *_: None)
     dialler = Dialling(identity("n1"), "n2", session=1)
     other = Dialling(identity("n1"), "n2", session=2)
@@ -250,7 +250,7 @@ def greetings() -> tuple[Accepting, Dialling, list[bytes]]:
 
 @given(data=st.data())
 def test_damaged_and_reordered_greetings_open_no_session(data: st.DataObject) -> None:
-    """Those of another, honest handshake, in any order and damaged, are worth nothing."""
+    """Greetings of another, honest handshake are worthless in any order and however damaged."""
     acceptor, dialler, said = greetings()
     heard = data.draw(st.lists(st.sampled_from(said) | damaged(said), max_size=5))
     with suppress(FrameRefusedError, HandshakeRefusedError):
@@ -263,7 +263,7 @@ def test_damaged_and_reordered_greetings_open_no_session(data: st.DataObject) ->
 
 
 def test_what_is_damaged_above_is_whole_before() -> None:
-    """Every message and the entry are read as they were written, so the damage is what is told."""
+    """Every message and the entry are valid before the damage, so the damage alone is refused."""
     for body, item in zip(BODIES, ITEMS, strict=True):
         for message in (parse_lone(body), *parse_bundle(bundle([item]))):
             if isinstance(message, RaftMessage):

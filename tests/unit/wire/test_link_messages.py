@@ -1,4 +1,4 @@
-"""Messages: what is written is read back; what was not written by the schema is refused."""
+"""Messages: written ones are read back, and those outside the schema are refused."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ ITEMS = [
 
 
 def alone(item: list[object]) -> Message:
-    """Return what the first version of the link makes of an item."""
+    """Return the message that version 1 of the link reads from an item."""
     return parse_lone(lone_body(item))
 
 
 def bundled(item: list[object]) -> Message:
-    """Return what later versions make of it."""
+    """Return the message that later versions read from it."""
     [message] = parse_bundle(bundle([item]))
     return message
 
@@ -66,7 +66,7 @@ def bundled(item: list[object]) -> Message:
 def test_every_message_is_read_back_as_it_was_written(
     carried: Callable[[list[object]], Message],
 ) -> None:
-    """What is packed survives the wire unchanged, in both versions."""
+    """The packed part survives the wire unchanged, in both versions."""
     raft, request, answer = ITEMS[0][-1], ITEMS[1][-1], ITEMS[2][-1]
     assert isinstance(raft, bytes)
     assert isinstance(request, bytes)
@@ -78,7 +78,7 @@ def test_every_message_is_read_back_as_it_was_written(
 
 
 def test_a_bundle_is_read_in_order() -> None:
-    """As many messages as one pass of the loop has said; none is a sign of life."""
+    """A bundle has the messages of one pass of the loop; an empty one is a sign of life."""
     messages = parse_bundle(bundle(ITEMS))
 
     assert [RaftMessage, Request, Answer, Failure] == [type(message) for message in messages]
@@ -153,7 +153,7 @@ def test_what_breaks_the_schema_is_refused(value: object) -> None:
 
 
 def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
-    """Its code means nothing here, so neither does what was or was not done."""
+    """Its code is unknown here, and so is the effect of the call."""
     failure = bundled([4, 1, "too-modern", "for you", 0])
 
     assert isinstance(failure, Failure)
@@ -163,7 +163,7 @@ def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
 
 @given(data=st.binary(max_size=200))
 def test_parsing_any_bytes_ends_in_a_message_or_a_refusal(data: bytes) -> None:
-    """No body makes the parser raise anything but its refusal."""
+    """The parser raises nothing but its refusal."""
     with suppress(FrameRefusedError):
         parse_lone(data)
     with suppress(FrameRefusedError):
@@ -199,7 +199,7 @@ def test_an_address_of_another_form_is_refused_by_name(text: str) -> None:
 
 
 def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A stranger that keeps trying fills the counters, not the log, nor the memory."""
+    """A persistent stranger fills the counters, but neither the log nor the memory."""
     tally = Tally()
     for _ in range(3):
         tally.refuse(HandshakeRefusal.STRANGER, address="10.0.0.9")
