@@ -8,7 +8,7 @@ class CodeqError(Exception):
 
 
 class ConfigInvalid(CodeqError):
-    """A setting is unknown or out of range; the text names key, value and what is allowed."""
+    """A setting is unknown or out of range; the text names key, value and allowed range."""
 
 
 class DataDirectoryRefused(CodeqError):

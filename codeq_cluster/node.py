@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 EXIT_REFUSED = 1  # Same as for a refusal at the start.
 EXIT_UNSAFE = 70  # The process ends at once: an invariant does not hold.
 _COLLECT_AFTER = (20_000, 20, 50)
-_NAMES_AT_ONCE = 16  # Names of webhooks looked up for requests to the API, each in a thread.
+_NAMES_AT_ONCE = 16  # Concurrent look-ups of webhooks' names, each in a thread.
 
 
 class SystemClock:
@@ -442,7 +442,7 @@ class Node:
 
     @contextlib.contextmanager
     def _naming_damage(self, shard: int) -> Iterator[None]:
-        """Say of what keeps a shard from being opened which shard that is, and what to do."""
+        """Add the shard's number and a remedy to an error from opening its store."""
         try:
             yield
         except (DataDirectoryRefused, StorageFailed) as error:

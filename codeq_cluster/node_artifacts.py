@@ -52,7 +52,7 @@ class ArtifactFiles:
         content_type: str,
         chunks: AsyncIterator[bytes],
     ) -> Stored:
-        """Store one file; raises ArtifactTooLarge, ArtifactStoreFailed and what `chunks` raises."""
+        """Store one file; raises ArtifactTooLarge, ArtifactStoreFailed and errors of `chunks`."""
         path = artifact_path(tenant, task_id, upload, name)
         return await self.kept.put(
             path, chunks, content_type=content_type, bytes_max=self._bytes_max

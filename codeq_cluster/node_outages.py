@@ -267,7 +267,7 @@ class Outages:
 
     @property
     def _resting(self) -> list[int]:
-        """Return the shards that take no turns; one whose state is wrong still writes its log."""
+        """Return the shards that take no turns; a differing replica still writes its log."""
         return [shard for shard, out in self._out.items() if out.reason is not Reason.STATE_DIFFERS]
 
     async def _bring_back(self) -> None:

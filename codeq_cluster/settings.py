@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 
 
 class Durability(StrEnum):
-    """What an acknowledged write has survived on a majority of nodes."""
+    """What an acknowledged write survives on a majority of nodes."""
 
     FSYNC = "fsync"
     OS = "os"
 
 
 class LogSync(StrEnum):
-    """Who waits for the disk to have the write-ahead log."""
+    """Which thread waits until the disk has the write-ahead log."""
 
     AUTO = "auto"
     THREAD = "thread"
@@ -37,7 +37,7 @@ class BackoffPolicy(StrEnum):
 
 
 class ArtifactProvider(StrEnum):
-    """Where the artifacts that results bring along are kept."""
+    """Where the artifacts of results are stored."""
 
     NONE = "none"
     LOCAL = "local"
@@ -45,14 +45,14 @@ class ArtifactProvider(StrEnum):
 
 
 class Unsigned(StrEnum):
-    """What happens to webhooks and subscriptions without a secret that signs them."""
+    """The handling of webhooks and subscriptions without a signing secret."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
 
 
 class Signing(StrEnum):
-    """What a node does with webhooks and subscriptions."""
+    """A node's handling of webhooks and subscriptions."""
 
     SIGNED = "signed"
     UNSIGNED = "unsigned"
@@ -64,18 +64,18 @@ class RaftSettings:
     """Consensus of one shard.
 
     Attributes:
-        heartbeat_ms: Between a leader's heartbeats; more costs idle CPU less, finds failures later.
-        election_ms: A follower waits this to twice this in silence before it stands.
+        heartbeat_ms: Between a leader's heartbeats; more saves idle CPU and finds failures later.
+        election_ms: A follower waits this to twice this in silence before it starts an election.
         fallback_ms: A leader without a majority for this long steps down.
-        turn_ms: Between two turns of one group while operations wait; longer gathers more in an
-            entry and costs latency.
+        turn_ms: Between two turns of one group while operations wait; more puts more operations in
+            an entry and costs latency.
         append_bytes_max: Of entries in one append message.
         entry_bytes_max: Of one entry; must stay below `append_bytes_max`.
-        entries_in_flight_max: Proposed and not applied, a shard; what is decided meanwhile shares
+        entries_in_flight_max: Proposed and not applied, a shard; decisions made meanwhile share
             the next entry.
         cache_bytes_max: Of recent log entries in memory, a shard.
         keep_entries: Of the log, behind the slowest peer.
-        log_bytes_max: Of the log; a peer that lacks what is forgotten then gets a snapshot.
+        log_bytes_max: Of the log; a peer that lacks trimmed entries then gets a snapshot.
         log_entries_max: The same in entries: each costs memory, however small.
         snapshot_bytes_per_s: Pace at which a shard's state is fetched from a peer.
     """
@@ -101,7 +101,7 @@ class LinkSettings:
 
     Attributes:
         ping_ms: A direction idle for this long carries a ping.
-        silence_ms_max: A connection without a byte for this long is given up.
+        silence_ms_max: A connection without a byte for this long is closed.
     """
 
     frame_bytes_max: int = 16 * 2**20
@@ -123,8 +123,9 @@ class StoreSettings:
     Attributes:
         unspilled_bytes: Of a shard's rows that its database has not taken yet; with more, the shard
             acknowledges nothing until it does. A stall of some seconds at 10 MB/s.
-        min_free_bytes: Of the file system; with less, the node steps back before writes fail. 0:
-            only then. At 100 MB/s of writes a second's notice, and room for what is under way.
+        min_free_bytes: Of the file system; with less, the node steps back before writes fail. With
+            0, it steps back only then. At 100 MB/s of writes: a second's notice, and room for
+            writes in progress.
         sync: Of the write-ahead log: by a thread, or by the kernel where it can. The kernel costs
             half the CPU, and waits longer where other work keeps all cores busy.
     """
@@ -147,23 +148,24 @@ class LimitSettings:
         max_error_bytes: A result's error text; it is kept with the task and with the result.
         max_artifact_bytes: Of one artifact; it passes through a node's memory.
         batch_max: Items of one batch request.
-        payload_depth_max: Nesting of a payload; deeper JSON breaks readers, not us.
+        payload_depth_max: Nesting of a payload; deeper JSON breaks readers, not the broker.
         idempotency_key_bytes_max: Of a key; it is a part of a key of the store.
-        max_attempts_max: Of a task; one that fails for ever must become a dead letter in time.
-        lease_seconds_max: Of a lease; a dead worker's task is held up for so long.
-        delay_seconds_max: Of `delaySeconds` and `ttlSeconds`; beyond it, a wrong unit is likelier.
+        max_attempts_max: Of a task; one that always fails must become a dead letter in time.
+        lease_seconds_max: Of a lease; a dead worker's task waits this long.
+        delay_seconds_max: Of `delaySeconds` and `ttlSeconds`; a larger value is likely a wrong
+            unit.
         claim_wait_seconds_max: Of a claim; each holds a connection, which proxies cut after 60 s.
         result_wait_seconds_max: Of a result read; the same.
-        request_timeout_ms: From a request's last byte to its answer, waits not counted.
+        request_timeout_ms: From a request's last byte to its answer, without waits.
         operations_queued_max: Waiting for a shard's next entry; beyond it writers get 503.
         operations_queued_bytes_max: The same in bytes of payload.
         waiters_max: Claims waiting on one node, and result reads; each costs a few KiB.
         connections_max: HTTP connections of one node; each costs a descriptor and buffers.
-        header_timeout_ms: From a head's first byte to its last; longer is a stalled client.
-        body_timeout_ms: For a whole body, and for what a client must take of an answer.
+        header_timeout_ms: From a head's first byte to its last; a slower client is stalled.
+        body_timeout_ms: For a whole body, and for a client to read its part of an answer.
         idle_timeout_ms: Between two requests; longer than the 60 s of usual proxies, which
             would otherwise send a request into a closing connection.
-        drain_ms: Of a planned stop: `/readyz` says so for this long before clients are sent away.
+        drain_ms: Of a planned stop: `/readyz` reports it for this long before connections close.
     """
 
     max_body_bytes: int = 2**20
@@ -191,7 +193,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRateLimit:
-    """A tenant's own limit in place of the general one; no requests a minute lift it.
+    """A tenant's own limit in place of the general one; 0 requests a minute mean no limit.
 
     Attributes:
         tenant: Empty for the default tenant.
@@ -206,9 +208,10 @@ class TenantRateLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitSettings:
-    """How often each tenant may ask, over the whole cluster; 0 for no limit.
+    """Each tenant's rate limits over the whole cluster; 0 for no limit.
 
-    A limit is both a rate and a burst: how far a tenant that was quiet may run ahead of the rate.
+    A limit is a rate and a burst: how many requests a tenant that was idle may make ahead of the
+    rate.
 
     Attributes:
         producer_requests_per_minute: Creates; each task of a batch counts.
@@ -231,7 +234,7 @@ class RateLimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantBudget:
-    """What one tenant may take up, in place of the general bounds; 0 for no bound."""
+    """One tenant's budget, in place of the general bounds; 0 for no bound."""
 
     tenant: str
     ready_tasks: int = 0
@@ -241,7 +244,7 @@ class TenantBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """How much each tenant may take up, over the whole cluster; 0 for no bound.
+    """Each tenant's budget over the whole cluster; 0 for no bound.
 
     Attributes:
         ready_tasks: Tasks that wait, ready or delayed; beyond it creates are refused.
@@ -258,17 +261,17 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactSettings:
-    """Where artifacts are kept.
+    """Where artifacts are stored.
 
     Attributes:
-        public_url: What the URLs of artifacts begin with; empty for paths alone.
+        public_url: Prefix of artifact URLs; empty for paths alone.
         directory: Of the provider `local`; the same for every node, on a shared disk if need be.
-        s3_endpoint: Base URL of the store; without it, AWS.
+        s3_endpoint: Base URL of the store; AWS if empty.
         s3_prefix: Of the keys in the bucket, without slashes at its ends.
-        s3_access_key_id: Without it, the credentials that AWS's own tools would find.
+        s3_access_key_id: If empty, the credentials that AWS's own tools would find.
         s3_virtual_hosted: The endpoint's host names the bucket, its path does not.
         timeout_ms: Of an upload, of a deletion, and of each step of a download.
-        uploads_max: Under way on one node; each has up to 32 MiB in memory.
+        uploads_max: In progress on one node; each has up to 32 MiB in memory.
     """
 
     provider: ArtifactProvider = ArtifactProvider.NONE
@@ -288,16 +291,16 @@ class ArtifactSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupSettings:
-    """Where this node keeps the backups it takes: a directory, a bucket, or nowhere.
+    """Where this node stores the backups it takes: a directory, a bucket, or nowhere.
 
     Attributes:
         directory: On another disk than the data, or the backups are lost with it.
-        s3_endpoint: Base URL of the store; without it, AWS.
+        s3_endpoint: Base URL of the store; AWS if empty.
         s3_prefix: Of the keys in the bucket, without slashes at its ends.
-        s3_access_key_id: Without it, the credentials that AWS's own tools would find.
-        timeout_ms: Silence of the store that is put up with.
+        s3_access_key_id: If empty, the credentials that AWS's own tools would find.
+        timeout_ms: The longest silence of the store before an operation fails.
         keep: Complete backups that stay; a week of daily ones.
-        bytes_per_second: Of rows that are read for a backup: a thread that deflates takes turns
+        bytes_per_second: Of rows read for a backup: the thread that compresses them takes turns
             with the node's own.
     """
 
@@ -317,7 +320,7 @@ class BackupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleSettings:
-    """What happens to a task by default."""
+    """A task's defaults."""
 
     default_lease_seconds: int = 300
     max_attempts_default: int = 5
@@ -332,7 +335,7 @@ class LifecycleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """Where one node of the cluster is reached.
+    """The addresses of one node of the cluster.
 
     Attributes:
         link: host:port of the node-to-node link.
@@ -349,7 +352,7 @@ class AuthProviderSettings:
     """One way to verify a token: kind `static`, `hs256` or `jwks`, with that kind's own fields.
 
     Attributes:
-        clock_skew_s: In place of the general one; None for that.
+        clock_skew_s: In place of the general one; None for that one.
         fetch_timeout_s: Of a fetch of published keys; None for the usual one.
     """
 
@@ -366,7 +369,7 @@ class AuthProviderSettings:
 
     @property
     def keys_exposed(self) -> bool:
-        """Tell whether the keys come from another host without TLS: who is between can forge."""
+        """Return whether another host sends the keys without TLS: an attacker between can forge."""
         url = urlsplit(self.jwks_url)
         if url.scheme != "http" or url.hostname == "localhost":
             return False
@@ -378,7 +381,7 @@ class AuthProviderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticToken:
-    """A token known in advance and the claims it stands for."""
+    """A token known in advance and its claims."""
 
     token: str = field(repr=False)
     subject: str
@@ -389,7 +392,7 @@ class StaticToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """Who may call.
+    """Access to the API.
 
     Attributes:
         producer: Providers tried in order for producer routes.
@@ -408,7 +411,7 @@ class AuthSettings:
 
 
 class OtlpProtocol(StrEnum):
-    """How spans are sent; the words are those of every OpenTelemetry SDK."""
+    """The protocol that carries spans, by the names of every OpenTelemetry SDK."""
 
     HTTP = "http/protobuf"
     GRPC = "grpc"
@@ -440,16 +443,18 @@ class WebhookSettings:
     Attributes:
         hmac_secret: Signs bodies; empty for none. The same on every node of a cluster.
         hmac_previous_secret: Signs beside it while receivers change over; empty for none.
-        unsigned: What happens without a secret.
-        max_attempts: Of one delivery; then it is a dead delivery.
+        unsigned: The policy without a secret.
+        max_attempts: Of one delivery; after them it is a dead delivery.
         base_backoff_seconds: After the first attempt; doubles with each.
         max_backoff_seconds: Longest wait between two attempts.
         max_age_seconds: Of a pending delivery, tried or not: a dead host with many waiting is tried
             about once a minute, so that attempts alone would never end them all.
-        allow_private: Loopback, link-local and private targets are sent to, for development.
+        allow_private: Allows loopback, link-local and private targets, for development.
         timeout_seconds: From the look-up of a target's name to its answer.
-        per_host_concurrency: At once to one host and port, so that a slow one cannot take all.
-        concurrency: At once from this node; each costs a socket, and a thread while it resolves.
+        per_host_concurrency: Requests at once to one host and port, so that a slow host cannot take
+            all.
+        concurrency: Requests at once from this node; each costs a socket, and a thread while its
+            name is resolved.
         subscription_min_interval_seconds: Between two notices to a subscription that names none.
     """
 
@@ -468,7 +473,7 @@ class WebhookSettings:
 
     @property
     def signing(self) -> Signing:
-        """Return what the node does with webhooks and subscriptions."""
+        """Return the node's handling of webhooks and subscriptions."""
         if self.hmac_secret:
             return Signing.SIGNED
         return Signing.UNSIGNED if self.unsigned is Unsigned.ALLOW else Signing.REFUSED
@@ -505,7 +510,7 @@ class NodeSettings:
         cluster_secret: Shared by the nodes; proves a peer's identity on the link.
         peers: Every node of the cluster, this one included, the same order everywhere.
         shards: Raft groups; fixed when the data is created.
-        access_log: Severity of the line a request leaves: `debug`, `info`, or `never`.
+        access_log: Severity of a request's log line: `debug`, `info`, or `never`.
     """
 
     node_id: str
@@ -538,5 +543,5 @@ class NodeSettings:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process's environment variables, as they are now."""
+    """Return the process's present environment variables."""
     return dict(os.environ)

@@ -1,4 +1,4 @@
-"""What results bring along as files, in a directory or in an S3-compatible store."""
+"""Files that belong to results, in a directory or in an S3-compatible store."""
 
 from codeq_cluster.artifacts.opening import open_store
 from codeq_cluster.artifacts.provider import Reading, Stored

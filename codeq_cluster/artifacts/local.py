@@ -1,7 +1,7 @@
 """Local: artifacts as files below one directory.
 
-A file begins with one line of JSON, its etag and content type, so that both appear and go with the
-content in one rename.
+A file begins with one line of JSON, its etag and content type. So one rename makes both appear with
+the content, and both are deleted with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from codeq_cluster.errors import ArtifactMissing, ArtifactStoreFailed
 _READ_BYTES = 256 * 1024
 _BUFFER_BYTES = 2**20
 _HEAD_BYTES_MAX = 4096
-# No escaped segment has this mark, so no artifact is taken for a half-written one.
+# No escaped segment contains this character, so a half-written file is never taken for an artifact.
 _UNFINISHED = "#"
 _OPEN_TRIES = 10
 
@@ -35,7 +35,7 @@ class _Head(msgspec.Struct, rename="camel"):
 
 
 class LocalDirectory:
-    """Keeps artifacts on this machine's disk."""
+    """Stores artifacts on this machine's disk."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -49,7 +49,7 @@ class LocalDirectory:
             await asyncio.to_thread(probe.unlink)
 
     async def put(self, path: str, chunks: AsyncIterator[bytes], *, content_type: str) -> Stored:
-        """Store the chunks; on disk, not only in memory, when it returns."""
+        """Store the chunks; durable on disk when it returns."""
         file = self._file(path)
         head = _Head(etag=f'"{secrets.token_hex(16)}"', content_type=content_type)
         size = 0
@@ -67,7 +67,7 @@ class LocalDirectory:
         return Stored(size=size, etag=head.etag, content_type=content_type)
 
     async def head(self, path: str) -> Stored:
-        """Describe an artifact."""
+        """Return an artifact's description."""
         with self._finding(path):
             return await asyncio.to_thread(_describe, self._file(path))
 
@@ -86,7 +86,7 @@ class LocalDirectory:
             chunks = self._chunks(path, opened, offset + start, end - start)
             yield Reading(stored=stored, start=start, end=end, chunks=chunks)
         finally:
-            opened.close()  # Read only, so nothing is to be written that would take time.
+            opened.close()  # Opened for reading only: closing it need not write and cannot block.
 
     async def delete(self, path: str) -> None:
         """Delete an artifact, if there is one."""
@@ -94,7 +94,7 @@ class LocalDirectory:
             await asyncio.to_thread(self._delete, self._file(path))
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete all below a prefix, with what a crash left half-written."""
+        """Delete everything below a prefix, including half-written files of a crash."""
         with self._failing(f"deleting {prefix}"):
             return await asyncio.to_thread(self._delete_below, self._file(prefix))
 
@@ -147,17 +147,17 @@ class LocalDirectory:
         return deleted
 
     def _prune(self, file: Path) -> None:
-        """Remove the directories above that are empty now."""
+        """Remove the parent directories that are now empty."""
         for directory in self._above(file):
             try:
                 directory.rmdir()
             except FileNotFoundError:
                 continue
             except OSError:
-                return  # Somebody else's artifact is in it.
+                return  # It holds another artifact.
 
     def _above(self, file: Path) -> list[Path]:
-        """List the directories between a file and the root, the nearest first."""
+        """Return the directories between a file and the root, the nearest first."""
         return [parent for parent in file.parents if self._root in parent.parents]
 
     @contextmanager
@@ -177,11 +177,11 @@ class LocalDirectory:
 
 
 def _create_beside(file: Path) -> tuple[Path, BinaryIO]:
-    """Make a file in the artifact's directory under a name that no artifact has."""
+    """Make a file in the artifact's directory, under a name that no artifact has."""
     unfinished = file.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     for _ in range(_OPEN_TRIES):
         unfinished.parent.mkdir(parents=True, exist_ok=True)
-        # Another upload's end may have pruned the directory just made.
+        # The end of another upload may have removed the new directory.
         with contextlib.suppress(FileNotFoundError):
             return unfinished, unfinished.open("xb", buffering=_BUFFER_BYTES)
     raise FileExistsError(f"{unfinished.parent} is removed again and again")
@@ -194,7 +194,7 @@ def _describe(file: Path) -> Stored:
 
 
 async def _opened(file: Path) -> tuple[BinaryIO, int, Stored]:
-    """Open an artifact's file in a thread; whoever is cancelled meanwhile leaves none open."""
+    """Open an artifact's file in a thread; a cancelled caller leaves no file open."""
     opening = asyncio.get_running_loop().run_in_executor(None, _open, file)
     try:
         return await asyncio.shield(opening)
@@ -209,7 +209,7 @@ def _close_opened(opening: asyncio.Future[tuple[BinaryIO, int, Stored]]) -> None
 
 
 def _open(file: Path) -> tuple[BinaryIO, int, Stored]:
-    """Open an artifact's file and return it, where its content begins and what its head says."""
+    """Return an artifact's open file, the offset of its content, and its description."""
     opened = file.open("rb")
     try:
         line = opened.readline(_HEAD_BYTES_MAX)

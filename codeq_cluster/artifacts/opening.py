@@ -1,4 +1,4 @@
-"""Opening: the store that the settings ask for."""
+"""Opening: creates the store that the settings name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
 
 
 def open_store(settings: ArtifactSettings) -> ArtifactStore | None:
-    """Return the store, or None when artifacts have no provider; nothing is contacted yet."""
+    """Return the store, or None if artifacts have no provider; connects to nothing yet."""
     provider: Provider
     match settings.provider:
         case ArtifactProvider.NONE:

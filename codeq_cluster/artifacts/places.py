@@ -1,4 +1,4 @@
-"""Places: how many uploads are under way, in all and of one tenant."""
+"""Places: limits uploads in progress, in all and of one tenant."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 
 class Places:
-    """Bounds uploads; who finds no place waits for one.
+    """Limits uploads; a caller without a place waits for one.
 
-    A client that sends slowly keeps its place for as long as an upload may take. So that no tenant
-    can keep them all, a quarter of the places, one at least, is for the others.
+    A client that sends slowly keeps its place for as long as an upload may take. So no tenant gets
+    all places: a quarter of them, at least one, is for other tenants.
 
     Args:
-        total: At once, at least 1; a single place is everybody's.
+        total: At once, at least 1; a single place is open to every tenant.
     """
 
     def __init__(self, total: int) -> None:
@@ -27,7 +27,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, tenant: str) -> AsyncIterator[None]:
-        """Keep a place for a tenant until the end of the block, once there is one."""
+        """Wait for a place for a tenant and hold it until the end of the block."""
         own = self._own.setdefault(tenant, asyncio.Semaphore(self._share))
         self._users[tenant] += 1
         try:

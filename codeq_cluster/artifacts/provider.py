@@ -1,4 +1,4 @@
-"""Provider: what a place that keeps artifacts can do, and what it says of them."""
+"""Provider: the interface of an artifact store, and its descriptions of artifacts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One artifact as it is stored.
+    """One stored artifact.
 
     Attributes:
         size: Bytes.
-        etag: As it stands in a header, quotes included; another one after each put. Empty when the
-            store gives none.
+        etag: As in a header, with quotes; a new one after each put. Empty if the store gives none.
     """
 
     size: int
@@ -28,8 +27,8 @@ class Reading:
     """An artifact being read.
 
     Attributes:
-        start: First byte that comes.
-        end: One past the last byte that comes.
+        start: First byte of the chunks.
+        end: One past their last byte.
         chunks: The bytes from `start` to `end`, once.
     """
 
@@ -40,23 +39,23 @@ class Reading:
 
 
 class Provider(Protocol):
-    """Keeps artifacts by path; what it cannot carry out raises ArtifactStoreFailed.
+    """Stores artifacts by path; a call that fails raises ArtifactStoreFailed.
 
-    Paths are those of `names`; the provider adds where it keeps them.
+    Paths are those of `names`; the provider prepends its own location.
     """
 
     async def check(self) -> None:
-        """Write, find and delete something, so that a wrong setting shows at once."""
+        """Write, find and delete a test object, so that a wrong setting shows at once."""
 
     async def put(self, path: str, chunks: AsyncIterator[bytes], *, content_type: str) -> Stored:
-        """Store the chunks, replacing what was there; visible whole or not at all.
+        """Store the chunks, replacing an older artifact; visible whole or not at all.
 
-        Never cancelled: it ends when `chunks` ends or raises, and an error of `chunks` passes
-        through after everything the put had written is gone.
+        It is never cancelled: it ends when `chunks` ends or raises. An error of `chunks` passes
+        through after everything written by the put has been deleted.
         """
 
     async def head(self, path: str) -> Stored:
-        """Describe an artifact.
+        """Return an artifact's description.
 
         Raises:
             ArtifactMissing: There is none.
@@ -71,7 +70,7 @@ class Provider(Protocol):
             path: By `names`.
             start: First byte, below the size unless it is 0.
             end: One past the last byte, cut to the size; None for the size.
-            etag: What it must have; empty for whatever it has.
+            etag: The etag it must have; empty for any.
 
         Raises:
             ArtifactMissing: There is none, or it has another etag.
@@ -81,4 +80,4 @@ class Provider(Protocol):
         """Delete an artifact, if there is one."""
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete all below a prefix and return how many there were; a prefix ends at a segment."""
+        """Delete everything below a prefix and return the count; a prefix ends at a segment."""

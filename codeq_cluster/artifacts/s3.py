@@ -21,14 +21,14 @@ from codeq_cluster.settings import ArtifactSettings
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential, S3CredentialProvider
 
-# S3 takes parts of 5 MiB or more, at most 10,000 of them. An upload has this in memory once
-# gathered and `_PARTS_AT_ONCE` times under way.
+# S3 takes parts of 5 MiB or more, at most 10,000 of them. In memory, an upload has one part being
+# filled and `_PARTS_AT_ONCE` parts being sent.
 _PART_BYTES = 8 * 2**20
 _PARTS_AT_ONCE = 2
 _READ_BYTES = 256 * 1024
 _LIST_OBJECTS = 1000
 _RETRIES_MAX = 3
-# Objects are read at their readers' pace, so only a silence ends a request.
+# Readers set the pace of a download, so only silence ends a request.
 _REQUEST_TIMEOUT = timedelta(days=1)
 _CHECK_PREFIX = ".check"
 _REASON_CHARS_MAX = 200
@@ -36,23 +36,23 @@ _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 
 
 class S3Bucket:
-    """Keeps artifacts in one bucket, below an optional prefix."""
+    """Stores artifacts in one bucket, below an optional prefix."""
 
     def __init__(self, settings: ArtifactSettings) -> None:
         self._where = f"the bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}"
         self._store = open_bucket(settings)
 
     async def check(self) -> None:
-        """List, write and delete."""
+        """List, write and delete a test object."""
         probe = f"{_CHECK_PREFIX}/{secrets.token_hex(8)}"
         with self._failing("cannot be used"):
-            # A store may make a bucket when it is first written to; listing shows it is missing.
+            # Some stores create a bucket at the first write; listing shows whether it is missing.
             await obstore.list(self._store, _CHECK_PREFIX).collect_async()
             await obstore.put_async(self._store, probe, b"codeq", use_multipart=False)
             await obstore.delete_async(self._store, probe)
 
     async def put(self, path: str, chunks: AsyncIterator[bytes], *, content_type: str) -> Stored:
-        """Store the chunks, in one request when they fit a part."""
+        """Store the chunks, in one request if they fit a part."""
         parts = _Parts(chunks)
         with self._failing(f"writing {path}"):
             first = await anext(parts, b"")
@@ -69,7 +69,7 @@ class S3Bucket:
         return Stored(size=parts.size, etag=result["e_tag"] or "", content_type=content_type)
 
     async def head(self, path: str) -> Stored:
-        """Describe an artifact."""
+        """Return an artifact's description."""
         with self._finding(path):
             return _stored(await obstore.get_async(self._store, path, options={"head": True}))
 
@@ -94,7 +94,7 @@ class S3Bucket:
         await self._delete([path])
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete all below a prefix, a page of the listing at a time."""
+        """Delete everything below a prefix, one page of the listing at a time."""
         deleted = 0
         with self._failing(f"deleting {prefix}"):
             async for page in obstore.list(self._store, prefix, chunk_size=_LIST_OBJECTS):
@@ -108,7 +108,7 @@ class S3Bucket:
                 try:
                     await obstore.delete_async(self._store, path)
                 except FileNotFoundError as error:
-                    # S3 says yes to deleting nothing, not every compatible store does.
+                    # S3 accepts deleting a missing object; not every compatible store does.
                     if _NO_BUCKET in str(error):
                         raise
 
@@ -136,7 +136,7 @@ class S3Bucket:
 
 
 class _Parts:
-    """Gathers chunks of any size into whole parts; the last one may be smaller."""
+    """Joins chunks of any size into whole parts; the last one may be smaller."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -167,7 +167,7 @@ async def _following(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator
 
 
 def open_bucket(settings: ArtifactSettings) -> S3Store:
-    """Return a client of the bucket, below the prefix; nothing is contacted yet."""
+    """Return a client of the bucket, below the prefix; connects to nothing yet."""
     silence = timedelta(milliseconds=settings.timeout_ms)
     config: S3Config = {
         "region": settings.s3_region,
@@ -201,10 +201,10 @@ def open_bucket(settings: ArtifactSettings) -> S3Store:
 
 
 def _credentials(settings: ArtifactSettings) -> S3CredentialProvider:
-    """Hand over the keys by a callback.
+    """Return a callback that provides the configured keys.
 
-    So they are in no representation of the client, and a session token that the environment has
-    for other keys does not come along.
+    This keeps them out of every representation of the client. It also keeps out a session token
+    that the environment holds for other keys.
     """
 
     def credentials() -> S3Credential:
@@ -225,12 +225,12 @@ def _stored(result: obstore.GetResult) -> Stored:
 
 
 def reason(error: Exception) -> str:
-    """Find the store's own words in what the library prints over many lines."""
+    """Return the store's own message from the library's many lines of output."""
     text = str(error)
     code = re.search(r"<Code>([^<]*)</Code>", text)
     if code:
         message = re.search(r"<Message>([^<]*)</Message>", text)
         text = f"{code[1]}: {message[1]}" if message else code[1]
-    # What was asked, how often and for how long, then the cause.
+    # The request, its retries and their time, then the cause.
     cause = text.partition("\n\nDebug source")[0].rpartition(" - ")[2]
     return " ".join(cause.split())[:_REASON_CHARS_MAX]

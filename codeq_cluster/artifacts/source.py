@@ -9,18 +9,18 @@ from codeq_cluster.errors import ArtifactTooLarge, CodeqError
 
 
 class Abandoned(CodeqError):
-    """Nobody waits for the upload any more."""
+    """The caller of the upload has stopped waiting."""
 
 
 class Source:
-    """Passes chunks on until one too many comes, or until `stop`.
+    """Passes chunks on until they exceed the limit, or until `stop`.
 
-    An upload that is cancelled in the middle would leave its parts behind in the store. One whose
-    source fails is cleaned up by the provider, so this is how an upload is made to end.
+    Cancelling an upload would leave its parts in the store. If its source fails, the provider
+    cleans up; so an upload is ended by failing its source.
 
     Attributes:
         size: Bytes passed on so far.
-        error: What ended it, if an error did.
+        error: The error that ended it, or None.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], *, bytes_max: int) -> None:
@@ -50,7 +50,7 @@ class Source:
             raise
 
     def stop(self) -> None:
-        """Fail the chunk that is waited for, and every later one."""
+        """Fail the chunk in progress and every later one."""
         self._stopped = True
         if self._pull is not None:
             self._pull.cancel()
@@ -58,7 +58,7 @@ class Source:
     async def _next(self) -> bytes:
         if self._stopped:
             raise Abandoned("the upload was abandoned")
-        # As a task, so that stop can interrupt a source that does not answer.
+        # As a task, so that `stop` can interrupt a source that does not answer.
         self._pull = asyncio.get_running_loop().create_task(_one(self._chunks))
         try:
             chunk = await self._pull

@@ -1,4 +1,4 @@
-"""Store: artifacts with every call bounded, and nothing left of an upload that failed."""
+"""Store: artifacts with every call bounded, and no remains of a failed upload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UPLOADS_OF_A_SUBMIT_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """One artifact of a submit; its name is one by `names.is_name`."""
+    """One artifact of a submit; its name satisfies `names.is_name`."""
 
     name: str
     chunks: AsyncIterator[bytes]
@@ -35,26 +35,26 @@ class Upload:
 
 
 class ArtifactStore:
-    """Keeps artifacts in a provider.
+    """Stores artifacts in a provider.
 
     Args:
         timeout_s: Of one put, of one deletion, and of each step of a read.
-        uploads_max: Under way at once; more wait, within their timeout, and a part of them is
-            never one tenant's.
+        uploads_max: In progress at once; others wait, within their timeout. One tenant never gets
+            all of them.
     """
 
     def __init__(self, provider: Provider, *, timeout_s: float, uploads_max: int) -> None:
         self._provider = provider
         self._timeout_s = timeout_s
         self._places = Places(uploads_max)
-        # Uploads that nobody waits for any more, and what they were to store.
+        # Uploads whose callers have gone, with their paths.
         self._ending: dict[asyncio.Task[None], str] = {}
 
     async def check(self) -> None:
-        """Write, find and delete something.
+        """Write, find and delete a test object.
 
         Raises:
-            ArtifactStoreFailed: The store cannot be used; the text is one line and says why.
+            ArtifactStoreFailed: The store cannot be used; the text is one line with the reason.
         """
         async with self._deadline("checking the artifact store"):
             await self._provider.check()
@@ -62,10 +62,10 @@ class ArtifactStore:
     async def put(
         self, path: str, chunks: AsyncIterator[bytes], *, content_type: str, bytes_max: int
     ) -> Stored:
-        """Store an artifact, replacing the one that is there; visible whole or not at all.
+        """Store an artifact, replacing an older one; visible whole or not at all.
 
-        Whatever is raised, cancellation included, nothing is left behind, once `close` has
-        returned at the latest; an error of `chunks` passes through.
+        After any error, cancellation included, nothing is left behind, at the latest once `close`
+        has returned. An error of `chunks` passes through.
 
         Raises:
             ArtifactTooLarge: More than `bytes_max` bytes came.
@@ -79,7 +79,7 @@ class ArtifactStore:
             async with self._deadline(f"storing {path}"):
                 return await asyncio.shield(upload)
         except BaseException:
-            # One that failed has cleaned up after itself.
+            # A failed upload has cleaned up after itself.
             if not upload.done() or upload.exception() is None:
                 source.stop()
                 self._later(self._end(upload, path), path)
@@ -98,16 +98,16 @@ class ArtifactStore:
 
         Args:
             uploads: Each name at most once.
-            tenant: The task's.
-            task_id: Whose result it is.
-            upload_id: Nobody else's: a failure deletes everything below it.
+            tenant: The task's tenant.
+            task_id: The task of the result.
+            upload_id: Used by no other upload: a failure deletes everything below it.
             bytes_max: Of each.
 
         Returns:
-            What is stored, in the order of `uploads`.
+            The stored artifacts, in the order of `uploads`.
 
         Raises:
-            ArtifactTooLarge: One of them is.
+            ArtifactTooLarge: One of them is too large.
             ArtifactStoreFailed: One of them could not be stored.
         """
         prefix = upload_prefix(tenant, task_id, upload_id)
@@ -132,11 +132,11 @@ class ArtifactStore:
         return tuple(task.result() for task in tasks)
 
     async def head(self, path: str) -> Stored:
-        """Describe an artifact.
+        """Return an artifact's description.
 
         Raises:
             ArtifactMissing: There is none.
-            ArtifactStoreFailed: The store did not say.
+            ArtifactStoreFailed: The store did not answer.
         """
         async with self._deadline(f"reading {path}"):
             return await self._provider.head(path)
@@ -151,7 +151,7 @@ class ArtifactStore:
             path: By `names`.
             start: Below the artifact's size unless it is 0.
             end: Above `start`; cut to the size.
-            etag: What it must have; empty for whatever it has.
+            etag: The etag it must have; empty for any.
 
         Raises:
             ArtifactMissing: There is none, or it has another etag.
@@ -166,7 +166,7 @@ class ArtifactStore:
             yield replace(reading, chunks=self._timed(path, reading.chunks))
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete all below a prefix, of a task or of an upload; again, if it failed.
+        """Delete everything below a prefix, of a task or of an upload; repeat it after a failure.
 
         Returns:
             How many artifacts there were.
@@ -191,7 +191,7 @@ class ArtifactStore:
             try:
                 return await self._provider.put(path, source, content_type=content_type)
             except Exception:
-                # The source's own word, however the provider passed it on.
+                # Raise the source's own error, however the provider wrapped it.
                 if source.error is not None:
                     raise source.error from None
                 raise
@@ -208,7 +208,7 @@ class ArtifactStore:
             log.warning("artifact is left behind", extra={"path": path, "error": str(error)})
 
     async def _withdraw(self, prefix: str) -> None:
-        """Delete what a failed submit has stored, once its other uploads have ended."""
+        """Delete the stored part of a failed submit, once its other uploads have ended."""
         ending = [task for task, path in self._ending.items() if path.startswith(f"{prefix}/")]
         if ending:
             await asyncio.wait(ending, timeout=self._timeout_s)
@@ -247,7 +247,7 @@ class ArtifactStore:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return one error of a group: one of ours if there is one."""
+    """Return one error of a group: a CodeqError if there is one."""
     ours, _ = failures.split(CodeqError)
     first: BaseException = ours or failures
     while isinstance(first, BaseExceptionGroup):

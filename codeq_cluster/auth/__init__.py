@@ -1,4 +1,4 @@
-"""Who is calling: tokens verified, tenants resolved, access granted."""
+"""Callers: tokens verified, tenants resolved, access granted."""
 
 from codeq_cluster.auth.authenticator import Authenticator
 from codeq_cluster.auth.identity import Access, AccessRefused, Identity, Role

@@ -1,4 +1,4 @@
-"""Authenticator: an Authorization header in, an identity out; verified tokens are remembered."""
+"""Authenticator: turns an Authorization header into an identity; caches verified tokens."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.auth.tokens import Provider, TokenRejected, make_provider
 from codeq_cluster.settings import AuthSettings
 
-_TOKEN_CHARS_MAX = 8000  # A header line is bounded anyway; this bounds what is remembered.
+_TOKEN_CHARS_MAX = 8000  # A header line is bounded anyway; this bounds the cache.
 
 
 class Authenticator:
-    """Decides who may enter.
+    """Decides which callers are admitted.
 
     Args:
         clock: Unix seconds.
@@ -43,7 +43,7 @@ class Authenticator:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        # Producers and workers may share an issuer: its keys are fetched, and a token judged, once.
+        # Producers and workers may share an issuer: fetch its keys once and verify a token once.
         made = {
             each: make_provider(
                 each,
@@ -61,7 +61,7 @@ class Authenticator:
         }
 
     async def start(self) -> None:
-        """Begin to keep published keys fresh."""
+        """Start to keep published keys fresh."""
         for provider in self._providers:
             await provider.start()
 
@@ -80,15 +80,15 @@ class Authenticator:
         return remembered[0]
 
     async def authenticate(self, header: str | None, access: Access) -> Identity:
-        """Verify the header's token for a route of that access.
+        """Verify the header's token for a route of that access and return the caller's identity.
 
         Args:
-            header: The Authorization header as it came, None when there is none.
+            header: The Authorization header as it came, None if there is none.
             access: Anything but OPEN.
 
         Raises:
-            AccessRefused: With the answer the caller gets.
-            KeysUnavailable: The token cannot be judged now.
+            AccessRefused: With the caller's answer.
+            KeysUnavailable: The token cannot be verified now.
         """
         if header is None or not header.strip():
             raise AccessRefused(401, "missing Authorization header")
@@ -122,8 +122,8 @@ class Authenticator:
         may_be_producer = self._settings.allow_producer_as_worker
         try:
             identity, claims = self._identified(await self._verify(token, self._worker))
-            # Only what is no worker token at all may pass as a producer's: one that lacks a part
-            # is bound to what it names.
+            # Only a token without any worker's claim may pass as a producer's. An incomplete worker
+            # token must not gain rights from what it lacks.
             may_be_producer &= not identity.names_a_worker
             if not identity.event_types:
                 raise AccessRefused(401, "missing eventTypes")  # noqa: TRY301

@@ -109,9 +109,9 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def acts_for_its_tenant(self) -> bool:
-        """True unless the token names roles without a tenant's data, and nothing beside them.
+        """True unless the token names only roles without a tenant's data.
 
-        A producer's token names nothing at all, so an operator's would otherwise be one too.
+        A producer's token names nothing at all, so without this an operator's would pass as one.
         """
         return not self.roles or Role.ADMIN in self.roles or self.names_a_worker
 

@@ -1,9 +1,11 @@
-"""Jwks: an issuer's published keys, fetched in the background and on sight of an unknown key id.
+"""Jwks: an issuer's published keys, fetched in the background and for an unknown key id.
 
-How long a withdrawn key still opens the door: the set is fetched again at four fifths of its age
-limit, no verdict is remembered beyond that limit, and so the limit is the bound (or the pause
-between two fetches, where that is longer). While the issuer cannot be reached the keys known last
-serve on, `STALE_S_MAX` at most; nobody waits for the issuer meanwhile but who names an unknown key.
+A withdrawn key stays valid for at most the age limit of the set, or for the pause between two
+fetches if that is longer. The set is fetched again at four fifths of its age limit, and no verdict
+is cached beyond the limit.
+
+While the issuer cannot be reached, the last known keys stay valid, for `STALE_S_MAX` at most.
+Meanwhile only callers with an unknown key id wait for the issuer.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from codeq_cluster.errors import CodeqError
 log = logging.getLogger(__name__)
 
 FETCH_INTERVAL_S = 10.0  # Between fetches for unknown key ids: a forger must not drive the issuer.
-STALE_S_MAX = 3600.0  # An issuer may be down this long before its keys are trusted no more.
+STALE_S_MAX = 3600.0  # An issuer may be down for this long before its keys are no longer trusted.
 FETCH_TIMEOUT_S = 5.0
 _DOCUMENT_BYTES_MAX = 2**20
 _KEYS_MAX = 1000
 _RSA_BITS_MIN = 2048  # RFC 7518 §3.3.
-_TEXT_CHARS_MAX = 200  # Of what an issuer wrote, in a line of the log.
+_TEXT_CHARS_MAX = 200  # Of an issuer's text, in a line of the log.
 
 
 class KeysUnavailable(CodeqError):
-    """No key set young enough is at hand; the token can be judged later."""
+    """No key set young enough is available; the token can be verified later."""
 
 
 class Key(Struct, frozen=True):
-    """One published key; `algorithm` is empty when the issuer does not name one."""
+    """One published key; `algorithm` is empty if the issuer does not name one."""
 
     public: object
     algorithm: str
@@ -50,11 +52,11 @@ class Jwks:
     """The key set behind one URL.
 
     Attributes:
-        fetched: Set once the keys have been had for the first time.
+        fetched: Set once the first fetch has succeeded.
 
     Args:
         ttl_s: Age limit of the set.
-        interval_s: Between two fetches, whatever asks for them.
+        interval_s: Least time between two fetches, whatever their cause.
         timeout_s: Of one fetch.
         clock: Monotonic seconds.
     """
@@ -69,7 +71,7 @@ class Jwks:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
-        # As the log has it: a name or a password before the host, or a query, may be a secret.
+        # The URL for the log: a name or a password before the host, or a query, may be a secret.
         parts = urlsplit(url)
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._ttl_s = max(1.0, ttl_s)
@@ -84,7 +86,7 @@ class Jwks:
         self.fetched = asyncio.Event()
 
     async def start(self) -> None:
-        """Fetch the keys now and then again each time they reach their age."""
+        """Start to fetch the keys, now and whenever they reach their age."""
         self._refresher = asyncio.create_task(self._refresh(), name="jwks refresh")
 
     async def stop(self) -> None:
@@ -96,13 +98,13 @@ class Jwks:
             self._refresher = None
 
     async def key(self, kid: object) -> Key | None:
-        """Return the key of that id, or None when the issuer publishes none.
+        """Return the key of that id, or None if the issuer publishes none.
 
-        A token without an id is given the only key of a set of one. An unknown id costs one fetch
-        an interval, however many callers ask.
+        A token without an id gets the only key of a set of one. An unknown id costs at most one
+        fetch per interval, however many callers ask.
 
         Raises:
-            KeysUnavailable: The set is missing or too old, and cannot be had now.
+            KeysUnavailable: The set is missing or too old, and cannot be fetched now.
         """
         if not isinstance(kid, str | None):
             return None
@@ -115,7 +117,7 @@ class Jwks:
         return self._keys.get(kid)
 
     def fresh_s(self) -> float:
-        """Return for how many seconds more the set is as young as it should be, never below 0."""
+        """Return the seconds until the set reaches its age limit, never below 0."""
         return max(0.0, self._ttl_s - self._age_s())
 
     @property
@@ -126,12 +128,13 @@ class Jwks:
         return self._clock() - self._fetched_s
 
     def _serves_on(self) -> bool:
-        """Tell whether old keys serve: the last fetch failed, and the next one is on its way."""
+        """Return whether old keys are accepted: the last fetch failed and the next one is due."""
         failed = self._tried_s > self._fetched_s
         return failed and self._refresher is not None and self._age_s() <= self._stale_s_max
 
     async def _fetch_once(self) -> None:
-        # Single flight: whoever waited for the lock finds the attempt made, whatever came of it.
+        # Single flight: a caller that waited for the lock finds the attempt made, with or without
+        # success.
         async with self._flight:
             if self._clock() - self._tried_s < self._interval_s:
                 return
@@ -140,7 +143,7 @@ class Jwks:
                 self._keys = await _fetch(self._url, timeout_s=self._timeout_s)
             except (
                 aiohttp.ClientError,
-                OSError,  # TimeoutError is one
+                OSError,  # TimeoutError is one.
                 ValueError,
                 RecursionError,
             ) as error:
@@ -159,7 +162,8 @@ class Jwks:
 
 async def _fetch(url: str, *, timeout_s: float) -> dict[str | None, Key]:
     timeout = aiohttp.ClientTimeout(total=timeout_s)
-    # Not decompressed: what is read is what is bounded. No redirect: the URL was judged, once.
+    # Not decompressed, so that the bound applies to what is read. No redirects: only this URL was
+    # checked.
     async with (
         aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
         session.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as answer,
@@ -193,7 +197,7 @@ def _parsed(document: _Document) -> dict[str | None, Key]:
         try:
             key = _key(entry)
         except _NO_KEY as error:
-            # A set may hold keys of kinds this library does not know; the others still serve.
+            # A set may hold keys of kinds that PyJWT does not know; the others stay usable.
             skipped.append(f"{kid}: {error}"[:_TEXT_CHARS_MAX])
             continue
         if isinstance(kid, str):
@@ -202,14 +206,14 @@ def _parsed(document: _Document) -> dict[str | None, Key]:
             unnamed.append(key)
     if skipped:
         log.info("jwks keys skipped", extra={"count": len(skipped), "first": skipped[:5]})
-    # Of several keys nobody could tell which one a token without a key id means.
+    # With several keys, a token without a key id would be ambiguous.
     candidates = unnamed or list(keys.values())
     if len(candidates) == 1:
         keys[None] = candidates[0]
     return keys
 
 
-# What PyJWT and its parts raise of a description that is no key of theirs.
+# PyJWT and its parts raise these for a description that is not a key.
 _NO_KEY = (
     jwt.PyJWTError,
     UnsupportedAlgorithm,
@@ -231,7 +235,7 @@ def _key(entry: dict[str, object]) -> Key:
         raise ValueError("a shared secret is no public key")
     if "d" in entry:
         raise ValueError("a private key, which everybody knows now")
-    # PyJWT guesses the algorithm of each kind but of the longer Edwards curve.
+    # PyJWT guesses the algorithm of each kind, except for the longer Edwards curve.
     public = jwt.PyJWK(entry, algorithm="EdDSA" if entry.get("kty") == "OKP" else None).key
     if isinstance(public, RSAPublicKey) and public.key_size < _RSA_BITS_MIN:
         raise ValueError(f"an RSA key of {public.key_size} bits")

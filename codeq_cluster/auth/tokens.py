@@ -1,4 +1,4 @@
-"""Tokens: the ways to verify one. Nothing is remembered here."""
+"""Tokens: the ways to verify one. Nothing is cached here."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _JWKS_ALGORITHMS = (
 )  # fmt: skip
 _HS_ALGORITHMS = ("HS256",)
 _SUBJECT_BYTES_MAX = 1024  # It is kept with every lease and every attempt.
-_EXPIRY_S_MAX = 2**53  # Beyond that a float skips seconds, and before long it ends.
-_REASON_CHARS_MAX = 100  # The library's words may quote a stranger's.
-_SHOWN_CHARS_MAX = 20  # Of what a stranger wrote into a token, in a line of the log.
+_EXPIRY_S_MAX = 2**53  # Beyond that a float skips seconds.
+_REASON_CHARS_MAX = 100  # The library's message may quote a stranger's text.
+_SHOWN_CHARS_MAX = 20  # Of a stranger's text in a token, in a line of the log.
 _HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
 
 
@@ -35,15 +35,15 @@ class Provider(Protocol):
     """Verifies tokens."""
 
     async def verify(self, token: str) -> Claims:
-        """Return the claims of a token it vouches for.
+        """Return the claims of a valid token.
 
         Raises:
-            TokenRejected: The token is none of this provider's, or is no longer valid.
-            KeysUnavailable: The token cannot be judged now.
+            TokenRejected: The token is not this provider's, or is no longer valid.
+            KeysUnavailable: The token cannot be verified now.
         """
 
     async def start(self) -> None:
-        """Begin background work."""
+        """Start background work."""
 
     async def stop(self) -> None:
         """End background work."""
@@ -56,7 +56,7 @@ class StaticProvider:
         self._known = tuple((_digest(token.token), _static_claims(token)) for token in tokens)
 
     async def verify(self, token: str) -> Claims:
-        """Return the claims the token stands for, in a time that tells nothing about the others."""
+        """Return the token's claims, in a time that reveals nothing about other tokens."""
         digest = _digest(token)
         found = None
         for known, claims in self._known:
@@ -90,7 +90,7 @@ class HmacProvider:
         self._skew_s = skew_s
 
     async def verify(self, token: str) -> Claims:
-        """Check signature, times, issuer and audience."""
+        """Check signature, times, issuer and audience; return the claims."""
         return _decoded(
             token,
             self._settings.secret,
@@ -141,11 +141,11 @@ class JwksProvider:
         )
 
     async def verify(self, token: str) -> Claims:
-        """Find the key the token names, then check signature, times, issuer and audience."""
+        """Find the token's key, then check signature, times, issuer and audience."""
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, UnicodeEncodeError) as error:
-            # The latter: header bytes that are no UTF-8 reach this as surrogates.
+            # UnicodeEncodeError: header bytes that are not UTF-8 arrive here as surrogates.
             raise TokenRejected(f"no JWT: {error}"[:_REASON_CHARS_MAX]) from error
         algorithm = header.get("alg")
         if algorithm not in self._algorithms:
@@ -161,12 +161,13 @@ class JwksProvider:
             algorithms=(algorithm,),
             settings=self._settings,
             skew_s=self._skew_s,
-            # With the set of keys ends what was judged by it: a withdrawn key opens nothing more.
+            # Cached verdicts are valid only for the key set that produced them: a withdrawn key
+            # admits nobody.
             keep_s=self._keys.fresh_s(),
         )
 
     async def start(self) -> None:
-        """Begin to keep the keys fresh."""
+        """Start to keep the keys fresh."""
         await self._keys.start()
 
     async def stop(self) -> None:
@@ -181,17 +182,17 @@ def make_provider(
     allow_http: bool = False,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Provider:
-    """Build the provider that the settings describe.
+    """Return the provider that the settings describe.
 
     Args:
-        settings: The provider's.
+        settings: The provider's settings.
         skew_s: Tolerated between the issuer's clock and this node's, unless the provider has its
             own.
         allow_http: Keys may be fetched from another host without TLS.
         monotonic: Seconds that never jump, for the age of keys.
 
     Raises:
-        ConfigInvalid: The kind is unknown or one of its fields does not do.
+        ConfigInvalid: The kind is unknown or one of its fields is invalid.
     """
     if settings.clock_skew_s is not None:
         skew_s = settings.clock_skew_s
@@ -242,7 +243,7 @@ def _check_expiry(expiry: object) -> None:
 
 
 def _check_subject(subject: object) -> None:
-    """Refuse what could not be written down as a worker's name, or only at length."""
+    """Reject a subject that cannot be stored as a worker's name, or is too long."""
     if not subject or not isinstance(subject, str):
         raise TokenRejected("blank subject")
     try:

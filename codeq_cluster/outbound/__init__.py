@@ -1,4 +1,4 @@
-"""What leaves the machine: HTTP requests to targets that somebody else names."""
+"""Outgoing HTTP requests to targets that users name."""
 
 from codeq_cluster.outbound.sender import Sender, Sent
 from codeq_cluster.outbound.targets import Targets

@@ -1,11 +1,11 @@
-"""Addresses: which IP addresses belong to the public Internet, and to nobody inside."""
+"""Addresses: decides which IP addresses belong to the public Internet."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-# Spelt out from the IANA special-purpose registries: `ipaddress.is_global` answers differently from
-# one patch release of Python to the next, and counts multicast in.
+# Spelt out from the IANA special-purpose registries: `ipaddress.is_global` differs between patch
+# releases of Python and includes multicast.
 _NOT_PUBLIC_V4 = tuple(
     IPv4Network(network)
     for network in (
@@ -28,8 +28,8 @@ _NOT_PUBLIC_V4 = tuple(
     )
 )
 
-# Of IPv6 only this has been given out as global unicast; loopback, unique local (fc00::/7),
-# link-local (fe80::/10), multicast and all that is reserved lie outside.
+# The only range of IPv6 assigned as global unicast. Loopback, unique local (fc00::/7), link-local
+# (fe80::/10), multicast and all reserved ranges lie outside.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_V6 = tuple(
     IPv6Network(network)
@@ -39,13 +39,13 @@ _NOT_PUBLIC_V6 = tuple(
         "3fff::/20",
     )
 )
-# RFC 6052: the IPv4 address a translator connects to stands in the last 32 bits.
+# RFC 6052: the last 32 bits are the IPv4 address that a translator connects to.
 _NAT64 = IPv6Network("64:ff9b::/96")
 _LOW_32 = 2**32 - 1
 
 
 def is_public(address: str) -> bool:
-    """Tell whether it is the canonical text of a unicast address of the public Internet.
+    """Return whether a text is the canonical form of a public unicast address.
 
     An IPv6 address that carries an IPv4 address (mapped, 6to4, NAT64) is judged by that one.
     """

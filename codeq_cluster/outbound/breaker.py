@@ -1,11 +1,11 @@
-"""Breaker: hosts that keep failing are left alone for a while, then tried with one request."""
+"""Circuit breaker: stops requests to hosts that keep failing, then tries each with one request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FAILURES_MAX = 5  # One delivery's tries: a host with many waiting is given up on sooner.
+FAILURES_MAX = 5  # One delivery's tries: a host with many waiting deliveries fails sooner.
 COOLDOWN_S = 5.0
 COOLDOWN_S_MAX = 60.0
 HOSTS_MAX = 10_000  # Some 200 bytes each.
@@ -17,7 +17,7 @@ class _Failing:
 
     Attributes:
         open_until_s: No request before that; None while the circuit is closed.
-        probing: The one request that decides is under way.
+        probing: The probe that decides is in progress.
     """
 
     failures: int = 0
@@ -29,8 +29,8 @@ class _Failing:
 class Breaker:
     """One circuit a host: closed, open after failures in a row, half-open after a cool-down.
 
-    Only failing hosts are remembered. Of more than `hosts_max`, the one that has not been heard of
-    for longest is forgotten, which closes its circuit.
+    Only failing hosts are remembered. Beyond `hosts_max`, the host with the oldest failure is
+    forgotten, which closes its circuit.
 
     Args:
         failures_max: In a row, after which a circuit opens.
@@ -63,7 +63,7 @@ class Breaker:
         return len(self._failing)
 
     def wait_s(self, host: str) -> float:
-        """Return 0 when a request may be made now, else seconds until it is worth asking again."""
+        """Return 0 if a request may be made now, else seconds until it is worth asking again."""
         state = self._failing.get(host)
         if state is None or state.open_until_s is None:
             return 0.0
@@ -72,9 +72,9 @@ class Breaker:
         return max(0.0, state.open_until_s - self._now_s())
 
     def admit(self, host: str) -> float:
-        """Ask to make a request: 0 admits it, anything else is `wait_s`.
+        """Ask to make a request: 0 admits it, any other value is `wait_s`.
 
-        An admitted request ends with one of `succeeded`, `failed` and `undecided`.
+        An admitted request must end with one of `succeeded`, `failed` and `undecided`.
         """
         wait_s = self.wait_s(host)
         state = self._failing.get(host)
@@ -87,7 +87,7 @@ class Breaker:
         self._failing.pop(host, None)
 
     def failed(self, host: str) -> None:
-        """Count a failure; the last of a row, or that of a probe, opens the circuit."""
+        """Count a failure; the last of a row, or a probe's, opens the circuit."""
         state = self._failing.pop(host, None) or _Failing()
         if len(self._failing) >= self._hosts_max:
             del self._failing[next(iter(self._failing))]
@@ -98,10 +98,10 @@ class Breaker:
                 self._open(state, self._cooldown_s)
         elif state.probing:
             self._open(state, min(2 * state.cooldown_s, self._cooldown_s_max))
-        # Else it began before the circuit opened and says nothing new.
+        # Otherwise it began before the circuit opened, so it is no news.
 
     def undecided(self, host: str) -> None:
-        """Take back a request that said nothing of the host; another may probe in its place."""
+        """Drop a request that showed nothing about the host; another one may probe."""
         state = self._failing.get(host)
         if state is not None:
             state.probing = False

@@ -1,4 +1,4 @@
-"""Gate: the check at connect time, which has the last word on where a request goes."""
+"""SSRF guard: the final check of a target's address, at connect time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.outbound.targets import Lookup
 
 
 class AddressRefused(OSError):
-    """The target's address is not one that may be connected to; nothing was sent."""
+    """The target's address must not be connected to; nothing was sent."""
 
     def __init__(self) -> None:
         super().__init__("the target's address is not public")
@@ -21,9 +21,9 @@ class AddressRefused(OSError):
 class Gate(AbstractResolver):
     """Resolver and socket factory of one connector.
 
-    As a resolver it leaves out what is refused. Addresses in a URL and cached answers do not pass
-    by a resolver, so every socket is checked again as it is made: the connector hands over the very
-    address it connects the socket to.
+    As a resolver, it drops refused addresses. Addresses in a URL and cached answers bypass a
+    resolver, so every new socket is checked again: the connector passes the address it is about to
+    connect to.
     """
 
     def __init__(self, *, allow_private: bool, lookup: Lookup) -> None:
@@ -33,10 +33,10 @@ class Gate(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a name that may be connected to.
+        """Return the allowed addresses of a name.
 
         Raises:
-            AddressRefused: There are addresses, and none of them may be.
+            AddressRefused: The name has addresses, but none is allowed.
             OSError: The name cannot be resolved.
         """
         addresses = await self._lookup(host)

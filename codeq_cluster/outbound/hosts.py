@@ -1,10 +1,10 @@
-"""Hosts: how many requests are under way, in all and to one host."""
+"""Host limits: how many requests are in progress, in all and to one host."""
 
 from __future__ import annotations
 
 
 class Places:
-    """Counts requests under way; nobody waits in here.
+    """Counts requests in progress; callers never wait in it.
 
     Args:
         per_host: At once to one host, so that a slow one cannot take every place.
@@ -19,14 +19,17 @@ class Places:
         self._taken_in_all = 0
 
     def free(self, host: str) -> int:
-        """Return how many more requests to the host could begin now."""
+        """Return how many more requests to the host may start now."""
         return max(
             0,
             min(self._per_host - self._taken.get(host, 0), self._total - self._taken_in_all),
         )
 
     def take(self, host: str) -> bool:
-        """Take a place, if there is one; it must be given back."""
+        """Take a place and return True, or return False if none is free.
+
+        `give_back` must follow a taken place.
+        """
         if not self.free(host):
             return False
         self._taken[host] = self._taken.get(host, 0) + 1
@@ -34,7 +37,7 @@ class Places:
         return True
 
     def give_back(self, host: str) -> None:
-        """Give a taken place back."""
+        """Return a taken place."""
         left = self._taken[host] - 1
         if left:
             self._taken[host] = left

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 class Names:
     """Resolves host names.
 
-    The event loop's own threads are left alone: whoever names hosts chooses how slow they are. A
-    look-up cannot be cancelled; it keeps its thread until the system's resolver gives up.
+    It does not use the event loop's thread pool, because users choose the names and so how slow
+    they are. A look-up cannot be cancelled; it keeps its thread until the system's resolver
+    returns.
 
     Args:
-        threads_max: Look-ups at once; more of them wait for a place.
+        threads_max: Look-ups at once; further ones wait for a place.
     """
 
     def __init__(self, *, threads_max: int) -> None:
@@ -35,7 +36,7 @@ class Names:
         def deliver(found: Sequence[str] | OSError) -> None:
             self._places.release()
             if answer.done():
-                return  # Nobody waits any more.
+                return  # The caller has stopped waiting.
             if isinstance(found, OSError):
                 answer.set_exception(found)
             else:
@@ -46,7 +47,7 @@ class Names:
             with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
                 loop.call_soon_threadsafe(deliver, found)
 
-        # Daemons: a process does not wait for name servers before it ends.
+        # Daemon threads: a process need not wait for name servers before it ends.
         threading.Thread(target=look_up, name="resolve", daemon=True).start()
         return await answer
 

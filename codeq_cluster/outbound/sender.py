@@ -1,4 +1,4 @@
-"""Sender: one POST to a target that somebody else has named, bounded in every way."""
+"""Sender: makes one POST to a target that a user has named, bounded in every way."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from codeq_cluster.settings import Signing, WebhookSettings
 
 DELIVERY = "X-CodeQ-Delivery"
 
-ANSWER_BYTES_MAX = 64 * 2**10  # Read so that the connection can serve again, and dropped.
-_ANSWER_TIMEOUT_S = 1.0  # The status is what counts; a body that trickles is not waited for.
+ANSWER_BYTES_MAX = 64 * 2**10  # Read so that the connection can be reused, then dropped.
+_ANSWER_TIMEOUT_S = 1.0  # Only the status matters, so a slow body is not waited for.
 _IDLE_S = 2.0  # Less than servers commonly allow (5 s and more): no request meets a closing one.
 _HEAD_LINE_BYTES_MAX = 8190
 _FULL_RETRY_S = 1.0
-_RETRY_AFTER_S_MAX = 3600.0  # A target may ask for patience, not for oblivion.
+_RETRY_AFTER_S_MAX = 3600.0  # A target may ask for a pause, but not for ever.
 _ERROR_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What became of one POST.
+    """The outcome of one POST.
 
     Attributes:
         ok: The target answered 2xx.
-        status: Of the answer, or 0 when there was none.
-        error: Why not ok, for an operator; empty when ok.
-        retry_after_s: Do not try again sooner: what the target asked for, at most an hour, or when
-            a deferred request may find room; 0 for as the caller likes.
-        deferred: Nothing was tried: the host is being left alone, or has enough to do, or nothing
-            may be sent at all.
+        status: Of the answer, or 0 if there was none.
+        error: The reason if not ok, for an operator; empty if ok.
+        retry_after_s: Do not retry sooner: the target's wish, at most an hour, or when a deferred
+            request may find room; 0 for any time.
+        deferred: No attempt was made: the host's circuit is open or its places are taken, or no
+            request may be sent at all.
     """
 
     ok: bool = False
@@ -58,33 +58,33 @@ class Sent:
 
 
 class Span(Protocol):
-    """One request that goes out, as traces tell of it."""
+    """The tracing span of one outgoing request."""
 
     @property
     def trace_parent(self) -> str:
-        """Return the header `traceparent` the target is told."""
+        """Return the header `traceparent` for the target."""
 
     @property
     def trace_state(self) -> str:
-        """Return the header `tracestate` beside it."""
+        """Return the header `tracestate` for the target."""
 
     def answered(self, status: int) -> None:
-        """Note the status of the target's answer."""
+        """Record the status of the target's answer."""
 
     def unanswered(self) -> None:
-        """Note that no answer came."""
+        """Record that no answer came."""
 
 
 class Sender:
-    """Sends bodies to targets, many at once, no host in the way of another.
+    """Sends bodies to targets, many at once; a slow host does not delay another one.
 
-    Redirects are not followed, cookies are not kept, proxies of the environment are not used, and
-    certificates are verified by the system's authorities (or those of SSL_CERT_FILE).
+    It follows no redirects, keeps no cookies and uses no proxies of the environment. Certificates
+    are verified by the system's authorities (or those of SSL_CERT_FILE).
 
     Args:
         settings: The secrets, the bounds, and whether private targets are allowed.
         lookup: Resolves names; the system's resolver by default.
-        breaker: Which hosts are left alone.
+        breaker: The hosts' circuit breakers.
         unix_s: Wall clock of the signatures, Unix seconds.
     """
 
@@ -97,18 +97,19 @@ class Sender:
         unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        # A thread for every request there may be: a slow name takes one that nobody else needs.
+        # A thread for every request at once: a slow name takes no thread that another request
+        # needs.
         self._lookup = lookup or Names(threads_max=settings.concurrency).addresses
         self._breaker = Breaker(now_s=time.monotonic) if breaker is None else breaker
         self._places = Places(per_host=settings.per_host_concurrency, total=settings.concurrency)
         self._unix_s = unix_s
-        # What was accepted while there was a secret, or elsewhere, waits until there is one again:
-        # sent unsigned it would look like anybody's.
+        # Deliveries accepted earlier or elsewhere wait until a secret is configured again. Sent
+        # unsigned, a receiver could not tell them from a stranger's.
         self._holds_back = settings.signing is Signing.REFUSED
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make ready to send."""
+        """Open the session; must precede `post`."""
         gate = Gate(allow_private=self._settings.allow_private, lookup=self._lookup)
         connector = aiohttp.TCPConnector(
             resolver=gate,
@@ -133,7 +134,7 @@ class Sender:
         )
 
     async def stop(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection; requests in progress fail."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -141,7 +142,7 @@ class Sender:
     def room(self, url: str) -> int:
         """Return how many posts to the URL's host would not be deferred now.
 
-        One that is refused for its URL is not deferred either, so there is always room for it.
+        A URL that is refused is never deferred, so there is always room for it.
         """
         target = read(url, allow_private=self._settings.allow_private)
         if isinstance(target, Refused):
@@ -160,16 +161,16 @@ class Sender:
         trace_state: str = "",
         span: Callable[[], AbstractContextManager[Span]] | None = None,
     ) -> Sent:
-        """Send a JSON body once and say what became of it; no fault of the target is raised.
+        """Send a JSON body once and return the outcome; the target's faults are never raised.
 
         Args:
             url: As registered; checked again.
             body: Signed as it is.
-            delivery: The same on every retry, so that a receiver can tell a repetition.
+            delivery: The same on every retry, so that a receiver can recognise a repetition.
             trace_parent: W3C trace context, passed through; empty for none.
             trace_state: The same.
-            span: Begun for a request that goes out, not for one that is deferred or refused for
-                its URL; the target is told its context in place of the one passed through.
+            span: Opened for a request that is sent, not for one that is deferred or refused for its
+                URL; the target gets its context in place of the one passed through.
         """
         assert self._session is not None, "not started"
         target = read(url, allow_private=self._settings.allow_private)
@@ -210,11 +211,11 @@ class Sender:
         body: bytes,
         headers: Mapping[str, str],
     ) -> Sent:
-        """Make an admitted request and tell the breaker what it says of the host."""
+        """Make an admitted request and report the host's health to the breaker."""
         decided = False
         try:
             sent = await self._attempt(session, target, body, headers)
-            # A client error is one caller's, not the host's, as is a target that may not be.
+            # A client error is one caller's fault, not the host's; so is a refused target.
             if sent.status and sent.status < 500:
                 self._breaker.succeeded(target.host)
                 decided = True
@@ -236,7 +237,7 @@ class Sender:
         try:
             async with session.post(
                 target.url,
-                # The library sends a stream of bytes in pieces, and complains of bytes above 1 MiB.
+                # aiohttp sends a stream in pieces, and warns of plain bytes above 1 MiB.
                 data=io.BytesIO(body),
                 headers=headers,
                 allow_redirects=False,
@@ -265,7 +266,7 @@ class Sender:
                 body=body,
             ),
         }
-        # Whoever made the task chose them, and what is no text of a header cannot be sent.
+        # The task's producer chose them; a text that is not valid in a header cannot be sent.
         if _is_header_text(trace_parent):
             headers["traceparent"] = trace_parent
             if _is_header_text(trace_state):
@@ -291,7 +292,7 @@ def _outcome(answer: aiohttp.ClientResponse) -> Sent:
 
 
 async def _drop_body(answer: aiohttp.ClientResponse) -> None:
-    """Read what little may be left, so that the connection can serve again; else close it."""
+    """Read a short rest of the body, so that the connection can be reused; else close it."""
     left = ANSWER_BYTES_MAX
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
@@ -303,7 +304,7 @@ async def _drop_body(answer: aiohttp.ClientResponse) -> None:
 
 
 def _retry_after_s(text: str) -> float:
-    """Read the header's seconds or date; 0 for what is neither."""
+    """Return the header's seconds or date as seconds; 0 for any other text."""
     if text.isascii() and text.isdecimal():
         # Nine digits are decades already.
         return min(float(text[:9]), _RETRY_AFTER_S_MAX)

@@ -22,9 +22,9 @@ def headers(secret: str, *, previous: str, unix_s: int, body: bytes) -> Mapping[
     Args:
         secret: Empty for none.
         previous: The secret it replaces, while receivers change over; empty for none. It signs in a
-            header of its own, so a receiver that knows either of the two finds its signature.
-        unix_s: When it is sent, Unix seconds; a receiver refuses what is too old.
-        body: As it is sent.
+            header of its own, so a receiver that knows either secret finds its signature.
+        unix_s: When it is sent, Unix seconds; a receiver refuses old signatures.
+        body: The exact bytes that are sent.
     """
     if not secret:
         return {}

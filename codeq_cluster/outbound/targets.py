@@ -1,4 +1,4 @@
-"""Targets: which URLs may be sent to, as far as that can be said before a connection is made."""
+"""Targets: which URLs may be sent to, as far as can be decided before a connection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from yarl import URL
 
 from codeq_cluster.outbound.addresses import is_public
 
-# From a host name to its addresses, as canonical text; raises OSError when there are none.
+# Returns the addresses of a host name, as canonical text; raises OSError if there are none.
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
 RESOLVE_TIMEOUT_S = 1.0  # A request to the API waits for it.
 
-_CHARS_MAX = 2048  # What HTTP servers commonly accept in a request line.
+_CHARS_MAX = 2048  # HTTP servers commonly accept this much in a request line.
 _NAME_CHARS_MAX = 253  # RFC 1035, 3.1, without the length bytes.
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
@@ -25,11 +25,11 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A URL that may be sent to, unless its name turns out to stand for a refused address.
+    """A URL that may be sent to, unless its name resolves to a refused address.
 
     Attributes:
-        host: `name:port`, in lower case: what shares a server.
-        name: To be resolved, or empty when the URL names an address.
+        host: `name:port`, in lower case; requests with the same one share a server.
+        name: To be resolved, or empty if the URL contains an address.
     """
 
     url: URL
@@ -39,23 +39,23 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a URL may not be sent to."""
+    """The reason why a URL may not be sent to."""
 
     reason: str
 
 
 def read(text: str, *, allow_private: bool) -> Target | Refused:
-    """Read a URL, without a look at any name server.
+    """Return the target of a URL, or the refusal, without any DNS look-up.
 
-    The one spelling of an IPv4 address is four decimal numbers: decimal, hexadecimal, octal and
-    shortened ones are understood differently from one library to the next, so they are refused.
+    An IPv4 address must be four decimal numbers. Libraries read single-number, hexadecimal, octal
+    and shortened forms differently, so these are refused.
     """
     if len(text) > _CHARS_MAX or not text.isprintable() or " " in text:
         return Refused("the URL is too long or holds characters no URL has")
     try:
         url = URL(text)
         host, port = url.raw_host or "", url.port
-    except (ValueError, IndexError):  # The second is the library's for a host of `[]@`.
+    except (ValueError, IndexError):  # yarl raises IndexError for a host of `[]@`.
         return Refused("the URL is malformed")
     if url.scheme not in ("http", "https"):
         return Refused("the URL is neither http nor https")
@@ -63,7 +63,7 @@ def read(text: str, *, allow_private: bool) -> Target | Refused:
         return Refused("the URL names port 0")
     if url.user is not None or url.password is not None:
         return Refused("the URL holds a user or a password")
-    # The dot that ends a full name belongs to no label; an address has none.
+    # The final dot of a full name belongs to no label; an address has none.
     name = host.removesuffix(".")
     if _is_address(host):
         name = ""
@@ -75,9 +75,9 @@ def read(text: str, *, allow_private: bool) -> Target | Refused:
 
 
 class Targets:
-    """Says of a URL somebody registers whether it may be sent to.
+    """Decides whether a URL may be registered as a target.
 
-    What a name stands for may change later, so the word of `Gate`, at connect time, is the last.
+    A name may resolve to another address later, so `Gate` makes the final check at connect time.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Targets:
         self._timeout_s = timeout_s
 
     async def allows(self, url: str) -> bool:
-        """Tell whether the URL may be sent to; takes the time-out at most.
+        """Return whether the URL may be sent to; takes at most the timeout.
 
-        A name that does not resolve, or not in time, is let through.
+        A name that does not resolve, or not in time, is allowed.
         """
         target = read(url, allow_private=self._allow_private)
         if isinstance(target, Refused):
@@ -106,7 +106,7 @@ class Targets:
 
 
 def _is_private(host: str, name: str) -> bool:
-    if name:  # In lower case: the library makes it so.
+    if name:  # In lower case: yarl makes it so.
         return name == "localhost" or name.endswith(".localhost")  # RFC 6761, 6.3
     return not is_public(host)
 
@@ -114,7 +114,7 @@ def _is_private(host: str, name: str) -> bool:
 def _is_address(host: str) -> bool:
     try:
         if ":" in host:
-            # A zone means something on this machine alone.
+            # A zone is valid only on this machine.
             return IPv6Address(host).scope_id is None
         IPv4Address(host)
     except ValueError:
@@ -127,6 +127,6 @@ def _is_name(name: str) -> bool:
     return (
         len(name) <= _NAME_CHARS_MAX
         and all(_LABEL.fullmatch(label) for label in labels)
-        # A last label that is a number makes the whole an IPv4 address, or nothing (WHATWG, 3.5).
+        # If the last label is a number, the whole is an IPv4 address or invalid (WHATWG, 3.5).
         and not _NUMBER.fullmatch(labels[-1])
     )
