@@ -1,4 +1,4 @@
-"""Settings: every knob of a node, frozen and validated once; the only reader of the environment."""
+"""Settings: all settings of a node, frozen and validated once; the only reader of os.environ."""
 
 from __future__ import annotations
 
@@ -422,9 +422,9 @@ class TracingSettings:
     """Spans for a collector; off without an endpoint.
 
     Attributes:
-        otlp_endpoint: Base URL of the collector. By HTTP, `/v1/traces` is added to it; by gRPC, its
-            host and port are what counts. The scheme decides on TLS.
-        otlp_protocol: What the collector speaks there.
+        otlp_endpoint: Base URL of the collector. HTTP adds `/v1/traces` to it; gRPC uses only its
+            host and port. The scheme decides on TLS.
+        otlp_protocol: The collector's protocol at this endpoint.
         sample_ratio: Of the traces that begin here; a caller's own decision is followed.
         headers: `name=value,name=value`, sent with every export.
     """
@@ -481,7 +481,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """What the HTTP front end presents; both files (PEM), or none for plain HTTP."""
+    """The certificate of the HTTP front end; both files (PEM), or none for plain HTTP."""
 
     cert_file: Path | None = None
     key_file: Path | None = None
@@ -489,11 +489,11 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTlsSettings:
-    """What nodes prove themselves with on the link; all three files (PEM), or none.
+    """The node's certificate on the link; all three files (PEM), or none.
 
     Attributes:
-        cert_file: Its DNS names hold the node's id; good for both roles of TLS.
-        ca_file: Who may sign peers; a CA of the cluster's own, since it admits nodes.
+        cert_file: Its DNS names hold the node's id; valid for both roles of TLS.
+        ca_file: The CA that signs peers; a CA of the cluster's own, since it admits nodes.
     """
 
     cert_file: Path | None = None

@@ -197,7 +197,7 @@ class ArtifactStore:
                 raise
 
     async def _end(self, upload: asyncio.Task[Stored], path: str) -> None:
-        """See an abandoned upload to its end, and take back what it stored after all."""
+        """Wait for an abandoned upload to end, and delete the artifact if it was stored."""
         await asyncio.wait([upload])
         if upload.cancelled() or upload.exception() is not None:
             return

@@ -71,7 +71,7 @@ class Authenticator:
             await provider.stop()
 
     def known(self, header: str | None, access: Access) -> Identity | None:
-        """Return the identity of a header let in before, while its verification is still good."""
+        """Return the identity of a header admitted before, while its verification is valid."""
         if header is None:
             return None
         remembered = self._remembered[access].get(header)

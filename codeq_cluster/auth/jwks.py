@@ -28,7 +28,7 @@ from codeq_cluster.errors import CodeqError
 
 log = logging.getLogger(__name__)
 
-FETCH_INTERVAL_S = 10.0  # Between fetches for unknown key ids: a forger must not drive the issuer.
+FETCH_INTERVAL_S = 10.0  # For unknown key ids: forged tokens must not cause load on the issuer.
 STALE_S_MAX = 3600.0  # An issuer may be down for this long before its keys are no longer trusted.
 FETCH_TIMEOUT_S = 5.0
 _DOCUMENT_BYTES_MAX = 2**20

@@ -235,7 +235,7 @@ def _decoded(
 
 
 def _check_expiry(expiry: object) -> None:
-    """Refuse what PyJWT reads as an instant and RFC 7519 does not, or what no float can hold."""
+    """Reject an expiry that RFC 7519 does not allow, or that no float can hold."""
     if isinstance(expiry, bool) or not isinstance(expiry, int | float):
         raise TokenRejected("the expiry is no number")
     if expiry > _EXPIRY_S_MAX:

@@ -16,17 +16,17 @@ from codeq_cluster.backup.manifest import MANIFEST, is_id
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.settings import ArtifactSettings
 
-# S3 takes 10,000 parts of one object: 160 GiB of deflated rows a shard. Two are in memory.
+# S3 takes 10,000 parts of one object: 160 GiB of compressed rows a shard. Two are in memory.
 _PART_BYTES = 16 * 2**20
 _PARTS_AT_ONCE = 2
 _READ_BYTES = 256 * 1024
-# Between the thread that makes pieces, of about a MiB, and the one that sends them.
+# Pieces of about a MiB that wait between the thread that makes them and the one that sends them.
 _PIECES_AHEAD = 4
 _LOOK_S = 0.1
 
 
 class BackupBucket:
-    """Keeps backups in a bucket."""
+    """Stores backups in a bucket."""
 
     def __init__(self, settings: ArtifactSettings) -> None:
         prefix = f"/{settings.s3_prefix}" if settings.s3_prefix else ""
@@ -35,11 +35,11 @@ class BackupBucket:
 
     @property
     def where(self) -> str:
-        """Name it."""
+        """Return the bucket's URL, for a reader."""
         return self._where
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
-        """Store a file; one that fails in the middle is aborted by the client."""
+        """Store a file; the client aborts an upload that fails in the middle."""
         source = _Source()
         with ThreadPoolExecutor(max_workers=1) as sender:
             putting = sender.submit(
@@ -102,10 +102,10 @@ class BackupBucket:
 
 
 class _Source:
-    """Hands pieces over to the thread that sends them, and the error that ended them.
+    """Passes pieces to the sending thread, and keeps the error that ended them.
 
-    The client pulls within its own runtime, in which it can be asked for nothing else: pieces that
-    are read from a bucket are made outside of it.
+    The client reads its pieces inside its own runtime and cannot serve other requests there. Pieces
+    may themselves be read from a bucket, so they are made outside that runtime.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class _Source:
         self.error: BaseException | None = None
 
     def fill(self, pieces: Iterator[bytes], putting: Future[Any]) -> None:
-        """Make the pieces, and wait while too many of them are not sent; ends with the sending."""
+        """Make the pieces, waiting while too many are unsent; ends when the sending ends."""
         try:
             for piece in pieces:
                 if not self._offer(piece, putting):

@@ -1,8 +1,8 @@
-"""Carrying: one tenant's tasks out of a backup, each with all that belongs to it.
+"""Tenant export: one tenant's tasks of a backup, each with all rows that belong to it.
 
-A backup has its rows family by family, each in the order of the tasks' ids. They are read side by
-side, so that a task meets its payload, its result and its callbacks and nothing is held in memory
-but the chunks that are being read; that is why a part is read once a family.
+A backup has its rows family by family, each ordered by task id. The families are read side by side,
+so that a task meets its payload, result and callbacks. Only the chunks being read are in memory;
+the price is that a part is read once for each family.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ Governing = Topic | Pause | Subscription
 
 @dataclass(slots=True)
 class LeftOut:
-    """What is not carried.
+    """Counts of rows that are not exported.
 
     Attributes:
-        callbacks: Of tasks that are deleted: nothing would tell a second import that the first
-            has brought them.
+        callbacks: Of deleted tasks: a second import could not see that the first has brought them.
     """
 
     callbacks: int = 0
@@ -53,14 +52,14 @@ class Luggage:
     def tasks(
         self, part: Part, *, passed: Callable[[int], None] = lambda _count: None
     ) -> Iterator[Arrival]:
-        """Yield the tenant's tasks of a shard, by id; each with what belongs to it.
+        """Yield the tenant's tasks of a shard, by id, each with the rows that belong to it.
 
         Args:
             part: Of the manifest.
-            passed: Told of each task of any tenant.
+            passed: Called for each task of any tenant.
 
         Raises:
-            BackupDamaged: The rows are not what was written, or do not belong together.
+            BackupDamaged: The rows differ from those written, or do not belong together.
             BackupFailed: They cannot be read.
         """
         payloads = _Beside(self._rows(part, Family.PAYLOAD))
@@ -94,12 +93,12 @@ class Luggage:
                 yield item
 
     def keys_apart(self, part: Part, *, tenant: str, shards: int) -> int:
-        """Count idempotency keys of a shard that would not be on the shard of their task.
+        """Return how many idempotency keys of a shard would be on another shard than their task.
 
         Args:
             part: Of the manifest.
-            tenant: Whose they become.
-            shards: How many there are then.
+            tenant: The tenant that receives them.
+            shards: The new number of shards.
         """
         apart = 0
         for key, value in self._rows(part, Family.IDEMPOTENCY):
@@ -119,7 +118,7 @@ class Luggage:
         return (row for row in rows if tenant_key(row[0])[0] == self.tenant)
 
     def _rows(self, part: Part, family: Family) -> Iterator[Row]:
-        """Yield the rows of a family, and stop reading behind them."""
+        """Yield the rows of a family; stop reading after them."""
         met = False
         for row in known_rows_of(self.place, self.manifest, part, passed=lambda _size: None):
             if keyspace.family(row[0]) is family:
@@ -130,14 +129,14 @@ class Luggage:
 
 
 class _Beside:
-    """Rows by id, asked for in the order of their ids."""
+    """Rows by id, read in the order of their ids."""
 
     def __init__(self, rows: Iterator[Row]) -> None:
         self._rows = rows
         self._next: Row | None = next(rows, None)
 
     def at(self, row_id: bytes) -> bytes | None:
-        """Return the value of this id, and pass over what comes before it."""
+        """Return the value of this id; skip all rows before it."""
         while self._next is not None and _last(self._next[0]) < row_id:
             self._next = next(self._rows, None)
         if self._next is None or _last(self._next[0]) != row_id:
@@ -145,16 +144,16 @@ class _Beside:
         return self._next[1]
 
     def first(self) -> bytes | None:
-        """Return the value that comes next, and leave it there."""
+        """Return the next value without consuming it."""
         return None if self._next is None else self._next[1]
 
     def skip(self) -> None:
-        """Pass over the value that comes next."""
+        """Skip the next value."""
         self._next = next(self._rows, None)
 
 
 class _Callbacks:
-    """Deliveries with what they tell of, asked for in the order of their tasks' ids."""
+    """Deliveries with their results, read in the order of their tasks' ids."""
 
     def __init__(self, items: _Beside, bodies: _Beside, left_out: LeftOut) -> None:
         self._items = items
@@ -162,7 +161,7 @@ class _Callbacks:
         self._left_out = left_out
 
     def of(self, task: Task) -> Iterator[tuple[Delivery, Result]]:
-        """Yield those of a task."""
+        """Yield the deliveries of a task."""
         while (delivery := self._first()) is not None and delivery.task_id <= task.id:
             self._items.skip()
             if delivery.task_id < task.id:
@@ -174,7 +173,7 @@ class _Callbacks:
             yield delivery, records.decode_result(body)
 
     def rest(self) -> None:
-        """Count those that are left, whose tasks are not there."""
+        """Count the remaining deliveries, whose tasks do not exist."""
         while self._first() is not None:
             self._items.skip()
             self._left_out.callbacks += 1

@@ -1,4 +1,4 @@
-"""Catalogue: the backups of a place: found, checked and deleted."""
+"""Catalogue: finds, checks and deletes the backups of a place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import BackupDamaged, BackupFailed
 
-# Younger than a day, another node may still be writing it.
+# Within a day, another node may still be writing it.
 ABANDONED_AFTER_S = 24 * 3600
 
 _TIME = "%Y%m%dT%H%M%S"
@@ -31,8 +31,8 @@ class Found:
 
     Attributes:
         id: Sorts by time.
-        manifest: None when it has none that can be read.
-        problem: Why; empty for a backup that is complete.
+        manifest: None if it has none that can be read.
+        problem: The reason; empty for a complete backup.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Found:
 
 
 def new_id(now_ms: int) -> str:
-    """Draw an id that sorts by time and that no other node draws."""
+    """Return a unique id that sorts by time."""
     seconds, ms = divmod(now_ms, 1000)
     return f"{time.strftime(_TIME, time.gmtime(seconds))}{ms:03d}Z-{secrets.token_hex(4)}"
 
 
 def found(place: Place) -> list[Found]:
-    """List the backups, the oldest first; blocks, raises BackupFailed."""
+    """Return the backups, the oldest first; blocks, raises BackupFailed."""
     listed: list[Found] = []
     for backup, files in place.backups().items():
         if MANIFEST not in files:
@@ -61,14 +61,14 @@ def found(place: Place) -> list[Found]:
 
 
 def complete(place: Place) -> list[Manifest]:
-    """Return the manifests of what is complete, the newest first; blocks, raises BackupFailed."""
+    """Return the manifests of complete backups, the newest first; blocks, raises BackupFailed."""
     return [each.manifest for each in reversed(found(place)) if each.manifest is not None]
 
 
 def chosen(place: Place, backup: str = "") -> Manifest:
-    """Return the manifest of a backup; when none is named, of the newest complete one.
+    """Return the manifest of a backup; if none is named, of the newest complete one.
 
-    An export, which holds one tenant, is that only where no backup holds all.
+    An export, which holds one tenant, is chosen only if no backup holds all tenants.
 
     Raises:
         BackupFailed: There is none.
@@ -91,7 +91,7 @@ def newest_export(place: Place) -> Manifest:
 
 
 def manifest_of(place: Place, backup: str) -> Manifest:
-    """Return a backup's manifest; raises BackupFailed, or BackupDamaged when it is."""
+    """Return a backup's manifest; raises BackupFailed, or BackupDamaged if it is damaged."""
     if not manifests.is_id(backup):
         raise BackupFailed(f"{backup}: no backup is called that")
     content = bytearray()
@@ -112,16 +112,16 @@ def rows_of(
     *,
     passed: Callable[[int], None] = lambda _size: None,
 ) -> Iterator[list[Row]]:
-    """Yield the rows of a shard, checked as they come; what is checked last is the whole file.
+    """Yield the rows of a shard, each chunk checked when it is read, the whole file at the end.
 
     Args:
-        place: Where it is.
+        place: Where the backup is.
         manifest: Of the backup.
         part: Of that manifest.
-        passed: Told of the bytes of each piece that is read.
+        passed: Called with the bytes of each piece that is read.
 
     Raises:
-        BackupDamaged: They are not what was written.
+        BackupDamaged: The bytes differ from those written.
         BackupFailed: They cannot be read, or have formats that this release does not know.
     """
     manifests.check_known(manifest)
@@ -161,16 +161,16 @@ def verify(
     passed: Callable[[int], None] = lambda _size: None,
     spend: Callable[[int], None] = lambda _size: None,
 ) -> None:
-    """Read a backup through, every byte and every record; blocks.
+    """Read all of a backup, every byte and every record; blocks.
 
     Args:
-        place: Where it is.
+        place: Where the backup is.
         manifest: Of the backup.
-        passed: Told of the bytes of each piece that is read.
-        spend: Told of the bytes of the rows in each chunk, before they are looked at; may wait.
+        passed: Called with the bytes of each piece that is read.
+        spend: Called with the bytes of each chunk's rows before they are checked; may wait.
 
     Raises:
-        BackupDamaged: Something is not what was written, or rows do not belong together.
+        BackupDamaged: Bytes differ from those written, or rows do not belong together.
         BackupFailed: It cannot be read.
     """
     for part in manifest.parts:
@@ -205,7 +205,7 @@ def _read(row: Row) -> Task | None:
         case keyspace.Family.IDEMPOTENCY:
             records.decode_key_row(value)
         case keyspace.Family.ITEM:
-            # One that a newer node wrote is covered by the checksums all the same.
+            # Checksums cover the item even if a newer node wrote it.
             if keyspace.knows_kind(key):
                 records.decode_item(value)
         case _:
@@ -216,11 +216,11 @@ def _read(row: Row) -> Task | None:
 def known_rows_of(
     place: Place, manifest: Manifest, part: Part, *, passed: Callable[[int], None]
 ) -> Iterator[Row]:
-    """Yield the rows of a shard for whoever has to understand them; see `rows_of`.
+    """Yield the rows of a shard for a caller that must understand them; see `rows_of`.
 
     Raises:
-        BackupDamaged: They are not what was written.
-        BackupFailed: They cannot be read, or one is of a kind that a later version has brought.
+        BackupDamaged: The bytes differ from those written.
+        BackupFailed: They cannot be read, or one is of a kind that a later version introduced.
     """
     for rows in rows_of(place, manifest, part, passed=passed):
         for row in rows:
@@ -234,18 +234,19 @@ def known_rows_of(
 
 
 def prunable(place: Place, *, keep: int, now_ms: int, taken: str = "") -> list[Found]:
-    """Return what retention deletes, the oldest first; blocks, raises BackupFailed.
+    """Return the backups that retention deletes, the oldest first; blocks, raises BackupFailed.
 
-    The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. What is
-    incomplete is deleted once nobody can still be writing it, what is damaged never: somebody has
-    to look at it.
+    The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. An
+    incomplete backup is deleted once no node can still be writing it. A damaged one is never
+    deleted: an operator must look at it.
 
     Args:
         place: Where they are.
         keep: How many stay.
         now_ms: Unix milliseconds.
-        taken: One that was taken just now: it is the newest, whatever the clocks of the nodes that
-            took the others made of their ids.
+        taken: The backup just taken. It counts as the newest, even if other nodes' clocks gave
+            older
+            backups later ids.
     """
     assert keep >= 1
     there = found(place)

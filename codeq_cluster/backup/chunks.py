@@ -20,7 +20,7 @@ from codeq_cluster.backup.rows import Row
 from codeq_cluster.errors import BackupDamaged
 
 CHUNK_BYTES = 2**20  # Of rows: enough for deflate to find what repeats, little to hold in memory.
-# A row has a payload at most, which an entry of the log had to carry: 64 MiB.
+# A row has at most a payload, which had to fit an entry of the log: 64 MiB.
 RAW_BYTES_MAX = CHUNK_BYTES + 128 * 2**20
 
 _MAGIC = b"CODEQBK1"
@@ -56,7 +56,7 @@ def decoded(pieces: Iterable[bytes]) -> Iterator[list[Row]]:
         pieces: The stream, cut anywhere.
 
     Raises:
-        BackupDamaged: It is not what `encoded` made, or has no end.
+        BackupDamaged: `encoded` did not make it, or it has no end.
     """
     source = _Source(pieces)
     if source.take(len(_MAGIC)) != _MAGIC:
@@ -114,14 +114,14 @@ def _rows(ordinal: int, raw: bytes) -> list[Row]:
 
 
 class _Source:
-    """Gathers pieces of any size into as many bytes as are asked for."""
+    """Joins pieces of any size into the number of bytes asked for."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._gathered = bytearray()
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; raises BackupDamaged when there are fewer."""
+        """Return the next bytes; raises BackupDamaged if there are fewer."""
         while len(self._gathered) < size:
             piece = next(self._pieces, None)
             if piece is None:
@@ -132,5 +132,5 @@ class _Source:
         return taken
 
     def rest(self) -> bool:
-        """Tell whether any byte is left."""
+        """Return whether any byte is left."""
         return bool(self._gathered) or any(self._pieces)

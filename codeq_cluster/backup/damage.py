@@ -1,4 +1,4 @@
-"""Damage: what is wrong with a stopped node's directory, found by reading all of it."""
+"""Check: reads all of a stopped node's directory and reports its damage."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ALL = (b"", b"\xff" * 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A directory as it was found.
+    """The result of a directory's check.
 
     Attributes:
-        identity: Whose it is; None when that cannot be read.
-        damages: What is wrong, a line each, naming the file or the shard.
-        risks: Why it may be the only copy of something, a line each.
+        identity: The node's; None if it cannot be read.
+        damages: One line for each damage, naming the file or the shard.
+        risks: One line for each reason why the directory may hold the only copy of data.
     """
 
     identity: Identity | None
@@ -36,7 +36,7 @@ class Examined:
 
 @contextmanager
 def examined(path: Path) -> Iterator[Examined]:
-    """Read all of a stopped node's directory; it is held until the end of the block.
+    """Read all of a stopped node's directory; it stays locked until the end of the block.
 
     Raises:
         DataDirectoryRefused: It is in use, or is no data directory.
@@ -54,7 +54,7 @@ def examined(path: Path) -> Iterator[Examined]:
             with TemporaryDirectory(prefix="codeq-repair-") as aside:
                 for shard in range(identity.shards):
                     try:
-                        # Of shards that differ, the smallest group is the one to think of.
+                        # If shards differ, the smallest group is the one at risk.
                         voters = _read(path.absolute(), shard, Path(aside), identity)
                         members = min(members, voters, key=len) if members else voters
                     except (StorageFailed, DataDirectoryRefused) as error:
@@ -74,11 +74,11 @@ def _risks(identity: Identity | None, members: set[str]) -> tuple[str, ...]:
 
 
 def _read(path: Path, shard: int, aside: Path, identity: Identity) -> set[str]:
-    """Read all of a shard; return who votes in it.
+    """Read all of a shard; return its voters.
 
     Raises:
         StorageFailed: It is damaged.
-        DataDirectoryRefused: Likewise, or it is missing.
+        DataDirectoryRefused: It is damaged or missing.
     """
     if not (path / f"shard-{shard}").is_dir():
         raise DataDirectoryRefused("it is missing")
@@ -93,7 +93,7 @@ def _read(path: Path, shard: int, aside: Path, identity: Identity) -> set[str]:
 
 
 class _Log:
-    """The rows of a log that nobody writes."""
+    """The rows of a log that is not being written."""
 
     def __init__(self, stored: StoredShard) -> None:
         self._stored = stored
@@ -104,5 +104,5 @@ class _Log:
     def scan(
         self, start: bytes, end: bytes, *, limit: int, bytes_max: int
     ) -> list[tuple[bytes, bytes]]:
-        del bytes_max  # Entries are a megabyte at most, and one process reads alone.
+        del bytes_max  # Entries are a megabyte at most, and only this process reads.
         return list(islice(self._stored.log_rows(start, end), min(limit, 256)))

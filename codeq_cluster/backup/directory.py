@@ -1,4 +1,4 @@
-"""Directory: backups as directories below one, each with its files."""
+"""Directory: backups as subdirectories of one directory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNFINISHED = ".part"
 
 
 class BackupDirectory:
-    """Keeps backups below one directory, readable by its owner alone."""
+    """Stores backups below one directory, readable by its owner alone."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
 
     @property
     def where(self) -> str:
-        """Name it."""
+        """Return the directory's path, for a reader."""
         return str(self._root)
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:

@@ -26,20 +26,20 @@ def export(
     now_ms: int,
     passed: Callable[[int], None] = lambda _size: None,
 ) -> Manifest:
-    """Write what a backup holds of one tenant as a backup; blocks.
+    """Write one tenant's rows of a backup as a backup of their own; blocks.
 
     Args:
         place: Where the backup is.
         manifest: Of the backup.
-        tenant: As it is shown, `_` for the default tenant.
-        into: Where the export goes; it may be the same place.
+        tenant: As shown to users, `_` for the default tenant.
+        into: The place of the export; it may be the same place.
         now_ms: Unix milliseconds.
-        passed: Told of the bytes of each piece that is read.
+        passed: Called with the bytes of each piece that is read.
 
     Raises:
-        BackupDamaged: The backup is; the export has no manifest then.
-        BackupFailed: It cannot be read, the export not be written, or there is nothing of the
-            tenant.
+        BackupDamaged: The backup is damaged; the export then has no manifest.
+        BackupFailed: The backup cannot be read, the export cannot be written, or the tenant has no
+            rows.
     """
     backup = new_id(now_ms)
     parts = tuple(

@@ -1,4 +1,4 @@
-"""Looking: what a stopped node's directory holds, read and not changed."""
+"""Inspect: reads a stopped node's directory without changing it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Summary:
 
     Attributes:
         applied: Index of the last entry in the state.
-        term: Of that entry; None when the log lacks it.
-        log_first: Index of the oldest entry of the log; 0 when it is empty.
-        vote_term: The term this node has.
-        voted_for: Who has its vote in it.
+        term: Of that entry; None if the log lacks it.
+        log_first: Index of the oldest entry of the log; 0 if it is empty.
+        vote_term: The node's current term.
+        voted_for: The candidate that has its vote in that term.
         rows: By family, in lower case.
     """
 
@@ -51,12 +51,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """What a node has of one shard.
+    """One node's replica of a shard.
 
     Attributes:
-        applied: Everything up to here was agreed on.
-        last: What is beyond `applied` up to here is kept, and was perhaps never acknowledged.
-        voters: Of the group, as this node's log says.
+        applied: All entries up to here are committed.
+        last: Entries after `applied` up to here are kept, and were perhaps never acknowledged.
+        voters: Of the group, by this node's log.
     """
 
     shard: int
@@ -70,10 +70,10 @@ class Logged:
     """One entry of a log.
 
     Attributes:
-        kind: `no-op` for a leader's own, `members` for who forms the group, `batch` for decisions.
+        kind: `no-op` for a leader's own, `members` for a membership, `batch` for decisions.
         clock_ms: Of the last decision; 0 for a no-op.
         version: Of the format of a batch or a membership; 0 for a no-op.
-        keys: What it writes and deletes.
+        keys: The keys that it writes and deletes.
     """
 
     index: int
@@ -85,7 +85,7 @@ class Logged:
 
 
 class StoppedNode:
-    """The directory of a node that does not run."""
+    """The directory of a stopped node."""
 
     def __init__(self, identity: Identity, shards: list[StoredShard]) -> None:
         self.identity = identity
@@ -127,7 +127,7 @@ class StoppedNode:
                 yield number, records.decode_task(value)
 
     def queues(self) -> Iterator[tuple[int, str, str, Counters]]:
-        """Yield (shard, queue, tenant, counters), as they are stored."""
+        """Yield (shard, queue, tenant, counters), as stored."""
         for number, shard in enumerate(self._shards):
             for key, value in shard.rows(*keyspace.prefix_range(keyspace.STATS_PREFIX)):
                 queue, tenant = keyspace.stats_parts(key)
@@ -157,7 +157,7 @@ class StoppedNode:
 
 @contextmanager
 def stopped_node(path: Path) -> Iterator[StoppedNode]:
-    """Open the directory of a node that does not run; it stays as it is.
+    """Open the directory of a stopped node without changing it.
 
     Raises:
         DataDirectoryRefused: It is in use, or is no data directory.
@@ -175,7 +175,7 @@ def stopped_node(path: Path) -> Iterator[StoppedNode]:
 
 
 def add_pending(path: Path, shards: Mapping[int, StoredShard]) -> None:
-    """Let shards of a stopped node show what the write-ahead log alone has of their logs.
+    """Add to a stopped node's shards the log writes that only the write-ahead log has.
 
     Raises:
         StorageFailed: The write-ahead log is damaged or missing.
@@ -216,7 +216,7 @@ def mirrored(path: Path, shard: int, aside: Path) -> Path:
 
 
 def decoded(key: bytes, value: bytes) -> object:
-    """Return what a row says, as far as this version knows its family."""
+    """Return a row's content, decoded if this version knows its family."""
     match keyspace.family(key):
         case Family.TASK:
             return records.decode_task(value)

@@ -1,7 +1,7 @@
-"""Manifest: what a backup holds; written last, so that a backup without one is none.
+"""Manifest: a backup's contents; written last, so that a backup without a manifest does not count.
 
-It is one JSON object whose last field is the checksum of the object without it. It is read back
-only if encoding it again gives the same bytes, so that no byte of it can change unnoticed.
+It is one JSON object whose last field is the checksum of the object without it. It is accepted only
+if encoding it again gives the same bytes, so that no byte can change unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST_BYTES = 32
 
 
 class Part(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One shard's rows, as they were after one entry of its log.
+    """One shard's rows, as of one entry of its log.
 
     Attributes:
         file: Beside the manifest.
@@ -56,7 +56,7 @@ class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
         id: Sorts by the time it was begun.
         cluster_id: Of the cluster it was taken from.
         node_id: Of the node that took it.
-        created_ms: When it was begun, Unix milliseconds; every cut is from later.
+        created_ms: When it was begun, Unix milliseconds; every cut is later.
         release: Of the program that wrote it.
         parts: One a shard, in their order.
         tenant: The one tenant it holds, `_` for the default tenant; None for all of them.
@@ -103,7 +103,7 @@ class _Version(Struct, rename="camel"):
 
 
 def written_level(level: int) -> int | UnsetType:
-    """Return a level as a manifest has it."""
+    """Return a level in the form a manifest stores."""
     return UNSET if level == 1 else level
 
 
@@ -111,7 +111,7 @@ def check_known(manifest: Manifest) -> None:
     """Refuse formats that this release does not know, before a row is misread.
 
     Raises:
-        BackupFailed: There are newer ones in it.
+        BackupFailed: It has newer formats.
     """
     if manifest.formats > levels.LEVEL:
         raise BackupFailed(
@@ -121,7 +121,7 @@ def check_known(manifest: Manifest) -> None:
 
 
 def is_id(name: str) -> bool:
-    """Tell whether a backup can be called that."""
+    """Return whether a text is the id of a backup."""
     return ID.fullmatch(name) is not None
 
 
@@ -131,16 +131,16 @@ def part_file(shard: int) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the manifest as it is stored."""
+    """Return the manifest's stored bytes."""
     checksum = digest(msgspec.json.encode(manifest)).hex()
     return msgspec.json.encode(_Written(**msgspec.structs.asdict(manifest), checksum=checksum))
 
 
 def decode(content: bytes) -> Manifest:
-    """Read a manifest.
+    """Return the manifest of stored bytes.
 
     Raises:
-        BackupDamaged: It is none, is changed, or is of a format this version does not know.
+        BackupDamaged: They are no manifest, were changed, or have an unknown format.
     """
     try:
         version = msgspec.json.decode(content, type=_Version).format_version
@@ -162,5 +162,5 @@ def decode(content: bytes) -> Manifest:
 
 
 def digest(content: bytes) -> bytes:
-    """Return the checksum of a manifest's bytes, and of what is made from it."""
+    """Return the checksum of a manifest's bytes, or of data derived from it."""
     return blake2b(content, digest_size=_DIGEST_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Opening: the place that the settings name."""
+"""Opening: creates the place that the settings name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codeq_cluster.settings import ArtifactSettings, BackupSettings
 
 
 def open_place(settings: BackupSettings) -> Place | None:
-    """Return where backups are kept, or None when nowhere; nothing is contacted yet."""
+    """Return the place of backups, or None if there is none; connects to nothing yet."""
     if settings.directory is not None:
         return BackupDirectory(settings.directory)
     if settings.s3_bucket:

@@ -1,4 +1,4 @@
-"""Place: where backups are kept: what a directory and a bucket have in common."""
+"""Place: the common interface of a directory and a bucket of backups."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 
 
 class Place(Protocol):
-    """Keeps files by the backup's id and their own name; every method blocks.
+    """Stores files by the backup's id and their own name; every method blocks.
 
-    What it cannot carry out raises BackupFailed.
+    A call that fails raises BackupFailed.
     """
 
     @property
     def where(self) -> str:
-        """Name it for a reader."""
+        """Return the place's name, for a reader."""
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
-        """Store a file; whole and on disk once it returns, and never seen in part.
+        """Store a file; durable when it returns, and never visible in part.
 
-        What `pieces` raises ends it, and nothing is stored.
+        An error of `pieces` ends it, and nothing is stored.
         """
 
     def read(self, backup: str, file: str) -> Iterator[bytes]:
-        """Yield a file's content; raises BackupFailed when there is none."""
+        """Yield a file's content; raises BackupFailed if there is none."""
 
     def backups(self) -> dict[str, frozenset[str]]:
         """Return the files of each backup by its id, complete or not."""

@@ -1,8 +1,8 @@
-"""Placing: on which shard of another number of shards a row belongs.
+"""Resharding: the shard of each row in a cluster with another number of shards.
 
-A task is where its id hashes to, and an idempotency key where the key does: one log decides about
-both. The broker draws the id of a keyed task so that the two meet, for the number of shards it has.
-They meet again for every number that divides it, and by chance for any other.
+A task's id decides its shard by a hash, and so does an idempotency key: one log decides about both.
+The broker draws the id of a keyed task so that the two have the same shard, for its own number of
+shards. They still agree for every divisor of that number, and by chance for any other.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from codeq_cluster.core.task import Task
 
 
 def shard_of_task(task_id: str, shards: int) -> int:
-    """Return where the rows of a task belong."""
+    """Return the shard of a task's rows."""
     return shard_of(task_id, shards)
 
 
 def shard_of_key(tenant: str, key: str, shards: int) -> int:
-    """Return where the row of an idempotency key belongs."""
+    """Return the shard of an idempotency key's row."""
     return shard_of(f"{tenant}/{key}", shards)
 
 
 def shard_of_item(item: Item, *, source: int, shards: int) -> int:
-    """Return where an item belongs.
+    """Return the shard of an item.
 
     Args:
         item: Of any kind.
-        source: The shard it comes from: a record of the audit may be on any.
-        shards: How many there are.
+        source: The shard it comes from: an audit record may be on any.
+        shards: The new number of shards.
     """
     match item:
         case Delivery() | Sweep():
@@ -45,7 +45,7 @@ def shard_of_item(item: Item, *, source: int, shards: int) -> int:
 
 
 def is_apart(task: Task, shards: int) -> bool:
-    """Tell whether a task's key belongs on another shard than the task."""
+    """Return whether a task's key belongs on another shard than the task."""
     key = task.idempotency_key
     if not key:
         return False
@@ -53,7 +53,7 @@ def is_apart(task: Task, shards: int) -> bool:
 
 
 def is_key_apart(row: Row, shards: int) -> bool:
-    """Tell the same by the row of the key."""
+    """Return the same as `is_apart`, by the row of the key."""
     tenant, key = tenant_key(row[0])
     task_id = records.decode_key_row(row[1]).task_id
     return shard_of_key(tenant, key, shards) != shard_of_task(task_id, shards)
@@ -65,7 +65,7 @@ def without_key(task: Task) -> Task:
 
 
 def shard_of_row(row: Row, *, source: int, shards: int) -> int:
-    """Return where a primary row belongs; see `shard_of_item` for `source`."""
+    """Return the shard of a primary row; see `shard_of_item` for `source`."""
     key, value = row
     match keyspace.family(key):
         case Family.IDEMPOTENCY:
@@ -73,7 +73,7 @@ def shard_of_row(row: Row, *, source: int, shards: int) -> int:
         case Family.ITEM:
             return shard_of_item(records.decode_item(value), source=source, shards=shards)
         case Family.BODY:
-            # A delivery's id begins with its task's.
+            # A delivery's id begins with its task's id.
             return shard_of_task(tenant_key(key)[1].split(".", 1)[0], shards)
         case _:
             return shard_of_task(key[key.rindex(b"/") + 1 :].decode(), shards)

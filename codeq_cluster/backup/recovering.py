@@ -1,7 +1,7 @@
-"""Recovering: making the last node with the data a cluster of one, when the majority is gone.
+"""Recovery: makes the last node with data a cluster of one, after the majority is lost.
 
-The other nodes cannot be asked, so what only they had is lost. What this node has is kept, also
-what it does not know to be agreed on.
+The other nodes cannot be asked, so data that only they had is lost. All data of this node is kept,
+including entries that it does not know to be committed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOG_CACHE_BYTES = 2**20
 
 
 class Survivor:
-    """The directory of the node that is to go on alone; it does not run."""
+    """The directory of the stopped node that is to continue alone."""
 
     def __init__(self, identity: Identity, shards: list[tuple[RocksShard, Journal]]) -> None:
         self.identity = identity
@@ -33,7 +33,7 @@ class Survivor:
     def recover(self) -> None:
         """Make this node the only member of every shard's group, durably.
 
-        Done again after a crash in the middle, it comes to the same.
+        Repeating it after a crash in the middle has the same result.
 
         Raises:
             StorageFailed: The disk refused.
@@ -59,7 +59,7 @@ class Survivor:
                 # The oldest are the least likely to come back.
                 past=tuple(dict.fromkeys(past))[-PAST_MAX:],
             )
-            # In a term of its own: what a leader that is gone wrote there is another entry.
+            # In a new term: a lost leader's entry at this index must not be taken for this one.
             journal.setCurrentTerm(journal.term + 1, None)
             journal.name_members(alone)
             flush = journal.flush()
@@ -69,7 +69,7 @@ class Survivor:
 
 @contextmanager
 def survivor(path: Path) -> Iterator[Survivor]:
-    """Open the directory of a node that does not run, for `recover`.
+    """Open the directory of a stopped node, for `recover`.
 
     Raises:
         DataDirectoryRefused: It is in use, is no data directory, or is damaged.
@@ -81,7 +81,7 @@ def survivor(path: Path) -> Iterator[Survivor]:
         stores = []
         for shard in range(identity.shards):
             directory = path / f"shard-{shard}"
-            # A snapshot whose exchange a crash has interrupted would undo this at the next start.
+            # An interrupted swap for a snapshot would undo the recovery at the next start.
             settle(directory)
             if not directory.is_dir():
                 raise DataDirectoryRefused(f"the data directory {path} has lost {directory.name}")

@@ -1,8 +1,8 @@
-"""Restoring: a new cluster's data directories from a backup.
+"""Restoring: makes a new cluster's data directories from a backup.
 
-Nothing of the old cluster's log goes on. Every node's log begins at one entry that the state
-contains, the same entry of the same term with the same digest on every node: as after a snapshot.
-Its term is beyond every term of the backup, so that no log of the old cluster is ever longer.
+No log of the old cluster continues. Every node's log starts at one entry that the state includes:
+the same entry, term and digest on every node, as after a snapshot. Its term is above every term of
+the backup, so that no log of the old cluster ever counts as longer.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from codeq_cluster.storage.rocks import RocksShard, new_cache
 
 _DIGEST_BYTES = 16
 _BATCH_BYTES = 2**20
-# A log made anew begins at 1; what is restored is later than that.
+# A new log begins at 1; the restored entry must come later.
 _INDEX_MIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One backup of which a cluster is made."""
+    """One backup from which a cluster is made."""
 
     place: Place
     manifest: Manifest
@@ -51,10 +51,10 @@ class Wanted:
     """The cluster to be made.
 
     Attributes:
-        shards: How many it has.
-        tenant: Only this one, as it is shown; None for all.
-        forget_keys: Idempotency keys whose task belongs on another shard are left out; without it
-            they are refused.
+        shards: Its number of shards.
+        tenant: Only this one, as shown to users; None for all.
+        forget_keys: Leave out idempotency keys whose task belongs on another shard; without it they
+            are refused.
     """
 
     cluster_id: str
@@ -65,7 +65,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was made.
+    """The restored state.
 
     Attributes:
         index: The entry every shard begins with.
@@ -95,15 +95,15 @@ def restore(
     The same sources and the same cluster make the same state on every node.
 
     Args:
-        sources: A backup, then exports of tenants that none before has.
+        sources: A backup, then exports of tenants that none of the earlier ones has.
         wanted: The cluster.
-        into: The directory, empty or not there.
+        into: The directory, empty or missing.
         node_id: The node's id.
-        passed: Told of the bytes of each piece that is read.
+        passed: Called with the bytes of each piece that is read.
 
     Raises:
         DataDirectoryRefused: The directory is not empty, in use or not writable.
-        BackupDamaged: A backup is; the directory is no node's then.
+        BackupDamaged: A backup is damaged; no node can then use the directory.
         BackupFailed: A backup cannot be read, or does not fit this cluster.
         StorageFailed: The disk refused.
     """
@@ -198,7 +198,7 @@ class _Filling:
                     raise BackupDamaged(f"{source.manifest.id}/{part.file}: {error}") from error
 
     def end(self, *, clock_ms: int, seq: int) -> None:
-        """Write what follows from all the rows."""
+        """Write the rows that follow from all others: indexes, counters, clock and sequence."""
         for shard in self._shards:
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
@@ -236,7 +236,7 @@ class _Filling:
         key, value = row
         item = records.decode_item(value)
         if isinstance(item, Audit) and shard.has(key):
-            # One request acted on several shards, whose records meet here.
+            # One request acted on several shards, and this shard gets all its records.
             item = replace(item, id=f"{item.id}.{source}")
             key, value = b"%b.%d" % (key, source), records.encode_item(item)
         self._put(shard, key, value)
@@ -267,7 +267,7 @@ def _check_sources(sources: Sequence[Source]) -> None:
 
 
 def _refuse_keys_apart(sources: Sequence[Source], wanted: Wanted) -> None:
-    """Refuse before anything is written; costs a reading of the backup where keys can be apart."""
+    """Refuse before anything is written; reads the backup if keys can be apart."""
     for source in sources:
         if source.manifest.shards % wanted.shards == 0:
             continue
@@ -290,7 +290,7 @@ def _refuse_keys_apart(sources: Sequence[Source], wanted: Wanted) -> None:
 
 
 def _digest(sources: Sequence[Source], wanted: Wanted, shard: int) -> bytes:
-    """Return what nodes compare: they must have been made from the same, in the same way."""
+    """Return the digest that nodes compare: equal only if made from the same, in the same way."""
     made = blake2b(digest_size=_DIGEST_BYTES)
     for source in sources:
         made.update(manifests.digest(manifests.encode(source.manifest)))

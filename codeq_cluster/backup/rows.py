@@ -1,7 +1,7 @@
 """Rows: which rows of a shard a backup holds.
 
-Primary rows say what is; every other row follows from them and is made anew by a restore, as are
-the counters. What a shard keeps about itself stands in the manifest.
+Primary rows hold the data. All other rows and the counters follow from them, and a restore makes
+them again. A shard's numbers about itself are in the manifest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from codeq_cluster.codec.keyspace import Family
 
 Row = tuple[bytes, bytes]
 
-# Tasks come first: whose the rows are that name a task alone is known from there on.
+# Tasks come first: other rows name only their task, whose tenant must be known by then.
 PRIMARY = {
     Family.TASK: keyspace.TASK_PREFIX,
     Family.PAYLOAD: keyspace.PAYLOAD_PREFIX,
@@ -38,7 +38,7 @@ SEQ = keyspace.meta("seq")
 
 
 class Stored(Protocol):
-    """One shard's state that stands still."""
+    """One shard's state that does not change."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -59,7 +59,7 @@ class Counts(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def rows(self) -> int:
-        """Return how many there are in all."""
+        """Return the total."""
         return (
             self.tasks
             + self.payloads
@@ -81,7 +81,7 @@ _COUNTED = {
 
 
 class Tally:
-    """Counts rows as they pass."""
+    """Counts rows while they are read."""
 
     def __init__(self) -> None:
         self._numbers = dict.fromkeys(_COUNTED.values(), 0)
@@ -93,7 +93,7 @@ class Tally:
         self.rows += 1
 
     def counts(self) -> Counts:
-        """Return what has been counted."""
+        """Return the counts."""
         return Counts(**self._numbers)
 
 
@@ -104,13 +104,13 @@ def primary_rows(stored: Stored) -> Iterator[Row]:
 
 
 def number(stored: Stored, key: bytes) -> int:
-    """Return a number that the shard keeps about itself; 0 when it has none."""
+    """Return a number that the shard keeps about itself; 0 if it has none."""
     value = stored.get(key)
     return 0 if value is None else int.from_bytes(value)
 
 
 def tenant_key(key: bytes) -> tuple[str, str]:
-    """Return (tenant, what follows) of the key of an idempotency row or of a body."""
+    """Return (tenant, rest) of the key of an idempotency row or of a body."""
     prefix = PRIMARY[keyspace.family(key)]
     tenant, _, rest = key[len(prefix) :].decode().partition("/")
     return "" if tenant == "_" else tenant, rest

@@ -1,9 +1,13 @@
-"""Running: backups of a cluster that serves, taken by one of its nodes, one at a time.
+"""Backup jobs: backups of a running cluster, taken by one of its nodes, one at a time.
 
-Every node has a replica of every shard, so any node can take one. Of each shard it first has what
-the shard's leader had applied when it was asked; then it makes a checkpoint of all of them, one
-after the other within moments, and reads these while the node goes on. A replica that was out at
-any time meanwhile, or whose state is in doubt, is none to take a backup from: nothing is kept.
+Every node has a replica of every shard, so any node can take a backup:
+
+1. For each shard, wait until this replica has applied the leader's entries.
+2. Make checkpoints of all shards within moments.
+3. Read the checkpoints while the node serves.
+
+If a replica was out at any time meanwhile, or its state is suspect, the backup fails and is
+deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Of a node that is behind, or of a shard without a leader.
+# For a node that is behind, or a shard without a leader.
 SETTLE_S = 30.0
 
 
@@ -39,31 +43,31 @@ class Shard(Protocol):
     """One shard's replica on this node."""
 
     async def settled(self, *, timeout_s: float) -> None:
-        """Wait until all that was acknowledged before the call is applied here."""
+        """Wait until everything acknowledged before the call is applied here."""
 
     @property
     def level(self) -> int:
         """Return the level of the formats in use."""
 
     def watched(self) -> Callable[[], str]:
-        """Begin to watch the replica; what is returned tells what has been wrong with it since.
+        """Start to watch the replica; the returned function says what has gone wrong since.
 
-        That is a text for the operator, empty when nothing was; asked on the loop.
+        It returns a text for the operator, empty if nothing is wrong; call it on the loop.
         """
 
     def checkpoint(self, path: Path) -> None:
-        """Make a copy of the shard as it is now; called in a thread, raises StorageFailed."""
+        """Copy the shard to a directory; called in a thread, raises StorageFailed."""
 
 
 class Spawns(Protocol):
-    """Owns what runs beside the requests."""
+    """Owns tasks that run beside the requests."""
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run it."""
+        """Run it and return its task."""
 
 
 class Stage(StrEnum):
-    """How far a backup is."""
+    """The stages of a backup."""
 
     WRITING = "WRITING"
     VERIFYING = "VERIFYING"
@@ -73,12 +77,12 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a backup is.
+    """The progress of a backup.
 
     Attributes:
-        node: That takes it.
+        node: The node that takes it.
         parts: Shards, in all.
-        parts_done: Of them, in this stage.
+        parts_done: Shards done in this stage.
         bytes: Written so far, or read again so far.
         deleted: Backups that retention has deleted after it.
         ended_ms: 0 while it runs.
@@ -110,14 +114,14 @@ class _Run:
     manifest: Manifest | None = None
 
     def note(self, **changes: Any) -> None:
-        # Written by the run's thread alone while there is one; readers take the whole value.
+        # Only the run's thread writes it, and readers take the whole value.
         self.progress = replace(self.progress, **changes)
 
     def passed(self, size: int) -> None:
         self.note(bytes=self.progress.bytes + size)
 
     def judge(self) -> None:
-        """Raise BackupFailed if something has been wrong with a shard since it is watched."""
+        """Raise BackupFailed if anything went wrong with a shard since the watch began."""
         said = ((shard, wrong()) for shard, wrong in enumerate(self.watches))
         if reasons := [f"shard {shard}: {text}" for shard, text in said if text]:
             raise BackupFailed("; ".join(reasons))
@@ -129,11 +133,11 @@ class Backups:
     Args:
         node_id: This node.
         cluster_id: Its cluster.
-        place: Where they are kept.
+        place: The place of backups.
         shards: This node's replicas, in order.
-        scratch: Where checkpoints are made; on the file system of the shards, emptied at once.
-        keep: So many complete ones stay.
-        bytes_per_s: Of rows, that are read at most; 0 for any.
+        scratch: Directory for checkpoints; on the file system of the shards, emptied at once.
+        keep: Complete backups that stay.
+        bytes_per_s: Bytes of rows read a second, at most; 0 for no limit.
         background: Ends before the shards are closed.
         now_ms: Wall clock, Unix milliseconds.
     """
@@ -164,11 +168,10 @@ class Backups:
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
-        """Begin a backup; it goes on by itself.
+        """Start a backup and return its progress; it runs by itself.
 
         Args:
-            record: Puts on record that it is taken; comes first, and what it raises is why the
-                backup has failed.
+            record: Writes the audit record, first of all; the backup fails if it raises.
 
         Raises:
             BackupRunning: Another one has not ended.
@@ -190,9 +193,9 @@ class Backups:
         return run.progress
 
     async def progress(self, backup: str) -> Progress | None:
-        """Return how far a backup is, or None for one that nobody knows.
+        """Return a backup's progress, or None if it is unknown.
 
-        This node remembers its last one; of others it tells whether they are complete.
+        This node remembers its last one; for others it only knows whether they are complete.
 
         Raises:
             BackupFailed: The place does not answer.
@@ -217,7 +220,7 @@ class Backups:
         return None
 
     async def found(self) -> list[Found]:
-        """List the backups of the place, the oldest first; raises BackupFailed."""
+        """Return the backups of the place, the oldest first; raises BackupFailed."""
         return await asyncio.to_thread(found, self._place)
 
     async def _run(self, run: _Run, record: Callable[[Progress], Awaitable[None]]) -> None:
@@ -227,7 +230,7 @@ class Backups:
             run.watches = [shard.watched() for shard in self._shards]
             async with asyncio.timeout(SETTLE_S):
                 await record(run.progress)
-                # First what is wrong: whoever is out could be waited for in vain.
+                # Check for faults first: waiting for a replica that is out could be in vain.
                 run.judge()
                 await asyncio.gather(*(shard.settled(timeout_s=SETTLE_S) for shard in self._shards))
             await self._take(run)
@@ -253,7 +256,7 @@ class Backups:
         log.warning("backup failed", extra={"backup": run.progress.id, "error": reason})
 
     async def _in_thread(self, run: _Run, work: Callable[[_Run], None]) -> None:
-        """Run blocking work; when this is cancelled, it is stopped and waited for."""
+        """Run blocking work; on cancellation, stop it and wait for its end."""
         working = asyncio.get_running_loop().run_in_executor(None, work, run)
         try:
             await asyncio.shield(working)
@@ -266,7 +269,7 @@ class Backups:
     async def _take(self, run: _Run) -> None:
         """Write the backup, read it again, then let retention delete older ones.
 
-        What comes to be known of a shard until then counts: its cut may have it already.
+        A fault of a shard that shows until then counts, because its cut may contain it already.
         """
         try:
             run.judge()
@@ -274,10 +277,10 @@ class Backups:
             run.judge()
             await self._in_thread(run, self._seal)
         except BaseException:
-            # What is left has no manifest, which is why failing to delete it does no harm.
+            # The remains have no manifest, so a failure to delete them does no harm.
             await self._in_thread(run, self._discard)
             raise
-        # What does not read as it was written is left for somebody to look at.
+        # A backup that fails verification is left for an operator to look at.
         await self._in_thread(run, self._verify)
         try:
             run.judge()
@@ -306,7 +309,7 @@ class Backups:
             created_ms=run.progress.started_ms,
             release=__version__,
             parts=run.parts,
-            # Read after the cuts: nothing lowers it.
+            # Read after the cuts: the level never falls.
             level=written_level(max(shard.level for shard in self._shards)),
         )
         write_manifest(self._place, run.manifest)

@@ -1,4 +1,4 @@
-"""Taking: a backup from checkpoints of the shards."""
+"""Taking: writes a backup from checkpoints of the shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import BackupFailed
 
 _DIGEST_BYTES = 32
-# Shorter waits would be as many switches between threads as there are rows.
+# Shorter waits would cause as many switches between threads as there are rows.
 _NAP_S = 0.01
 
 
@@ -33,10 +33,10 @@ class Cut:
 
 
 class Pace:
-    """Holds a thread to so many bytes a second, and ends it when it is asked to stop.
+    """Limits a thread's bytes a second, and ends its work on request.
 
     Args:
-        bytes_per_s: On average; 0 for as fast as it goes.
+        bytes_per_s: On average; 0 for no limit.
     """
 
     def __init__(self, bytes_per_s: int) -> None:
@@ -46,11 +46,11 @@ class Pace:
         self._spent = 0
 
     def stop(self) -> None:
-        """Have the next `spend` raise; may be called from another thread."""
+        """Make the next `spend` raise; may be called from another thread."""
         self._stopped.set()
 
     def spend(self, size: int) -> None:
-        """Wait until so many bytes more may have passed.
+        """Count the bytes, and wait as long as the rate requires.
 
         Raises:
             BackupFailed: `stop` was called.
@@ -66,7 +66,7 @@ class Pace:
 
 
 class Written:
-    """Counts and hashes what passes on its way into a file."""
+    """Counts and hashes pieces on their way into a file."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -80,7 +80,7 @@ class Written:
             yield piece
 
     def hexdigest(self) -> str:
-        """Return the checksum of what has passed."""
+        """Return the checksum of all pieces so far."""
         return self._hash.hexdigest()
 
 
@@ -90,11 +90,11 @@ def write_part(
     """Write one shard's file; blocks.
 
     Args:
-        place: Where to.
+        place: The place of the backup.
         backup: Its id.
         cut: The shard.
         pace: Spent by the bytes of the rows.
-        passed: Told of the bytes of each piece that is written.
+        passed: Called with the bytes of each piece that is written.
 
     Raises:
         BackupFailed: It cannot be written, or was stopped.
@@ -128,7 +128,7 @@ def write_part(
 
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
-    """Make a backup of the files that are written, at once; blocks, raises BackupFailed."""
+    """Write the manifest, which completes the backup; blocks, raises BackupFailed."""
     place.write(manifest.id, MANIFEST, iter((manifests.encode(manifest),)))
 
 

@@ -1,4 +1,4 @@
-"""Tenants: the rows of one tenant among those of a shard."""
+"""Tenants: selects one tenant's rows among those of a shard."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from codeq_cluster.codec.keyspace import Family
 
 
 def tenant_name(shown: str) -> str:
-    """Return a tenant's name from how it is shown: `_` is the default tenant, whose name is ''."""
+    """Return a tenant's name from its shown form: `_` is the default tenant, whose name is ''."""
     return "" if shown == "_" else shown
 
 
 class OneTenant:
-    """Lets the rows of one tenant pass; n rows of one shard, tasks before what belongs to them.
+    """Passes the rows of one tenant; rows of one shard, tasks before the rows that name them.
 
     Args:
         tenant: Its name.
@@ -23,11 +23,11 @@ class OneTenant:
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
-        # A payload names its task alone: 10 million ids x ~100 bytes are a gigabyte.
+        # A payload names only its task: 10 million ids x ~100 bytes are a gigabyte.
         self._tasks: set[bytes] = set()
 
     def passing(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield those of the tenant."""
+        """Yield the tenant's rows."""
         return (row for row in rows if self._is_of(row))
 
     def _is_of(self, row: Row) -> bool:
@@ -47,7 +47,7 @@ class OneTenant:
 
 
 def tenant_of(row: Row) -> str | None:
-    """Return whose a row is; None for one that names its task alone."""
+    """Return the tenant of a row; None for a row that names only its task."""
     key, value = row
     match keyspace.family(key):
         case Family.TASK:

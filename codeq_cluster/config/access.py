@@ -13,7 +13,7 @@ def producer_providers(values: Values) -> tuple[AuthProviderSettings, ...]:
     """Return the providers of producer routes.
 
     Raises:
-        ConfigInvalid: There is none, or they are given in two forms, or one is wrong.
+        ConfigInvalid: There is none, they are given in two forms, or one is wrong.
     """
     found = _providers(values, "producer", "identity")
     if not found:
@@ -24,10 +24,10 @@ def producer_providers(values: Values) -> tuple[AuthProviderSettings, ...]:
 
 
 def worker_providers(values: Values) -> tuple[AuthProviderSettings, ...]:
-    """Return the providers of worker routes; none when producers' tokens serve there.
+    """Return the providers of worker routes; none if producers' tokens serve there.
 
     Raises:
-        ConfigInvalid: There is none, or they are given in two forms, or one is wrong.
+        ConfigInvalid: There is none, they are given in two forms, or one is wrong.
     """
     found = _providers(values, "worker", "worker")
     if not found and not values.get("allowProducerAsWorker"):
@@ -39,7 +39,7 @@ def worker_providers(values: Values) -> tuple[AuthProviderSettings, ...]:
 
 
 def _providers(values: Values, of: str, issuer: str) -> tuple[AuthProviderSettings, ...]:
-    """Read the one form in which the providers of a class of routes are given."""
+    """Return the providers of a class of routes, given in only one form."""
     listed, kind, config = f"auth.{of}", f"{of}AuthProvider", f"{of}AuthConfig"
     url = f"{issuer}JwksUrl"
     forms = [name for name in (listed, config, url) if name in values]
@@ -56,7 +56,7 @@ def _providers(values: Values, of: str, issuer: str) -> tuple[AuthProviderSettin
 
 
 def _published(values: Values, issuer: str) -> tuple[AuthProviderSettings, ...]:
-    """Read the three keys of an issuer that publishes its keys."""
+    """Return the provider of an issuer that publishes its keys, from its three keys."""
     url = f"{issuer}JwksUrl"
     for part in ("Issuer", "Audience"):
         if f"{issuer}{part}" not in values:

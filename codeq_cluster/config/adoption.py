@@ -1,7 +1,7 @@
-"""Adoption: what codeQ's keys mean here, and remarks on those that mean little or nothing.
+"""Adoption: translates codeQ's keys, with remarks on those that mean little or nothing here.
 
-A configuration of codeQ that this broker cannot obey is refused: one whose data is elsewhere, or
-whose nodes each have a part of it.
+Some configurations of codeQ cannot be followed and are refused: those whose data is elsewhere, and
+those whose nodes each hold a part of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.settings import RaftSettings
 
-_STORE = "pebble"  # Of codeQ's stores, the one that is a node's own.
+_STORE = "pebble"  # Of codeQ's stores, the only one local to a node.
 _WORKER_AUDIENCE = "codeq-worker"
 _WORKER_ISSUER, _PRODUCER_ISSUER = "worker", "identity"
 _MS = whole(0, 2**53)
@@ -22,7 +22,7 @@ _MS = whole(0, 2**53)
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What became of a value that was given and is not taken as it is.
+    """A remark on a given value that is not used as it is.
 
     Attributes:
         name: The key.
@@ -36,17 +36,16 @@ class Remark:
 
 
 def adopted(given: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[Remark, ...]]:
-    """Translate codeQ's keys into ours.
+    """Return the configuration with codeQ's keys translated.
 
     Args:
-        given: What the sources hold together, by key name.
+        given: The values of all sources together, by key name.
 
     Returns:
-        The same without codeQ's keys and with what they mean here; remarks in the order of the
-        table.
+        The same with codeQ's keys replaced by their translation; remarks in the order of the table.
 
     Raises:
-        ConfigInvalid: It is a configuration of codeQ that cannot be obeyed.
+        ConfigInvalid: It is a configuration of codeQ that cannot be followed.
     """
     adoption = _Adoption(given)
     adoption.refuse_other_stores()
@@ -61,20 +60,20 @@ def adopted(given: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[Remark,
 
 
 class _Adoption:
-    """One configuration on its way."""
+    """One configuration being translated."""
 
     def __init__(self, given: Mapping[str, Given]) -> None:
         self.given = dict(given)
         self.remarks: list[Remark] = []
 
     def ignore(self, name: str, reason: str) -> None:
-        """Remove a key, if it was given, and say why."""
+        """Remove a key and add a remark with the reason, if it was given."""
         value = self.given.pop(name, None)
         if value is not None:
             self.remarks.append(Remark(name, value.source, f"{reason}; ignored"))
 
     def refuse_other_stores(self) -> None:
-        """Refuse data that is not in this node's own store."""
+        """Refuse data outside this node's own store."""
         provider = self.given.pop("persistenceProvider", None)
         if provider is not None and str(provider.raw).strip().lower() != _STORE:
             raise refuse(
@@ -113,9 +112,9 @@ class _Adoption:
         self._drop("cluster.enabled", "raft.enabled")
 
     def read_heartbeats(self) -> None:
-        """Tell codeQ's `heartbeatMS`, a follower's patience, from the pause between heartbeats.
+        """Ignore `heartbeatMS` if it is codeQ's follower timeout, not a pause between heartbeats.
 
-        Either is valid only in its own range: codeQ allows up to `electionMS`, we a third of it.
+        The value tells them apart: codeQ allows up to `electionMS`, this broker a third of it.
         """
         heartbeat = self._number("raft.heartbeatMS", 0)
         election = self._number("raft.electionMS", RaftSettings().election_ms)
@@ -127,7 +126,7 @@ class _Adoption:
             )
 
     def find_issuers(self) -> None:
-        """Complete what is said of issuers, as codeQ does, unless a provider was chosen."""
+        """Complete the issuers' keys as codeQ does, unless a provider was chosen."""
         for of, issuer in (("producer", _PRODUCER_ISSUER), ("worker", _WORKER_ISSUER)):
             url, others = f"{issuer}JwksUrl", (f"{issuer}Issuer", f"{issuer}Audience")
             forms = (f"auth.{of}", f"{of}AuthConfig", f"{of}AuthProvider")
@@ -139,7 +138,7 @@ class _Adoption:
             if chosen is None and url in self.given:
                 continue
             reason = f"`{chosen}` decides" if chosen else f"there is no `{url}`"
-            # Two forms of ours contradict each other; codeQ lets the provider decide.
+            # Two forms of this broker's own contradict each other; codeQ lets the provider decide.
             unused = others if chosen == f"auth.{of}" else (url, *others)
             for name in unused:
                 self.ignore(name, reason)
@@ -163,7 +162,7 @@ class _Adoption:
         self._drop("identityServiceUrl")
 
     def take_artifacts(self) -> None:
-        """Take codeQ's directory of artifacts, unless ours name a place."""
+        """Use codeQ's directory of artifacts, unless this broker's own keys name a place."""
         place = self.given.get("localArtifactsDir")
         if place is None:
             return
@@ -177,7 +176,7 @@ class _Adoption:
             self.remarks.append(Remark("localArtifactsDir", place.source, says))
 
     def take_tracing(self) -> None:
-        """Take what codeQ says of spans, and its collector, which is one of OTLP over gRPC."""
+        """Use codeQ's tracing keys; its collector speaks OTLP over gRPC."""
         self._rename("tracingServiceName", "tracing.serviceName")
         self._rename("tracingSampleRatio", "tracing.sampleRatio")
         enabled = self._flag("tracingEnabled")
@@ -192,7 +191,7 @@ class _Adoption:
     def _take_collector(self, *, enabled: bool) -> None:
         place = self.given.get("tracingOtlpEndpoint")
         if place is not None and enabled and "tracing.otlpEndpoint" not in self.given:
-            # codeQ takes a URL as well, and of that the address alone.
+            # codeQ accepts a URL too, and uses only its address.
             address = str(place.raw).rpartition("://")[2].partition("/")[0]
             scheme = "http" if self._flag("tracingOtlpInsecure") else "https"
             source = _source(place, "tracingOtlpEndpoint")
@@ -206,7 +205,7 @@ class _Adoption:
             self.ignore(name, "`tracing.otlpEndpoint` decides")
 
     def _rename(self, name: str, ours: str) -> None:
-        """Take a key of codeQ as one of ours, which decides when both are given."""
+        """Use a key of codeQ under this broker's name, which wins if both are given."""
         if ours in self.given:
             self.ignore(name, f"`{ours}` decides")
         elif name in self.given:
@@ -214,7 +213,7 @@ class _Adoption:
             self.given[ours] = Given(value.raw, _source(value, name))
 
     def _drop(self, *names: str) -> None:
-        """Remove keys that say what is so here anyway."""
+        """Remove keys that state what is always so here."""
         for name in names:
             self.given.pop(name, None)
 
@@ -228,7 +227,7 @@ class _Adoption:
             raise refuse(name, value, FLAG.allowed) from error
 
     def _number(self, name: str, default: int) -> int:
-        """Return a number, or the default for what the key's own check refuses later."""
+        """Return a number, or the default for a value that the key's own check refuses later."""
         try:
             value = _MS.parse(self.given[name].raw)
         except (KeyError, ValueError):
@@ -238,7 +237,7 @@ class _Adoption:
 
 
 def _source(value: Given, name: str) -> str:
-    """Return where a value comes from that goes by another key from here on."""
-    # A variable has the name in it, a file has not.
+    """Return the source of a value that has another key from here on."""
+    # A variable contains the name, a file does not.
     named = FOREIGN[name].env in value.source.split()
     return value.source if named else f"{value.source}, {name}"

@@ -1,4 +1,4 @@
-"""Block: one mapping of a list, such as a provider or a token, read field by field."""
+"""Block: reads one mapping of a list, such as a provider or a token, field by field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.errors import ConfigInvalid
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The fields of one item; each method raises ConfigInvalid for what a field may not be.
+    """The fields of one item; each method raises ConfigInvalid for an invalid field.
 
     Attributes:
         name: Of the item, for an error's text: `auth.producer[0]`.
@@ -24,12 +24,12 @@ class Block:
     source: str
 
     def refuse(self, part: str, allowed: str, *, secret: bool = False) -> ConfigInvalid:
-        """Make the one line that names the field, its value and what is allowed."""
+        """Return the one-line error that names the field, its value and the allowed values."""
         given = Given(self.fields.get(part), self.source)
         return refuse(f"{self.name}.{part}", given, allowed, secret=secret)
 
     def only(self, known: Collection[str]) -> None:
-        """Refuse a field that is none of those known."""
+        """Refuse an unknown field."""
         unknown = sorted(str(part) for part in self.fields if part not in known)
         if unknown:
             raise ConfigInvalid(
@@ -38,7 +38,7 @@ class Block:
             )
 
     def text(self, part: str, *, must: bool = False) -> str:
-        """Return a text; empty for one that need not be there and is not."""
+        """Return a text; empty for an optional one that is missing."""
         value = self.fields.get(part)
         if value is None and not must:
             return ""
@@ -47,7 +47,7 @@ class Block:
         return value.strip()
 
     def texts(self, part: str) -> tuple[str, ...]:
-        """Return a list of texts; empty when it is not there."""
+        """Return a list of texts; empty if it is missing."""
         value = self.fields.get(part)
         if value is None:
             return ()
@@ -56,7 +56,7 @@ class Block:
         return tuple(value)
 
     def number(self, part: str, kind: Kind) -> int | None:
-        """Return a whole number, or None when it is not there."""
+        """Return a whole number, or None if it is missing."""
         value = self.fields.get(part)
         if value is None:
             return None
@@ -68,7 +68,7 @@ class Block:
         return found
 
     def secret(self, part: str) -> str:
-        """Return a secret that stands in the field or in the file that its twin names."""
+        """Return a secret from the field, or from the file that its `File` field names."""
         direct, by_file = self.fields.get(part), self.fields.get(f"{part}File")
         if (direct is None) == (by_file is None):
             raise ConfigInvalid(

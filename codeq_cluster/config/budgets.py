@@ -1,4 +1,4 @@
-"""Budgets: what tenants may take up in place of the general bounds, as a configuration gives it."""
+"""Budgets: tenants' own budgets in place of the general bounds, read from a configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from codeq_cluster.config.kinds import Kind, whole
 from codeq_cluster.settings import TenantBudget
 
-BOUND_MAX = 2**53 - 1  # What JSON readers hold exactly.
+BOUND_MAX = 2**53 - 1  # JSON readers hold integers up to this exactly.
 
 _TENANT = re.compile(r"_|[a-z][a-z0-9-]{1,62}")
 _BOUND = whole(0, BOUND_MAX)

@@ -1,4 +1,4 @@
-"""Key: one setting, its name in a file and in the environment, and where it goes."""
+"""Key: one setting, with its names in a file and in the environment, and its place."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def key(
     path: str | None = None,
     secret: bool = False,
 ) -> Key:
-    """Make a key whose variable and place follow from its name, unless they are given.
+    """Return a key whose variable and place follow from its name, unless they are given.
 
     `artifacts.s3.bucket` is the variable `ARTIFACTS_S3_BUCKET` and the setting
     `artifacts.s3_bucket`.
 
     Args:
         name: As in a file.
-        kind: What the value may be.
+        kind: The values it may have.
         meaning: One phrase, for the documentation.
         env: The variable.
         path: The place in `NodeSettings`; with a dot at its end, the section that has the field.

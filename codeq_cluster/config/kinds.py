@@ -1,4 +1,4 @@
-"""Kinds: what a key's value may be, and how to say so when it is something else."""
+"""Kinds: the types of keys' values, and their texts for errors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Kind:
     """A type of value.
 
     Attributes:
-        allowed: What is allowed, for an error's text.
-        parse: From what a file or the environment holds; raises ValueError for anything else.
+        allowed: The allowed values, for an error's text.
+        parse: Converts a value of a file or the environment; raises ValueError for an invalid one.
     """
 
     allowed: str
@@ -64,7 +64,7 @@ def number(low: float, high: float) -> Kind:
 
 
 def choice(*options: str, aliases: Mapping[str, str] | None = None) -> Kind:
-    """One of the options, whatever its case, or another word for one."""
+    """One of the options, in any case, or an alias of one."""
     meant = {option: option for option in options} | dict(aliases or {})
     shown = [
         " or ".join(word for word, option in meant.items() if option == each) for each in options
@@ -124,7 +124,7 @@ def _parse_url(raw: object) -> object:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise ValueError
-    _ = parts.port  # raises ValueError when it is no port
+    _ = parts.port  # raises ValueError for an invalid port
     return text.rstrip("/")
 
 
@@ -145,7 +145,7 @@ def _parse_listening(raw: object) -> object:
 
 def _parse_secret(raw: object) -> object:
     text = str(_parse_text(raw))
-    # 16 random characters are about 80 bits: out of reach of guessing over a network.
+    # 16 random characters are about 80 bits: too many to guess over a network.
     if len(text) < 16:
         raise ValueError
     return text
@@ -187,7 +187,7 @@ ANYTHING = Kind("anything", _parse_anything)
 
 
 def each(kind: Kind) -> Kind:
-    """Make the kind of a table from node id to `kind`.
+    """Return the kind of a table from node id to `kind`.
 
     A mapping, a list of `id=value`, or one text `id=value,id=value`.
     """

@@ -19,7 +19,7 @@ from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import NodeSettings, PeerAddress
 from codeq_cluster.wire.addresses import Address
 
-# Each class of settings that a node's are made of, by its field.
+# By field, each settings class that is part of a node's settings.
 _SECTIONS: dict[str, Callable[..., object]] = {
     field.name: type(field.default)
     for field in dataclasses.fields(NodeSettings)
@@ -33,7 +33,7 @@ class Loaded:
     """A checked configuration.
 
     Attributes:
-        remarks: What became of values of codeQ's configuration that are not taken as they are.
+        remarks: On values of codeQ's configuration that are not used as they are.
         effective: Every key, its value and where it was given, secrets hidden.
     """
 
@@ -48,7 +48,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Merge the sources and check them.
+    """Merge the sources, check them, and return the configuration.
 
     Args:
         file: YAML or TOML.
@@ -56,7 +56,7 @@ def load(
         flags: Key name to text.
 
     Raises:
-        ConfigInvalid: Naming the key, its value and what is allowed.
+        ConfigInvalid: With the key, its value and the allowed values.
     """
     in_file = from_file(file) if file else {}
     given, remarks = adopted(
@@ -96,10 +96,11 @@ def _settings(values: Values) -> NodeSettings:
 
 
 def _addresses(values: Values) -> dict[str, object]:
-    """Find this node's id, where it listens and every peer."""
+    """Return this node's id, its listening address and every peer."""
     links = values.table("raft.peers")
     if not links and "clusterSecret" in values:
-        # It is to meet others, and would begin a cluster of its own, which then can never join.
+        # A node with a clusterSecret and no peers would bootstrap a cluster of its own, which can
+        # never join the intended one.
         raise values.refuse(
             "raft.peers",
             "with clusterSecret, this node and those it is to meet; it alone for a new cluster of "
@@ -126,7 +127,7 @@ def _addresses(values: Values) -> dict[str, object]:
 
 
 def _reached(listening: str) -> str:
-    """Return an address that reaches what listens: the loopback one for `:port`."""
+    """Return an address that reaches a listening one: the loopback address for `:port`."""
     return f"127.0.0.1{listening}" if listening.startswith(":") else listening
 
 
@@ -136,7 +137,7 @@ def _peers(values: Values, links: Mapping[str, str]) -> tuple[PeerAddress, ...]:
         raise values.refuse("raft.peerHTTPAddrs", f"ids of raft.peers: {', '.join(sorted(links))}")
     port = values.get("port") or 8080
     scheme = "https" if "tls.certFile" in values else "http"
-    # Sorted: the same order on every node, whatever order each one's file has.
+    # Sorted: the same order on every node, whatever the order in its file.
     return tuple(
         PeerAddress(
             id=peer, link=links[peer], http=urls.get(peer) or _url(scheme, links[peer], port)
@@ -157,5 +158,5 @@ def _cluster_secret(values: Values, *, nodes: int) -> str:
         raise values.refuse(
             "clusterSecret", "at least 16 characters, the same on every node, when there are peers"
         )
-    # A cluster of one has nobody to share a secret with, and its link must still admit nobody.
+    # A cluster of one shares no secret with another node, and its link must still admit none.
     return secrets.token_hex(32)

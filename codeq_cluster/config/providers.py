@@ -1,4 +1,4 @@
-"""Providers: who verifies a token, read from the list form or the reference's names."""
+"""Providers: reads the verifiers of tokens from the list form or the reference's names."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from codeq_cluster.settings import AuthProviderSettings
 
 _PROVIDERS_MAX = 8
 _CACHE_SECONDS = whole(1, 86400)
-_HS_SECRET_BYTES_MIN = 32  # RFC 7518, 3.2: a key of at least the size of the hash.
+_HS_SECRET_BYTES_MIN = 32  # RFC 7518, 3.2: at least the size of the hash.
 
-# No symmetric algorithm: a JWKS key is public, and a public key as an HMAC secret forges tokens.
+# No symmetric algorithm: a JWKS key is public, and with a public key as HMAC secret, every caller
+# can forge tokens.
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
 
-# As codeQ writes them: Go's durations, in nanoseconds.
+# In codeQ's notation: Go's durations, in nanoseconds.
 _DURATIONS = {"clockSkew": 3600, "httpTimeout": 60}
 """The longest of each, in seconds."""
 _SECOND_NS = 10**9
@@ -33,10 +34,10 @@ _FIELDS = {
 
 
 def providers(name: str, given: Given) -> tuple[AuthProviderSettings, ...]:
-    """Read a list of providers, each a mapping with a `kind`.
+    """Return the providers of a list, each a mapping with a `kind`.
 
     Raises:
-        ConfigInvalid: It is no such list.
+        ConfigInvalid: It is no valid list.
     """
     document = _document(name, given)
     if not isinstance(document, list) or not 1 <= len(document) <= _PROVIDERS_MAX:
@@ -48,7 +49,7 @@ def providers(name: str, given: Given) -> tuple[AuthProviderSettings, ...]:
 
 
 def referred(name: str, kind: str, given: Given) -> tuple[AuthProviderSettings, ...]:
-    """Read the reference's pair of a provider's kind and its configuration.
+    """Return the providers of the reference's pair: a kind and its configuration.
 
     Raises:
         ConfigInvalid: The configuration does not fit the kind.
@@ -79,10 +80,10 @@ def _referred_item(name: str, item: object, source: str) -> tuple[AuthProviderSe
 
 
 def provider(name: str, given: Given) -> AuthProviderSettings:
-    """Read one provider.
+    """Return one provider.
 
     Raises:
-        ConfigInvalid: A field is missing, unknown or not what it may be.
+        ConfigInvalid: A field is missing, unknown or invalid.
     """
     item = given.raw
     if not isinstance(item, dict) or str(item.get("kind")) not in _FIELDS:
@@ -128,7 +129,7 @@ def _jwks(block: Block) -> AuthProviderSettings:
         algorithms=algorithms,
         cache_seconds=block.number("cacheSeconds", _CACHE_SECONDS) or 300,
         clock_skew_s=_duration_s(block, "clockSkew"),
-        # Go has no timeout for 0; here every wait has one.
+        # In Go, 0 means no timeout; here every wait has one.
         fetch_timeout_s=_duration_s(block, "httpTimeout") or None,
     )
 
@@ -141,7 +142,7 @@ def _duration_s(block: Block, part: str) -> float | None:
 
 
 def _document(name: str, given: Given) -> object:
-    """Take a structure as it is or, from the environment, as JSON text; a bare word is a text."""
+    """Return a structure: as it is, from JSON text in the environment, or a bare word as a text."""
     if not isinstance(given.raw, str) or given.raw.lstrip()[:1] not in {"{", "[", '"'}:
         return given.raw
     try:

@@ -1,4 +1,4 @@
-"""Rates: what tenants have in place of the general rate limits, as a configuration gives it."""
+"""Rates: tenants' own rate limits in place of the general ones, read from a configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codeq_cluster.config.kinds import Kind, whole
 from codeq_cluster.settings import TenantRateLimit
 
 SCOPES = ("producer", "worker", "admin", "webhook")
-PER_MINUTE_MAX = 60_000_000  # A million a second, far more than a cluster answers.
+PER_MINUTE_MAX = 60_000_000  # A million a second, far more than a cluster serves.
 BURST_MAX = 10_000_000
 
 _TENANT = re.compile(r"_|[a-z][a-z0-9-]{1,62}")

@@ -1,8 +1,7 @@
-"""Reference: the keys of codeQ's configuration that are none of ours, and what becomes of each.
+"""Reference: codeQ's configuration keys that this broker does not have, and why each is ignored.
 
-A key that codeQ and this broker share is in `keys`; one with a meaning here under another name, or
-together with other keys, is taken over by `adoption`; the others have the reason why they are
-ignored.
+Keys that both have are in `keys`. `adoption` translates those with another name here, or with a
+meaning that depends on other keys. The rest carry the reason why they are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class ForeignKey:
     Attributes:
         name: In a file, dots between levels; of a variable without a key, the variable.
         env: The variable; empty for a key that only a file has.
-        reason: Why it is ignored; empty when `adoption` decides.
+        reason: Why it is ignored; empty if `adoption` decides.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rules: what two settings together can get wrong, and what the key to blame then allows."""
+"""Rules: checks of settings that must fit each other, with the allowed values for an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from codeq_cluster.settings import (
     WebhookSettings,
 )
 
-# Of a request's body, what a task's keys and framing add to it in an entry: generous.
+# The most that a task's keys and framing add to a request's body in an entry: generous.
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
 
 
@@ -24,9 +24,9 @@ class Rule(NamedTuple):
     """One check of a whole configuration.
 
     Attributes:
-        key: Whose value is wrong when it does not hold.
-        holds: Whether the configuration keeps it.
-        allowed: What the key allows, given the others.
+        key: The key whose value is wrong if the check fails.
+        holds: Whether the configuration passes.
+        allowed: The values the key allows, given the others.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Rule(NamedTuple):
 
 
 def rules(settings: NodeSettings) -> Iterator[Rule]:
-    """Yield every rule that a node's settings must keep."""
+    """Yield every rule that a node's settings must satisfy."""
     yield Rule("port", settings.port != settings.link_port, "another port than raft.bindAddr has")
     yield from _raft(settings)
     yield from _entries(settings)
@@ -58,7 +58,7 @@ def _raft(settings: NodeSettings) -> Iterator[Rule]:
 
 
 def _entries(settings: NodeSettings) -> Iterator[Rule]:
-    """Check that what is in something fits: body, entry, append message, frame."""
+    """Check that each size fits the next: body, entry, append message, frame."""
     raft, limits = settings.raft, settings.limits
     yield Rule(
         "raft.entryBytesMax",
@@ -191,7 +191,8 @@ def _bucket(section: str, place: ArtifactSettings | BackupSettings) -> Iterator[
 
 
 def _rates(settings: NodeSettings) -> Iterator[Rule]:
-    # A rate without a burst, or a burst without a rate, would silently switch the limit off.
+    # A rate without a burst, or a burst without a rate, would silently switch the limit off: refuse
+    # it.
     for scope in SCOPES:
         rate = getattr(settings.rate_limit, f"{scope}_requests_per_minute")
         burst = getattr(settings.rate_limit, f"{scope}_burst_size")

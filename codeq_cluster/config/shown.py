@@ -1,4 +1,4 @@
-"""Shown: a configuration as people read it: each key's value, its source, its default."""
+"""Shown: a configuration for a reader: each key's value, source and default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codeq_cluster.settings import NodeSettings
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# A node must know them, its configuration need not name them.
+# A node needs values for them, but its configuration need not name them.
 NAMED_DEFAULTS = {"cluster_id": "codeq", "node_id": "n1"}
 
 
@@ -27,7 +27,7 @@ class Shown:
 
 
 def shown(key: Key, settings: NodeSettings, values: Values) -> Shown:
-    """Return the value that a key has in effect."""
+    """Return a key's value in effect."""
     source = values.source(key.name)
     if key.secret:
         return Shown(key.name, "********" if key.name in values else "", source)
@@ -43,7 +43,7 @@ def shown(key: Key, settings: NodeSettings, values: Values) -> Shown:
 
 
 def default_of(key: Key) -> str:
-    """Return the value the key has when nobody gives one, or empty when there is none."""
+    """Return a key's default value, or empty if it has none."""
     if not key.path or key.secret:
         return ""
     section, _, name = key.path.rpartition(".")

@@ -1,4 +1,4 @@
-"""Sources: how a file, the environment and flags are read into one table of given values."""
+"""Sources: reads a file, the environment and flags into one table of given values."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FOREIGN_VARIABLES = {each.env: each.name for each in FOREIGN.values() if each.e
 _SECRET_BYTES_MAX = 64 * 1024
 _FILE_BYTES_MAX = 2**20
 _SHOWN_MAX = 80
-_PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # Of a URL, with its user.
+_PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # In a URL, with its user.
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value somebody gave, not checked yet.
+    """A given value, not checked yet.
 
     Attributes:
         source: For an error's text: `file codeq.yaml`, `environment PORT`, `flag`.
@@ -43,7 +43,7 @@ class Given:
 
 
 def refuse(name: str, given: Given, allowed: str, *, secret: bool = False) -> ConfigInvalid:
-    """Make the one line that names key, value and what is allowed."""
+    """Return the one-line error that names key, value and allowed values."""
     return ConfigInvalid(
         f"{name}={_shown(given.raw, secret)} ({given.source}): allowed is {allowed}"
     )
@@ -57,13 +57,13 @@ def _shown(raw: object, secret: bool) -> str:
 
 
 def from_file(path: Path) -> dict[str, Given]:
-    """Return what a YAML or TOML file gives, by key name, codeQ's keys included.
+    """Return a YAML or TOML file's values by key name, codeQ's keys included.
 
     Args:
-        path: Its ending tells the language.
+        path: Its suffix decides the language.
 
     Raises:
-        ConfigInvalid: It cannot be read or parsed, or holds an unknown key.
+        ConfigInvalid: It cannot be read or parsed, or has an unknown key.
     """
     given: dict[str, Given] = {}
     _flatten(_parse(path), "", f"file {path}", given)
@@ -71,7 +71,7 @@ def from_file(path: Path) -> dict[str, Given]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """Return what the variables that name a key give; an empty one counts as not set.
+    """Return the values of variables that name a key; an empty variable counts as not set.
 
     Raises:
         ConfigInvalid: A secret is given twice, its file cannot be read, or a section is wrong.
@@ -109,7 +109,7 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
-    """Take `KEY=VALUE` flags by key name.
+    """Return the values of `KEY=VALUE` flags by key name.
 
     Raises:
         ConfigInvalid: A key is unknown.
@@ -126,7 +126,7 @@ def from_flags(flags: Mapping[str, str]) -> dict[str, Given]:
 
 
 def read_secret(path: object, name: str) -> str:
-    """Read a secret's file without its last line break.
+    """Return a secret's file without its last line break.
 
     Raises:
         ConfigInvalid: It cannot be read, is empty or too large to be a secret.
@@ -146,7 +146,7 @@ def read_secret(path: object, name: str) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice, where the library would take the last."""
+    """YAML that refuses a duplicate key, where the library would use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
@@ -191,7 +191,7 @@ def _flatten(node: Mapping[str, object], prefix: str, source: str, given: dict[s
     for part, value in node.items():
         name = f"{prefix}{part}"
         if name in _BY_NAME or name in FOREIGN:
-            # An empty text is what a template leaves where nothing was filled in.
+            # A template leaves an empty text where no value was filled in.
             if value is not None and value != "":
                 _set(given, name, Given(value, source))
         elif name in _SECRET_FILES:
@@ -217,7 +217,7 @@ def _is_section(name: str) -> bool:
 
 
 def _section(name: str, value: object, source: str) -> Mapping[str, object]:
-    """Take a section as a mapping or, as the reference gives some, as JSON text."""
+    """Return a section given as a mapping or, as in the reference, as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -235,7 +235,7 @@ def _section(name: str, value: object, source: str) -> Mapping[str, object]:
 def _unknown(name: str, given: Given) -> ConfigInvalid:
     near = difflib.get_close_matches(name, [*_BY_NAME, *_SECRET_FILES], n=1)
     hint = f"did you mean {near[0]}?" if near else "`codeq-cluster config --keys` lists them"
-    # The value of an unknown key may be a misspelt secret.
+    # Do not print it: the value of an unknown key may be a misspelt secret.
     return ConfigInvalid(f"{name} ({given.source}): unknown key; allowed are known keys, {hint}")
 
 
@@ -243,7 +243,7 @@ def checked(key: Key, given: Given) -> object:
     """Return the parsed value.
 
     Raises:
-        ConfigInvalid: It is not what the key allows.
+        ConfigInvalid: The key does not allow it.
     """
     try:
         return key.kind.parse(given.raw)

@@ -1,4 +1,4 @@
-"""Static tokens: those known in advance, with the claims that each stands for."""
+"""Static tokens: tokens known in advance, each with its claims."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FIELDS = {"token", "tokenFile", "subject", "tenant", "scopes", "eventTypes", "e
 
 
 def static_tokens(block: Block) -> tuple[StaticToken, ...]:
-    """Read the tokens of a provider.
+    """Return the tokens of a provider.
 
     Raises:
-        ConfigInvalid: There is none, one is wrong, or one stands twice.
+        ConfigInvalid: There is none, one is wrong, or one is given twice.
     """
     items = block.fields.get("tokens")
     if not isinstance(items, list) or not 1 <= len(items) <= _TOKENS_MAX:

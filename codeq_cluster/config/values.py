@@ -1,4 +1,4 @@
-"""Values: everything that was given, checked key by key."""
+"""Values: all given values, checked key by key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from codeq_cluster.errors import ConfigInvalid
 
 
 class Values:
-    """What was given and checked, by key name.
+    """The given values, checked, by key name.
 
     Args:
-        given: As the sources have it, by key name.
+        given: The values of the sources, by key name.
 
     Raises:
-        ConfigInvalid: A value is not what its key allows.
+        ConfigInvalid: A key does not allow its value.
     """
 
     def __init__(self, given: Mapping[str, Given]) -> None:
@@ -29,7 +29,7 @@ class Values:
         return name in self._values
 
     def get(self, name: str) -> object:
-        """Return the value, or None when nobody gave one."""
+        """Return the value, or None if none was given."""
         return self._values.get(name)
 
     def text(self, name: str, default: str = "") -> str:
@@ -37,15 +37,15 @@ class Values:
         return str(self._values.get(name, default))
 
     def table(self, name: str) -> dict[str, str]:
-        """Return the value of a key whose kind is a table; empty when nobody gave one."""
+        """Return the value of a key whose kind is a table; empty if none was given."""
         table = self._values.get(name, {})
         assert isinstance(table, dict)
         return table
 
     def source(self, name: str) -> str:
-        """Return where the value comes from, `default` when nobody gave one."""
+        """Return where the value comes from, `default` if none was given."""
         return self.given[name].source if name in self.given else "default"
 
     def refuse(self, name: str, allowed: str) -> ConfigInvalid:
-        """Make the one line that names the key, its value and what is allowed."""
+        """Return the one-line error that names the key, its value and the allowed values."""
         return refuse(name, self.given.get(name, Given("not set", "default")), allowed)

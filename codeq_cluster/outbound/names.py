@@ -1,4 +1,4 @@
-"""Names: the system's resolver, asked in threads of its own, so that slow names delay nobody."""
+"""DNS: calls the system's resolver in threads of its own; slow names delay no other work."""
 
 from __future__ import annotations
 

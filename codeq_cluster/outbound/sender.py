@@ -29,7 +29,7 @@ DELIVERY = "X-CodeQ-Delivery"
 
 ANSWER_BYTES_MAX = 64 * 2**10  # Read so that the connection can be reused, then dropped.
 _ANSWER_TIMEOUT_S = 1.0  # Only the status matters, so a slow body is not waited for.
-_IDLE_S = 2.0  # Less than servers commonly allow (5 s and more): no request meets a closing one.
+_IDLE_S = 2.0  # Servers close after 5 s or more: no request meets a closing one.
 _HEAD_LINE_BYTES_MAX = 8190
 _FULL_RETRY_S = 1.0
 _RETRY_AFTER_S_MAX = 3600.0  # A target may ask for a pause, but not for ever.

@@ -1,4 +1,4 @@
-"""What an operator sees: metrics and logs."""
+"""Metrics, logs and traces for an operator."""
 
 from codeq_cluster.telemetry.logs import set_up_logs
 from codeq_cluster.telemetry.metrics import Metrics, ScrapedMetric

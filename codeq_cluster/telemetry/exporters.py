@@ -1,6 +1,6 @@
-"""Exporters: how spans get to the collector. Each protocol loads its own libraries and no other's.
+"""Exporters: how spans get to the collector. Each protocol loads only its own libraries.
 
-That of gRPC takes 18 MiB, that of HTTP 10; neither is needed beside the other.
+Those of gRPC take 18 MiB, those of HTTP 10; neither needs the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOGS = {
     OtlpProtocol.HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     OtlpProtocol.GRPC: "opentelemetry.exporter.otlp.proto.grpc.exporter",
 }
-"""Where an exporter says that the collector is away."""
+"""Loggers of the exporters for a collector that is away."""
 
 
 def exporter_of(settings: TracingSettings) -> SpanExporter:

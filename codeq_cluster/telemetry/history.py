@@ -1,8 +1,8 @@
-"""History: what happened in each queue lately, in slots of a few seconds, for charts.
+"""History: the recent events of each queue, in slots of a few seconds, for charts.
 
-Each change is counted on the node that led it, so the flows of the cluster are the sum over its
-nodes. Depths are what this node's replicas held at the end of each slot, so any node has them all.
-It is in memory: what a node has counted goes with its process.
+The node that led a change counts it, so the flows of the cluster are the sum over its nodes. Depths
+are those of this node's replicas at the end of each slot, so every node has all of them. It is kept
+in memory and lost with the process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SLOTS = 180
 FINE_S = 5  # 180 slots are a quarter of an hour.
 COARSE_S = 60  # The same number are three hours.
 STEPS_S = (FINE_S, COARSE_S)
-RATE_SLOTS = 12  # Of FINE_S: rates are told over the last minute.
+RATE_SLOTS = 12  # Of FINE_S: rates are those of the last minute.
 
-# Followed one by one; each costs 2 resolutions x 8 series x 180 slots x 4 bytes = 12 KB. A queue
+# Tracked individually; each costs 2 resolutions x 8 series x 180 slots x 4 bytes = 12 KB. A queue
 # beyond them counts for its tenant, a tenant for the cluster.
 QUEUES_MAX = 500
 TENANTS_MAX = 100
 
 _FINE_IN_COARSE = COARSE_S // FINE_S
-_AT_ONCE = 500  # Depths looked at before others get their turn: about a millisecond.
+_AT_ONCE = 500  # Depths read before other work gets its turn: about a millisecond.
 _COUNT_MAX = 2**32 - 1
 
 _N = TypeVar("_N")
@@ -37,7 +37,7 @@ _Shard = Mapping[tuple[str, str], Counters]
 
 
 class Flow(IntEnum):
-    """What is counted as it happens."""
+    """Events, counted as they happen."""
 
     CREATED = 0
     STARTED = 1
@@ -46,7 +46,7 @@ class Flow(IntEnum):
 
 
 class Level(IntEnum):
-    """What is looked at when a slot ends."""
+    """Depths, read when a slot ends."""
 
     READY = 0
     DELAYED = 1
@@ -59,7 +59,7 @@ _NO_LEVELS = (0,) * len(Level)
 
 
 class Slice(Struct, frozen=True, array_like=True):
-    """Slots that follow each other, of one queue, one tenant or the whole cluster.
+    """Consecutive slots of one queue, one tenant or the whole cluster.
 
     Attributes:
         first: Number of the first slot: Unix seconds divided by the step.
@@ -73,7 +73,7 @@ class Slice(Struct, frozen=True, array_like=True):
 
 
 class _Track:
-    """What is known of one name: the slot under way, and two rings of those that are over."""
+    """The history of one name: the current slot, and two rings of ended slots."""
 
     __slots__ = ("counts", "levels", "minute", "quiet", "rings")
 
@@ -85,7 +85,7 @@ class _Track:
         self.rings = {step_s: _ring() for step_s in STEPS_S}
 
     def end_slot(self, slot: int) -> None:
-        """Write the fine slot down, and the coarse one when it ends with it."""
+        """Store the fine slot, and the coarse one if both end."""
         counts = self.counts
         self.quiet = 0 if any(counts) or any(self.levels) else self.quiet + 1
         _write(self.rings[FINE_S], slot, counts, self.levels)
@@ -101,7 +101,7 @@ class History:
     """The last slots of every busy queue, of every tenant and of the cluster.
 
     Args:
-        shards: Returns what is applied of each shard: counters by (queue, tenant).
+        shards: Returns the applied counters of each shard, by (queue, tenant).
         now_s: Unix seconds.
     """
 
@@ -116,7 +116,7 @@ class History:
         self._spare: list[tuple[str, str]] = []
 
     def count(self, tenant: str, queue: str, flow: Flow) -> None:
-        """Count something that has just become durable."""
+        """Count an event that has just become durable."""
         name = (tenant, queue)
         track = self._queues.get(name) or self._follow(name)
         if track is not None:
@@ -125,20 +125,20 @@ class History:
             self._overflow.setdefault(tenant, [*_NO_FLOWS])[flow] += 1
 
     async def run(self) -> None:
-        """End the slots as time passes; for ever."""
+        """End the slots as time passes; runs for ever."""
         while True:
             await asyncio.sleep(FINE_S - self._now_s() % FINE_S)
             await self.end_slots(int(self._now_s()) // FINE_S)
 
     async def end_slots(self, slot: int) -> None:
-        """End every slot before `slot`; an earlier one than before ends none."""
+        """End every slot before `slot`; does nothing if the clock went back."""
         if slot <= self._slot:
             return
         await self._look()
         self._sum_up()
         tracks = (*self._queues.values(), *self._tenants.values(), self._all)
-        # What happened since belongs to the slot that was under way; of those after it nothing is
-        # known, as when the machine slept.
+        # Events since then belong to the current slot. About later slots nothing is known, for
+        # example after the machine slept.
         for each in range(max(self._slot, slot - SLOTS), slot):
             for track in tracks:
                 track.end_slot(each)
@@ -168,23 +168,23 @@ class History:
         return Slice(first, numbers[: len(Flow)], numbers[len(Flow) :])
 
     def rates(self, tenant: str) -> dict[str, list[int]]:
-        """Return what flowed in the last minute, by queue, where anything did.
+        """Return the flows of the last minute, by queue, without queues that had none.
 
-        The list holds a number a `Flow`.
+        Each list has one number a `Flow`.
         """
         return self.flows(tenant, since=self._slot - RATE_SLOTS - 1, until=self._slot)
 
     def flows(self, tenant: str, *, since: int, until: int) -> dict[str, list[int]]:
-        """Return what flowed in the slots of `FINE_S` between two, by queue, where anything did.
+        """Return the flows between two slots of `FINE_S`, by queue, without queues that had none.
 
         Args:
-            tenant: Whose queues.
+            tenant: The queues' tenant.
             since: Number of the slot before the first one.
-            until: Number of the slot after the last one; those that are not over do not count.
+            until: Number of the slot after the last one; slots that have not ended do not count.
         """
         last = range(max(since + 1, self._slot - SLOTS), min(self._slot, until))
         at = [slot % SLOTS for slot in last]
-        # A queue has been quiet since it last wrote anything but zeros.
+        # `quiet` counts slots since the queue last wrote anything but zeros.
         quiet_max = self._slot - last.start
         found = {}
         for (owner, queue), track in self._queues.items():
@@ -196,7 +196,7 @@ class History:
         return found
 
     def died(self, tenant: str) -> dict[str, int]:
-        """Return by queue how many more dead letters there are than `SLOTS` ago, where there are.
+        """Return by queue how many dead letters were added since `SLOTS` ago, if any.
 
         Or since the node's start, if that is later.
         """
@@ -212,7 +212,7 @@ class History:
         return found
 
     async def _look(self) -> None:
-        """See how much is where now."""
+        """Read the present depths."""
         found = await self._depths()
         totals: dict[str, list[int]] = {}
         for (tenant, queue), depth in found.items():
@@ -228,7 +228,7 @@ class History:
             track.levels = found.get(name, _NO_LEVELS)
 
     async def _depths(self) -> dict[tuple[str, str], list[int]]:
-        """Return how much is in each (tenant, queue), looked at bit by bit."""
+        """Return the depths of each (tenant, queue), read in portions."""
         found: dict[tuple[str, str], list[int]] = {}
         looked_at = 0
         for shard in self._shards():
@@ -241,7 +241,7 @@ class History:
         return found
 
     def _sum_up(self) -> None:
-        """Add what queues have counted to their tenants and to the cluster."""
+        """Add the queues' counts to their tenants and to the cluster."""
         sums, self._overflow = self._overflow, {}
         for (tenant, _), track in self._queues.items():
             if any(track.counts):
@@ -257,7 +257,7 @@ class History:
         return self._queues.get((tenant, queue)) if queue else self._tenants.get(tenant)
 
     def _follow(self, name: tuple[str, str]) -> _Track | None:
-        """Begin to follow a queue; when there are many, in place of one long quiet."""
+        """Start to track a queue; if there are many, in place of a long quiet one."""
         if len(self._queues) >= QUEUES_MAX:
             if not self._spare:
                 return None
@@ -266,7 +266,7 @@ class History:
         return track
 
     def _owner(self, tenant: str) -> _Track:
-        """Return the tenant's; one that nobody keeps when there are too many."""
+        """Return the tenant's track; a temporary one if there are too many tenants."""
         track = self._tenants.get(tenant)
         if track is None:
             track = _Track()
@@ -276,10 +276,10 @@ class History:
 
 
 def merged(slices: Sequence[Slice]) -> Slice:
-    """Return the flows of several nodes added up, with the levels of the first.
+    """Return the sum of several nodes' flows, with the levels of the first.
 
     Args:
-        slices: At least one, each asked for alike; where the first has no slot, nobody is heard.
+        slices: At least one, all for the same range; the result has the slots of the first.
     """
     own = slices[0]
     count = len(own.levels[0])

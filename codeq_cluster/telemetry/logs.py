@@ -1,6 +1,6 @@
-"""Logs: one JSON object a line, an event and its fields. Tokens and payloads never get here.
+"""Logs: one JSON object a line, an event and its fields. Tokens and payloads are never logged.
 
-Whatever the process has to say goes this way, warnings and what nobody caught included.
+All output of the process goes this way, including warnings and uncaught exceptions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-# What a record carries of its own; everything else came in `extra`.
+# A record's own attributes; all others came in `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as `{"ts","level","event","node","logger", fields…}`.
 
     Args:
-        node: Id of the node whose process this is.
+        node: Id of this process's node.
     """
 
     def __init__(self, *, node: str) -> None:
@@ -33,7 +33,7 @@ class JsonLines(logging.Formatter):
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record as one line."""
+        """Return one record as one line."""
         line: dict[str, object] = {
             "ts": _instant(record.created),
             "level": record.levelname.lower(),
@@ -48,17 +48,17 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        # The standard library escapes what is no valid UTF-8, where a faster encoder gives up.
+        # The standard library escapes invalid UTF-8, on which a faster encoder fails.
         return json.dumps(line, default=str)
 
 
 def set_up_logs(level: str, *, node: str, stream: TextIO | None = None) -> None:
-    """Send every log line of the process to `stream`, standard error when it is None.
+    """Send every log line of the process to `stream`, standard error if it is None.
 
     Args:
-        level: `debug`, `info`, `warning` or `error`; what is below it is dropped.
-        node: Id of the node whose process this is.
-        stream: Where the lines go.
+        level: `debug`, `info`, `warning` or `error`; lower levels are dropped.
+        node: Id of this process's node.
+        stream: Receives the lines.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonLines(node=node))
@@ -67,7 +67,7 @@ def set_up_logs(level: str, *, node: str, stream: TextIO | None = None) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # The library's lines below that speak of clients' mistakes, which are metrics here.
+    # aiohttp's lower levels report clients' mistakes, which are metrics here.
     logging.getLogger("aiohttp").setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(capture=True)
     sys.excepthook = _uncaught
@@ -79,7 +79,7 @@ def _uncaught(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        return  # Somebody asked for it.
+        return  # The user asked for it.
     log.critical("uncaught error", exc_info=(kind, error, traceback))
 
 

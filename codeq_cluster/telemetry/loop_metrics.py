@@ -1,7 +1,7 @@
 """Loop metrics: counters and histograms of the event loop's thread, made metrics at the scrape.
 
-An event is counted in half a microsecond. The library's own children take four times that for their
-locks and labels, and an operation counts a dozen events on three nodes.
+Counting an event takes half a microsecond. The library's own children take four times that for
+their locks and labels, and an operation counts a dozen events on three nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Label = str | int
 
 
 class _Count:
-    """What was counted under one set of labels."""
+    """The count of one set of labels."""
 
     __slots__ = ("created_s", "value")
 
@@ -43,14 +43,14 @@ class LoopCounter(Collector):
         self._counts: dict[tuple[Label, ...], _Count] = {}
 
     def inc(self, *labels: Label, by: float = 1) -> None:
-        """Count `by` events, not negative; 0 makes the counter show up."""
+        """Count `by` events, not negative; 0 makes the counter appear."""
         count = self._counts.get(labels)
         if count is None:
             count = self._counts[labels] = _Count()
         count.value += by
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metric without its samples."""
+        """Yield the metric without its samples."""
         yield self._family()
 
     def collect(self) -> Iterator[Metric]:
@@ -82,7 +82,7 @@ class LoopHistogram(Collector):
         name: Complete.
         text: Its help.
         labels: Their names.
-        bounds: Upper ends of the buckets, ascending; one without an end follows them.
+        bounds: Upper bounds of the buckets, ascending; one without a bound follows them.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class LoopHistogram(Collector):
         observed.total += value
 
     def begin(self, *labels: Label) -> _Observed:
-        """Make the histogram show up before its first value."""
+        """Make the histogram appear before its first value."""
         return self._observed.setdefault(labels, _Observed(len(self._ends)))
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metric without its samples."""
+        """Yield the metric without its samples."""
         yield self._family()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric: each bucket counts what the smaller ones count, too."""
+        """Yield the metric; each bucket includes the counts of the smaller ones."""
         family = self._family()
         for key, observed in self._observed.items():
             labels = [str(each) for each in key]

@@ -1,4 +1,4 @@
-"""Metrics: what a node counts, and the text a scrape gets. One registry a node."""
+"""Metrics: a node's counts, and the text of a scrape. One registry a node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScrapedMetric:
         name: Complete; a counter's ends in `_total`.
         text: Its help.
         labels: Their names; a label called `command` is capped.
-        counter: It only grows.
+        counter: Whether it only grows.
     """
 
     name: str
@@ -50,11 +50,11 @@ class ScrapedMetric:
 class Metrics:
     """Every metric of one node.
 
-    Events are counted by the loop's thread. What is a level and not an event is read at scrape time
-    from the sources the node registers.
+    The loop's thread counts events. Present values, such as depths, are read at scrape time from
+    the sources that the node registers.
 
     Attributes:
-        scrapes: The text for whoever asks over the network.
+        scrapes: The text for callers over the network.
 
     Args:
         commands_max: Distinct `command` labels; the rest is counted under `other`.
@@ -119,11 +119,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def task_created(self, command: str, count: int = 1) -> None:
-        """Count new tasks; a replayed idempotency key is none."""
+        """Count new tasks; a retry with the same idempotency key is none."""
         self._created.inc(self._command(command), by=count)
 
     def task_imported(self, command: str) -> None:
-        """Count a task that another cluster had."""
+        """Count a task imported from another cluster."""
         self._imported.inc(self._command(command))
 
     def task_claimed(self, command: str, count: int = 1) -> None:
@@ -186,14 +186,14 @@ class Metrics:
         *,
         counter: bool = False,
     ) -> None:
-        """Register a source of levels.
+        """Register a source of present values.
 
         Args:
             name: Of the metric, complete; a counter's ends in `_total`.
             text: Its help.
             labels: Their names; a label called `command` is capped.
-            samples: Called on every scrape; yields label values and the level. Must not block.
-            counter: The level only grows.
+            samples: Called on every scrape; yields label values and the value. Must not block.
+            counter: Whether the value only grows.
         """
         level = ScrapedMetric(name=name, text=text, labels=tuple(labels), counter=counter)
         self.read_together_at_scrape(
@@ -207,7 +207,7 @@ class Metrics:
 
         Args:
             levels: The metrics.
-            samples: Called once on every scrape; yields a name, label values and the level. Must
+            samples: Called once on every scrape; yields a name, label values and the value. Must
                 not block.
         """
         self.registry.register(_Source(self, levels, samples))
@@ -219,11 +219,11 @@ class Metrics:
             histogram.begin(shard)
 
     def scrape(self) -> bytes:
-        """Render everything as Prometheus text."""
+        """Return everything as Prometheus text."""
         return generate_latest(self.registry)
 
     def command_label(self, command: str) -> str:
-        """Return the label a command is counted under."""
+        """Return the label under which a command is counted."""
         return self._command(command)
 
     def _command(self, command: str) -> str:
@@ -258,12 +258,12 @@ class _Source(Collector):
         self._samples = samples
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics without reading their source: registration happens before the start."""
+        """Yield the metrics without reading their source, which is not started at registration."""
         for level in self._levels.values():
             yield level.family()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the source; samples that share a capped label are added up."""
+        """Read the source; add up samples that share a capped label."""
         totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._levels}
         for name, values, value in self._samples():
             key = tuple(

@@ -1,6 +1,6 @@
-"""Scrapes: the metrics' text, made for all who wait for it together.
+"""Scrapes: the metrics' text, made once for all callers that wait for it.
 
-Anybody may ask, and the text of a node with many commands takes a tenth of a second to make, in
+Every caller may ask, and the text of a node with many commands takes a tenth of a second, during
 which the node does nothing else.
 """
 
@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from contextvars import Context
 
-RESTS = 4  # Times as long as a text took before the next is made: a fifth of one processor.
+RESTS = 4  # Pause before the next text, in multiples of its duration: a fifth of one processor.
 
 
 class Scrapes:
-    """Makes a text on request, again and again, with rests.
+    """Makes a text on request, repeatedly, with pauses between.
 
     Args:
-        make: Makes it, at once.
-        clock: Monotonic seconds, to tell how long that takes.
+        make: Returns the text.
+        clock: Monotonic seconds, to measure how long that takes.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Scrapes:
         self._rests_until_s = 0.0
 
     async def text(self) -> bytes:
-        """Return a text that was begun after the call; whatever making it raises is raised."""
+        """Return a text that was begun after the call; raises the errors of `make`."""
         if self._asked is None:
             loop = asyncio.get_running_loop()
             self._asked = loop.create_future()

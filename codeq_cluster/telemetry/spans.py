@@ -1,8 +1,8 @@
 """Spans: tracing by OpenTelemetry's SDK; the one module that knows it.
 
-Ended spans wait in a queue of bounded length for a thread of the SDK that sends them. When the
-collector is away or slow the queue overflows and spans are lost; requests never wait for it.
-Exceptions are noted by the name of their class alone: their text may hold what users sent.
+Ended spans wait in a queue of bounded length for a thread of the SDK that sends them. If the
+collector is away or slow, the queue overflows and spans are lost; requests never wait for it. Only
+the class name of an exception is recorded: its text may hold users' data.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from codeq_cluster.telemetry.exporters import LOGS, exporter_of
 
 log = logging.getLogger(__name__)
 
-FLUSH_S = 2.0  # A node that stops waits this long for the collector.
+FLUSH_S = 2.0  # A stopping node waits this long for the collector.
 _QUEUE_MAX = 10_000  # Spans of about a kilobyte each.
 _BATCH_MAX = 512
 _PAUSE_MS = 1000
-_COMPLAINT_S = 60.0  # Between two lines about a collector that is away.
+_COMPLAINT_S = 60.0  # Between two log lines about a collector that is away.
 _ERROR_FROM = 500
 _ACCEPTED = range(200, 300)
 
@@ -50,7 +50,7 @@ class Spans:
 
     Args:
         settings: With an endpoint.
-        node_id: Told with every span.
+        node_id: Added to every span.
     """
 
     def __init__(self, settings: TracingSettings, *, node_id: str) -> None:
@@ -88,7 +88,7 @@ class Spans:
         return _Current(span)
 
     def current(self) -> tuple[str, str]:
-        """Return `traceparent` and `tracestate` of the span served here, empty without one."""
+        """Return `traceparent` and `tracestate` of the current span, empty without one."""
         span = trace.get_current_span()
         if not span.get_span_context().is_valid:
             return "", ""
@@ -97,7 +97,7 @@ class Spans:
     def claimed(
         self, trace_parent: str, trace_state: str, *, task_id: str, command: str, attempt: int
     ) -> None:
-        """Note in a task's own trace that the request served here has claimed it."""
+        """Record in a task's own trace that the current request has claimed it."""
         serving = trace.get_current_span()
         span = self._tracer.start_span(
             "claim",
@@ -128,7 +128,7 @@ class Spans:
         return _Current(span)
 
     def carried(self, trace_parent: str, trace_state: str) -> _Attached:
-        """Do within the block what another node's span asked for."""
+        """Continue another node's span within the block."""
         return _Attached(_context(trace_parent, trace_state))
 
     def commit(
@@ -151,7 +151,7 @@ class Spans:
     def webhook(
         self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
     ) -> _Sending:
-        """Send a webhook within the block, in the trace of its task."""
+        """Open a span for the webhook sent within the block, in its task's trace."""
         span = self._tracer.start_span(
             "webhook",
             _context(trace_parent, trace_state),
@@ -166,16 +166,16 @@ class Spans:
         return _Sending(span)
 
     async def stop(self) -> None:
-        """Send what is left within two seconds, then make no more spans."""
+        """Send the remaining spans within two seconds, then make no more."""
         loop = asyncio.get_running_loop()
         sent = asyncio.Event()
 
         def flush() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+            with contextlib.suppress(RuntimeError):  # The loop has ended: no caller waits any more.
                 loop.call_soon_threadsafe(sent.set)
 
-        # A thread that may be left behind: the SDK would wait for the collector longer than we do.
+        # In a daemon thread: the SDK would wait for the collector longer than the node does.
         threading.Thread(target=flush, name="last spans", daemon=True).start()
         try:
             async with asyncio.timeout(FLUSH_S):
@@ -186,7 +186,7 @@ class Spans:
 
 
 class _Attached:
-    """Makes a context the one that new spans belong to, within the block."""
+    """Makes a context the current one for new spans, within the block."""
 
     __slots__ = ("_context", "_token")
 
@@ -226,7 +226,7 @@ class _Current(_Attached):
         return _trace_state(self._span)
 
     def answered(self, status: int, request_id: str = "") -> None:
-        """Note the answer's status and the request's id."""
+        """Record the answer's status and the request's id."""
         self._span.set_attribute("http.response.status_code", status)
         if request_id:
             self._span.set_attribute("codeq.request_id", request_id)
@@ -247,31 +247,31 @@ class _Current(_Attached):
 
 
 class _Sending(_Current):
-    """The same for a call to a receiver, who has accepted it or not."""
+    """The same for a webhook, whose receiver has accepted it or not."""
 
     __slots__ = ()
 
     def answered(self, status: int, request_id: str = "") -> None:
-        """Note the status of the receiver's answer."""
+        """Record the status of the receiver's answer."""
         super().answered(status, request_id)
         if status not in _ACCEPTED:
             self._span.set_status(StatusCode.ERROR)
 
     def unanswered(self) -> None:
-        """Note that no answer came."""
+        """Record that no answer came."""
         self._span.set_attribute("error.type", "no answer")
         self._span.set_status(StatusCode.ERROR)
 
 
 class _Seldom(logging.Filter):
-    """Lets one line through in a while: a collector that is away is one fact, not one a batch."""
+    """Passes one line a minute: a collector that is away is one event, not one a batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next_s = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the line is let through."""
+        """Return whether the line is passed."""
         del record
         now_s = time.monotonic()
         if now_s < self._next_s:
@@ -288,7 +288,7 @@ def _complain_seldom(name: str) -> None:
 
 
 def _context(trace_parent: str, trace_state: str) -> Context:
-    """Return the context of a span elsewhere; of none when the texts name none."""
+    """Return the context of a remote span; an empty one if the texts name none."""
     if not trace_parent:
         return Context()
     return _PROPAGATOR.extract(

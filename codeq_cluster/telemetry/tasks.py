@@ -1,4 +1,4 @@
-"""Tasks: what a change that became durable means to the task metrics."""
+"""Tasks: updates the task metrics from durable changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TaskObserver:
         self._metrics.entry_applied(shard, mutations=mutations, commit_s=commit_s)
 
     def changed(self, change: TaskChange) -> None:
-        """Count what happened to one task."""
+        """Count the events of one change of a task."""
         before, after = change.before, change.after
         if after is None or change.restored:
             return

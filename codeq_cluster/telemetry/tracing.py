@@ -1,8 +1,8 @@
-"""Tracing: what the layers tell of a request's way; off, there is nobody to tell.
+"""Tracing: the interface by which layers report a request's way; None if tracing is off.
 
-Every layer holds a `Tracing` or None and asks which before it says anything, so that a node without
-a collector pays for one comparison, and never loads the library. Where a request is on its way is
-kept in the context of its asyncio task: no layer hands it to the next, but between nodes.
+Every layer holds a `Tracing` or None and checks it first. So a node without a collector pays for
+one comparison and never loads the library. The current span is kept in the context of the request's
+asyncio task: layers need not pass it on, except between nodes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from codeq_cluster.settings import TracingSettings
 
 
 class ServerSpan(Protocol):
-    """A request being answered."""
+    """The span of a request being answered."""
 
     def answered(self, status: int, request_id: str) -> None:
-        """Note the answer's status and the request's id."""
+        """Record the answer's status and the request's id."""
 
 
 class Carrier(Protocol):
-    """A span another process continues: what it must be sent, as W3C Trace Context has it."""
+    """A span that another process continues, in W3C Trace Context format."""
 
     @property
     def trace_parent(self) -> str:
@@ -37,14 +37,14 @@ class DeliverySpan(Carrier, Protocol):
     """An attempt to deliver a webhook."""
 
     def answered(self, status: int) -> None:
-        """Note the status of the receiver's answer."""
+        """Record the status of the receiver's answer."""
 
     def unanswered(self) -> None:
-        """Note that no answer came."""
+        """Record that no answer came."""
 
 
 class Tracing(Protocol):
-    """Makes the spans of one node. No call blocks, and none raises for what a stranger sent."""
+    """Makes the spans of one node. No call blocks, and none raises for a stranger's input."""
 
     def serving(
         self, method: str, route: str, headers: Mapping[str, str]
@@ -58,12 +58,12 @@ class Tracing(Protocol):
         """
 
     def current(self) -> tuple[str, str]:
-        """Return `traceparent` and `tracestate` of the span served here, empty without one."""
+        """Return `traceparent` and `tracestate` of the current span, empty without one."""
 
     def claimed(
         self, trace_parent: str, trace_state: str, *, task_id: str, command: str, attempt: int
     ) -> None:
-        """Note in a task's own trace that the request served here has claimed it."""
+        """Record in a task's own trace that the current request has claimed it."""
 
     def forward(
         self, method: str, *, shard: int, peer: str
@@ -71,24 +71,25 @@ class Tracing(Protocol):
         """Call another node within the block; None when there is nothing to carry along."""
 
     def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
-        """Do within the block what another node's span asked for."""
+        """Continue another node's span within the block."""
 
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Wait within the block until what was decided for the current request is applied.
+        """Open a span for the block, which waits until the current request's decisions are applied.
 
         Args:
-            shard: Which one.
-            term: Of the entry; with the ordinal it names it, and tells who shared it.
-            ordinal: Of the entry within the reign.
+            shard: Its number.
+            term: Of the entry; with the ordinal it identifies the entry and the requests that share
+                it.
+            ordinal: Of the entry within the leadership.
             operations: Of this request in it.
         """
 
     def webhook(
         self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
     ) -> AbstractContextManager[DeliverySpan]:
-        """Send a webhook within the block, in the trace of its task.
+        """Open a span for the webhook sent within the block, in its task's trace.
 
         Args:
             kind: Of the delivery, as the metrics name it.
@@ -99,14 +100,14 @@ class Tracing(Protocol):
         """
 
     async def stop(self) -> None:
-        """Send what is left within two seconds, then make no more spans."""
+        """Send the remaining spans within two seconds, then make no more."""
 
 
 def start_tracing(settings: TracingSettings, *, node_id: str) -> Tracing | None:
-    """Begin to make spans, or return None when there is no collector to send them to."""
+    """Return the maker of spans, or None if no collector is configured."""
     if not settings.otlp_endpoint:
         return None
-    # Loaded only where it is wanted: it takes time and memory, and brings libraries along.
+    # Imported only if needed: it takes time and memory, and loads further libraries.
     from codeq_cluster.telemetry.spans import Spans  # noqa: PLC0415
 
     return Spans(settings, node_id=node_id)
