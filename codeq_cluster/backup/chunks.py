@@ -19,7 +19,7 @@ from hashlib import blake2b
 from codeq_cluster.backup.rows import Row
 from codeq_cluster.errors import BackupDamaged
 
-CHUNK_BYTES = 2**20  # Of rows: enough for deflate to find what repeats, little to hold in memory.
+CHUNK_BYTES = 2**20  # Of rows: enough to compress well, little to hold in memory.
 # A row has at most a payload, which had to fit an entry of the log: 64 MiB.
 RAW_BYTES_MAX = CHUNK_BYTES + 128 * 2**20
 

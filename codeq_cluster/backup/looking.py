@@ -112,7 +112,7 @@ class StoppedNode:
             )
 
     def stands(self) -> Iterator[Stand]:
-        """Yield what there is of each shard; reads the logs, and raises StorageFailed on damage."""
+        """Yield each shard's replica; reads the logs, raises StorageFailed on damage."""
         for number, shard in enumerate(self._shards):
             with _damage_of_log(number):
                 last, membership = stored_end(
@@ -200,9 +200,10 @@ def _damage_of_log(shard: int) -> Iterator[None]:
 
 
 def mirrored(path: Path, shard: int, aside: Path) -> Path:
-    """Return a directory of links to a shard's files: opening one writes the library's own file.
+    """Return a directory of links to a shard's files: opening one writes RocksDB's own file.
 
-    Where a crash has interrupted the exchange for a snapshot, those that a start would go on with.
+    If a crash has interrupted a swap for a snapshot, the links are to the files that a start would
+    use.
     """
     mirror = aside / f"shard-{shard}"
     try:

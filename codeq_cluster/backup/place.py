@@ -29,4 +29,4 @@ class Place(Protocol):
         """Return the files of each backup by its id, complete or not."""
 
     def delete(self, backup: str) -> None:
-        """Delete a backup, its manifest first, so that what a crash leaves is none."""
+        """Delete a backup, its manifest first: what a crash leaves is then no backup."""

@@ -23,7 +23,7 @@ _NAP_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One shard as it was after one entry; it stands still while it is written."""
+    """One shard as of one entry; it does not change while it is written."""
 
     shard: int
     index: int

@@ -17,10 +17,10 @@ class Key:
 
     Attributes:
         name: In a file, dots between levels.
-        env: The variable, and with `_FILE` behind it, for a secret, the file that holds it.
+        env: The variable. For a secret, the same with `_FILE` names the file that holds it.
         meaning: One phrase, for the documentation.
-        path: Where it lives in `NodeSettings`, or empty when `load` places it by hand.
-        secret: Never printed, not even when it is wrong.
+        path: Its place in `NodeSettings`, or empty if `load` sets it by hand.
+        secret: Never printed, even if it is wrong.
     """
 
     name: str

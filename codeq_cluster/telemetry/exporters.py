@@ -16,7 +16,7 @@ LOGS = {
     OtlpProtocol.HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     OtlpProtocol.GRPC: "opentelemetry.exporter.otlp.proto.grpc.exporter",
 }
-"""Loggers of the exporters for a collector that is away."""
+"""Where an exporter says that the collector is away."""
 
 
 def exporter_of(settings: TracingSettings) -> SpanExporter:
@@ -41,7 +41,7 @@ def _grpc(settings: TracingSettings) -> SpanExporter:
 
     return trace_exporter.OTLPSpanExporter(
         endpoint=settings.otlp_endpoint,
-        # Said here, so that no variable of another process's kind decides on TLS.
+        # Set here, so that no environment variable decides on TLS.
         insecure=settings.otlp_endpoint.startswith("http://"),
         headers=_headers(settings.headers),
         timeout=EXPORT_S,

@@ -148,7 +148,7 @@ class History:
     def slots(
         self, tenant: str | None, queue: str, *, step_s: int, since: int, until: int
     ) -> Slice:
-        """Return the slots that are over, after `since` and before `until`.
+        """Return the ended slots after `since` and before `until`.
 
         Args:
             tenant: None for the whole cluster.

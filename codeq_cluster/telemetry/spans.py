@@ -40,7 +40,7 @@ _COMPLAINT_S = 60.0  # Between two log lines about a collector that is away.
 _ERROR_FROM = 500
 _ACCEPTED = range(200, 300)
 
-_STATE_LOGS = "opentelemetry.trace.span"  # Warns of a `tracestate` by quoting it: anybody's text.
+_STATE_LOGS = "opentelemetry.trace.span"  # It quotes a bad `tracestate`: a stranger's text.
 _PROPAGATOR = TraceContextTextMapPropagator()
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -78,7 +78,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("codeq_cluster", __version__)
 
     def serving(self, method: str, route: str, headers: Mapping[str, str]) -> _Current:
-        """Serve a request within the block, as a child of the caller's span if it names one."""
+        """Open a request's span for the block, as a child of the caller's span if it names one."""
         span = self._tracer.start_span(
             f"{method} {route}",
             _context(headers.get("traceparent", ""), headers.get("tracestate", "")),
@@ -117,7 +117,7 @@ class Spans:
     def forward(
         self, method: str, *, shard: int, peer: str
     ) -> AbstractContextManager[_Current | None]:
-        """Call another node within the block; None when there is nothing to carry along."""
+        """Open a span for a call to another node within the block; None if not sampled."""
         if not _sampled():
             return _NOTHING
         span = self._tracer.start_span(
@@ -134,7 +134,7 @@ class Spans:
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Wait within the block until what was decided for the current request is applied."""
+        """Open a span for the block, which waits until the request's decisions are applied."""
         if not _sampled():
             return _NOTHING
         span = self._tracer.start_span(

@@ -49,7 +49,7 @@ class Tracing(Protocol):
     def serving(
         self, method: str, route: str, headers: Mapping[str, str]
     ) -> AbstractContextManager[ServerSpan]:
-        """Serve a request within the block, as a child of the caller's span if it names one.
+        """Open a request's span for the block, as a child of the caller's span if it names one.
 
         Args:
             method: Of the request.
@@ -68,7 +68,7 @@ class Tracing(Protocol):
     def forward(
         self, method: str, *, shard: int, peer: str
     ) -> AbstractContextManager[Carrier | None]:
-        """Call another node within the block; None when there is nothing to carry along."""
+        """Open a span for a call to another node within the block; None if not sampled."""
 
     def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
         """Continue another node's span within the block."""
