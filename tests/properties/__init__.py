@@ -1,1 +1,1 @@
-"""Claims that hold for every history, tried on random ones."""
+"""Claims that hold for every history, tested on random ones."""

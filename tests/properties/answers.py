@@ -1,4 +1,4 @@
-"""Answers: an outcome of the core as the plain tuple the model gives."""
+"""Answers: an outcome of the core as the plain tuple that the model gives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .model_items import Answer
 def answer_of(  # noqa: C901 - a line an outcome
     outcome: Outcome, *, by_id: bool
 ) -> Answer:
-    """Return the tuple; `by_id` puts claimed tasks in the order of their ids."""
+    """Return the tuple; `by_id` sorts claimed tasks by their ids."""
     match outcome:
         case Rejected():
             limit = (outcome.limit,) if outcome.limit else ()

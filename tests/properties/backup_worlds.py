@@ -1,4 +1,4 @@
-"""Worlds: clusters of some shards after any history, as rows and on disk."""
+"""Worlds: clusters of several shards after any history, as rows and on disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INDEX = 100
 
 
 class World:
-    """The shards of one cluster, each a view; `seed` makes everything that happens."""
+    """The shards of one cluster, each a view; `seed` determines everything that happens."""
 
     def __init__(self, shards: int, seed: int) -> None:
         self.random = Random(seed)
@@ -54,11 +54,11 @@ class World:
 
     @property
     def shards(self) -> int:
-        """Return how many there are."""
+        """Return the number of shards."""
         return len(self.views)
 
     def live(self, steps: int) -> None:
-        """Let things happen."""
+        """Run random operations."""
         for step in range(steps):
             self.random.choice(
                 [
@@ -68,7 +68,7 @@ class World:
             )(str(step))
 
     def rows(self) -> list[Rows]:
-        """Return every row of each shard, what it keeps about itself included."""
+        """Return every row of each shard, including those about the shard itself."""
         return [
             recomputed(view)
             | {
@@ -182,7 +182,7 @@ class World:
         self._ask(home_shard(tenant, self.shards), operation)
 
     def _record(self, name: str) -> None:
-        """One request that leaves a record on every shard, as a bulk action does."""
+        """Make one request that leaves an audit record on every shard, as a bulk action does."""
         tenant = self.random.choice(TENANTS)
         for shard in range(self.shards):
             operation = Record(
@@ -216,10 +216,10 @@ class World:
 
 
 class NewerWorld(World):
-    """A world in which a node of a later version has kept an item of a kind of its own."""
+    """A world in which a node of a later version has stored an item of a new kind."""
 
     def rows(self) -> list[Rows]:
-        """Return every row, that item's included."""
+        """Return every row, including that item's."""
         first, *others = super().rows()
         return [first | {keyspace.ITEM_PREFIX + b"newer/_/x": b"\x01\x91\xa5newer"}, *others]
 
@@ -256,7 +256,7 @@ def back_up(world: World, place: Place, scratch: Path) -> Manifest:
 
 
 def all_rows(path: Path) -> Rows:
-    """Read every row of a shard's state, but the place."""
+    """Return every row of a shard's state except its position."""
     with StoredShard(path) as stored:
         rows = dict(stored.rows(*keyspace.prefix_range(b"codeq/")))
     rows.pop(keyspace.meta("applied"))

@@ -1,4 +1,4 @@
-"""Checks: what must be true of every decision, whatever was asked."""
+"""Checks: what must be true of every decision, whatever the operation."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ REASONS = {
     State.DEAD: {Reason.DEAD_LETTER},
 }
 
-# A task of such a queue is not handed out, whoever asks.
+# A task of such a queue is never handed out.
 _CLOSED = {Reason.QUEUE_PAUSED, Reason.CONSUMER_LIMIT, Reason.IN_FLIGHT_LIMIT, Reason.EXPIRING}
 
 
 def check_changes(decision: Decision) -> None:
-    """Check that one decision has one change of a task or an item."""
+    """Check that a decision changes each task or item at most once."""
     names = []
     for change in decision.changes:
         thing = change.after or change.before
@@ -51,7 +51,7 @@ def check_changes(decision: Decision) -> None:
 
 
 def check_arrows(operation: Operation, decision: Decision) -> None:
-    """Check that a task changes along the table of its lifecycle; an import brings it as it was."""
+    """Check that a task changes along its lifecycle's table; an import keeps its state."""
     if not isinstance(operation, Import):
         changes = [each for each in decision.changes if isinstance(each, TaskChange)]
 
@@ -59,9 +59,9 @@ def check_arrows(operation: Operation, decision: Decision) -> None:
 
 
 def check_deliveries(decision: Decision) -> None:
-    """Check that each end of a task with a webhook, and nothing else, brings one delivery of it.
+    """Check that each end of a task with a webhook, and nothing else, makes one delivery.
 
-    That a requeue is taken back is no end.
+    A requeue that is taken back is no end.
     """
     told = {
         change.after.task_id: change.body
@@ -86,7 +86,7 @@ def check_deliveries(decision: Decision) -> None:
 
 
 def check_artifacts(decision: Decision, kept: tuple[str, ...]) -> None:
-    """Check that a task's end sweeps what its result leaves out, its deletion the rest."""
+    """Check that a task's end sweeps uploads outside its result, and its deletion the others."""
     swept = {
         (change.after.task_id, change.after.upload)
         for change in decision.changes
@@ -108,7 +108,7 @@ def check_artifacts(decision: Decision, kept: tuple[str, ...]) -> None:
 
 
 def check_bounds(view: DictView, decision: Decision, rules: Rules) -> None:
-    """Check what is handed out: no paused queue, within the bounds; the view is after it."""
+    """Check that handed-out tasks respect pauses and bounds; the view is after the decision."""
     for change in decision.changes:
         task = change.after
         if not isinstance(task, Task) or task.state is not State.LEASED:
@@ -125,12 +125,12 @@ def check_bounds(view: DictView, decision: Decision, rules: Rules) -> None:
 
 
 def kept_by(operation: object) -> tuple[str, ...]:
-    """Return the artifacts that the operation's result refers to."""
+    """Return the uploads that the operation's result refers to."""
     return operation.uploads if isinstance(operation, Submit) else ()
 
 
 def explained(view: DictView, task: Task, rules: Rules, *, ahead: int) -> Reason:
-    """Explain a task, and hold the reason against its state and against what a claim would do."""
+    """Return a task's reason, checked against its state and against what a claim would do."""
     queue = task.command.lower()
     facts = Facts(
         now_ms=view.now_ms,
@@ -155,7 +155,7 @@ def explained(view: DictView, task: Task, rules: Rules, *, ahead: int) -> Reason
 
 
 def _claimed(view: DictView, task: Task, rules: Rules) -> list[str]:
-    """Return what a claim of the task's queue would get now; the claim is not made."""
+    """Return the tasks a claim of the task's queue would get now, without making it."""
     claim = Claim(
         request="a look",
         tenant=task.tenant,

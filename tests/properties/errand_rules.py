@@ -1,4 +1,4 @@
-"""Errands: what the leader tells of callbacks and sweeps, and who subscribes to notices."""
+"""Outbox jobs: the leader's reports on callbacks and sweeps, and the subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from codeq_cluster.core.operations import (
 from .machine import Machine, indexes, tenants, workers
 from .model_items import DELIVERY_AGE_MAX_MS, DELIVERY_ATTEMPTS_MAX
 
-skews = st.sampled_from([0, 0, 0, 0, -1, 1])  # Which attempt is told of, seen from the right one.
+skews = st.sampled_from([0, 0, 0, 0, -1, 1])  # The reported attempt, relative to the right one.
 subscriptions = st.sampled_from(["sub-1", "sub-2"])
 
 
@@ -29,7 +29,7 @@ class Errands(Machine):
     @precondition(lambda self: self.items_of(Kind.DELIVERY))
     @rule(index=indexes)
     def delivered(self, index: int) -> None:
-        """Tell that a target has accepted."""
+        """Report that a target has accepted."""
         deliveries = self.items_of(Kind.DELIVERY)
         found = deliveries[index % len(deliveries)]
         self.ask(Delivered(tenant=found.tenant, id=found.id))
@@ -42,7 +42,7 @@ class Errands(Machine):
         wait_ms=st.sampled_from([0, 0, 30]),
     )
     def undelivered(self, *, index: int, skew: int, deferred_ms: int, wait_ms: int) -> None:
-        """Tell that a target has not accepted."""
+        """Report that a target has not accepted."""
         deliveries = self.items_of(Kind.DELIVERY)
         found = deliveries[index % len(deliveries)]
         self._fail(found, skew=skew, deferred_ms=deferred_ms, wait_ms=wait_ms)
@@ -50,7 +50,7 @@ class Errands(Machine):
     @precondition(lambda self: self.items_of(Kind.DELIVERY))
     @rule(index=indexes, replays=st.integers(0, 2))
     def give_up(self, index: int, replays: int) -> None:
-        """Let a delivery die, perhaps replay it, let it die again and send the replay again."""
+        """Let a delivery die, perhaps replay it, let it die again and retry the replay."""
         deliveries = self.items_of(Kind.DELIVERY)
         found = deliveries[index % len(deliveries)]
         replay = Replay(request=self.request(), tenant=found.tenant, ids=(found.id,), by="op")
@@ -67,7 +67,7 @@ class Errands(Machine):
         deferred_ms=st.sampled_from([0, 5, 5, 5]),
     )
     def outlive(self, index: int, short_ms: int, deferred_ms: int) -> None:
-        """Tell of a delivery when it is too old, or all but, whether it was tried or not."""
+        """Report on a delivery when it is too old, or almost, whether it was tried or not."""
         deliveries = self.items_of(Kind.DELIVERY)
         found = deliveries[index % len(deliveries)]
         assert isinstance(found, Delivery)
@@ -94,7 +94,7 @@ class Errands(Machine):
     @precondition(lambda self: self.items_of(Kind.SWEEP))
     @rule(index=indexes, skew=skews, failed=st.booleans())
     def swept(self, index: int, skew: int, failed: bool) -> None:
-        """Tell that the store has deleted artifacts, or could not."""
+        """Report that the store has deleted artifacts, or could not."""
         sweeps = self.items_of(Kind.SWEEP)
         found = sweeps[index % len(sweeps)]
         assert isinstance(found, Sweep)
@@ -109,7 +109,7 @@ class Errands(Machine):
         mode=st.sampled_from(Mode),
     )
     def subscribe(self, tenant: str, name: str, worker: str, ttl_ms: int, mode: Mode) -> None:
-        """Subscribe, or find the subscription there."""
+        """Subscribe, or find the existing subscription."""
         self.ask(
             Subscribe(
                 id=name,
@@ -126,10 +126,10 @@ class Errands(Machine):
 
     @rule(tenant=tenants, name=subscriptions, ttl_ms=st.sampled_from([0, 7]))
     def renew(self, tenant: str, name: str, ttl_ms: int) -> None:
-        """Let a subscription live on that may have ended."""
+        """Renew a subscription, which may have ended."""
         self.ask(RenewSubscription(id=name, tenant=tenant, ttl_ms=ttl_ms))
 
     @rule(tenant=tenants, name=subscriptions)
     def unsubscribe(self, tenant: str, name: str) -> None:
-        """End a subscription that may not be there."""
+        """End a subscription, which may be missing."""
         self.ask(Unsubscribe(id=name, tenant=tenant))

@@ -1,4 +1,4 @@
-"""Machine: every operation goes to the core and to the model, its rows to two stores."""
+"""Machine: every operation goes to the core and to the model, and its rows to two stores."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PLACES = {
 }
 QUEUES = ("render", "scan")
 
-# Nothing is left that could remember the first time, so the answer to the second tells of nothing.
+# Nothing remembers the first call of these, so the second call's answer proves nothing.
 FORGOTTEN = (DeleteTopic, ResumeQueue, Unsubscribe, Delivered, Undelivered, Swept)
 
 tenants = st.sampled_from(["acme"] * 6 + ["", model_task.TIGHT])
@@ -84,12 +84,12 @@ spans_ms = st.integers(1, 40)
 
 @dataclass(frozen=True)
 class Caller:
-    """A worker that asks about a task it may hold.
+    """A worker that acts on a task it may hold.
 
     Attributes:
-        index: Which task; of those leased, if `sane` and there are any.
+        index: Selects the task; among leased ones if `sane` and there are any.
         sane: The worker is the holder, if there is one.
-        token_age: How much older the token sent is than the task's; None for no token.
+        token_age: How much older the sent token is than the task's; None for no token.
     """
 
     index: int
@@ -108,7 +108,7 @@ callers = st.builds(
 
 
 class Machine(RuleBasedStateMachine):
-    """What all rules use, and what holds after each."""
+    """The common part of all rules, and the invariants after each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_model_has_the_same_items(self) -> None:
-        """Every item is what the model says, field by field, and so is what deliveries tell."""
+        """Every item and every delivery's body equal the model's, field by field."""
         kinds = self.model.beside.kinds
 
         assert {name: asdict(item) for name, item in self.view.items.items()} == {
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_pending_callback_is_looked_at_after_its_end(self) -> None:
-        """Whoever runs errands comes by each when it is too old, however long it was put off."""
+        """Every pending delivery is due before it is too old, however often it was deferred."""
         pending = [
             item
             for item in self.view.items.values()
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_stored_artifact_is_forgotten_or_swept_too_early(self) -> None:
-        """Somebody will delete it, and nobody does as long as a result refers to it."""
+        """Every stored artifact has a task or a sweep, and none has both."""
         owned = {
             (task.tenant, task.id, upload)
             for task in self.view.tasks.values()
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def each_task_has_the_reason_the_model_gives(self) -> None:
-        """One reason in every state, true of the state and of what a claim would do."""
+        """Each state has one reason, which agrees with the state and with a claim's result."""
         for task in self.view.tasks.values():
             item = self.model.items[task.id]
             ahead = self.model.ahead(item) if task.state is State.READY else 0
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_rows_are_those_of_the_tasks_and_items_and_no_others(self) -> None:
-        """Rows written one decision at a time are those computed from scratch."""
+        """Rows written one decision at a time equal those computed from scratch."""
         assert self.rows == recomputed(self.view)
 
     @invariant()
@@ -253,7 +253,7 @@ class Machine(RuleBasedStateMachine):
         assert tuple(lapsed) == self.view.lapsed(len(ends))
 
     def ask(self, operation: Operation) -> None:
-        """Ask both and compare; ask the core once more at once."""
+        """Ask both and compare; then repeat the operation in the core at once."""
         decision = decide(self.view, operation, RULES)
         checks.check_changes(decision)
         checks.check_arrows(operation, decision)
@@ -274,14 +274,14 @@ class Machine(RuleBasedStateMachine):
             self._check_sent_again(operation, decision)
 
     def meet(self, caller: Caller) -> tuple[Task, str, int]:
-        """Return the task asked about, the worker that asks and the token it sends."""
+        """Return the caller's task, the worker that acts and the token it sends."""
         task = self.pick(caller.index, prefer=State.LEASED if caller.sane else None)
         worker = task.worker if caller.sane and task.worker else caller.worker
         token = 0 if caller.token_age is None else max(0, task.lease_token - caller.token_age)
         return task, worker, token
 
     def pick(self, index: int, *, prefer: State | None) -> Task:
-        """Return a task, of the preferred state if there is one."""
+        """Return a task, in the preferred state if there is one."""
         tasks = list(self.view.tasks.values())
         preferred = [task for task in tasks if task.state is prefer]
         chosen = preferred or tasks
@@ -297,7 +297,7 @@ class Machine(RuleBasedStateMachine):
         return self.last_request
 
     def _check_sent_again(self, operation: Operation, first: Decision) -> None:
-        """Asked once more at once, the answer is the same and nothing moves."""
+        """Check that an immediate retry gets the same answer and changes nothing."""
         by_id = isinstance(operation, Claim)
         if isinstance(operation, Claim):
             operation = replace(operation, retry=True)
@@ -311,7 +311,7 @@ class Machine(RuleBasedStateMachine):
         assert answer_of(again.outcome, by_id=by_id) == answer_of(first.outcome, by_id=by_id)
 
     def _check_tokens(self, decision: Decision) -> None:
-        """Lease tokens grow with every claim; only an operator takes a task from its end."""
+        """Check that tokens grow with every claim, and only operators take a task from its end."""
         for change in decision.changes:
             if not isinstance(change, TaskChange):
                 continue
@@ -332,7 +332,7 @@ class Machine(RuleBasedStateMachine):
             self.tokens[after.id] = after.lease_token
 
     def _note_stored(self, operation: Operation, decision: Decision) -> None:
-        """Play the store: a staged set is stored, a swept one is gone."""
+        """Act as the artifact store: a staged set is stored, a swept one is gone."""
         match operation:
             case Stage() if isinstance(decision.outcome, Changed):
                 self.stored.add((operation.tenant, operation.id, operation.upload))

@@ -1,7 +1,7 @@
-"""The lifecycle again, as plainly as it can be said: one mutable item a task, every answer a tuple.
+"""A second, plain implementation of the lifecycle: one mutable item a task, tuples as answers.
 
-It shares no code with the core but the operations it is asked. Where the two disagree, one of them
-misreads the semantics.
+It shares no code with the core but the operations. Where the two disagree, one of them has the
+semantics wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Model:
 
     @property
     def now_ms(self) -> int:
-        """Return the clock."""
+        """Return the clock's time."""
         return self.beside.now_ms
 
     def pass_ms(self, passed_ms: int) -> None:
@@ -69,7 +69,7 @@ class Model:
         self.beside.now_ms += passed_ms
 
     def ask(self, operation: Operation) -> Answer:
-        """Do what the operation asks and return what it is answered."""
+        """Perform the operation and return its answer."""
         match operation:
             case Create():
                 return self._create(operation)
@@ -100,7 +100,7 @@ class Model:
         )
 
     def why(self, item: Item) -> str:
-        """Return the reason that the task is where it is: the first that holds."""
+        """Return the reason why the task is where it is: the first that holds."""
         now_ms, tenant, queue = self.now_ms, item.tenant, item.queue
         most = self.beside.says(tenant, queue, "max_consumers")
         waiting = item.place in ("ready", "delayed")
@@ -148,7 +148,7 @@ class Model:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
         tiers = self.beside.tiers(asked.tenant, asked.command.lower())
-        # Ten is nine, as in a request.
+        # A tier of ten matches nine, as in a request.
         if tiers and asked.priority not in tiers and not (asked.priority == 9 and 10 in tiers):
             return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
         if asked.tenant == TIGHT:
@@ -211,7 +211,7 @@ class Model:
         return "claimed", tuple(sorted(ids) if asked.retry else ids)
 
     def _head(self, tenant: str, queue: str) -> Item | None:
-        """Return the task of the queue that may be handed out next."""
+        """Return the next task of the queue that may be handed out."""
         most = self.beside.says(tenant, queue, "max_consumers")
         if (tenant, queue) in self.beside.pauses or 0 < most <= self.leased(tenant, queue):
             return None

@@ -1,4 +1,4 @@
-"""What is kept beside the tasks, as plainly: a dictionary a kind, an item its fields by name."""
+"""The items of the model: a dictionary for each kind, each item its fields by name."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ Asked = (
 
 
 class Items:
-    """The items of one shard; their names are tenant and id.
+    """The items of one shard, by tenant and id.
 
     Attributes:
-        now_ms: Set by whoever lets time pass.
-        bodies: What each delivery tells of.
+        now_ms: Set by the caller that lets time pass.
+        bodies: The result that each delivery reports.
     """
 
     def __init__(self) -> None:
@@ -78,16 +78,16 @@ class Items:
         }
 
     def says(self, tenant: str, queue: str, field: str) -> int:
-        """Return a number of the queue's topic; 0 without one."""
+        """Return a number of the queue's topic; 0 without a topic."""
         return int(self.topics.get((tenant, queue), {}).get(field, 0))
 
     def tiers(self, tenant: str, queue: str) -> tuple[int, ...]:
-        """Return the priorities that a queue's new tasks may have; none for any."""
+        """Return the priorities that a queue's new tasks may have; empty for any."""
         found: tuple[int, ...] = self.topics.get((tenant, queue), {}).get("priority_tiers", ())
         return found
 
     def ask(self, asked: Asked) -> Answer:  # noqa: C901 - a line an operation
-        """Do what the operation asks and return what it is answered."""
+        """Perform the operation and return its answer."""
         match asked:
             case PutTopic():
                 return self._put_topic(asked)
@@ -119,7 +119,7 @@ class Items:
                 return "changed", 1
 
     def tell(self, delivery: Fields, body: Fields) -> None:
-        """Keep a new delivery and what it tells of."""
+        """Add a new delivery and the result that it reports."""
         name = delivery["tenant"], delivery["id"]
         self.deliveries[name] = delivery
         self.bodies[name] = body
@@ -127,7 +127,7 @@ class Items:
     def sweep(
         self, tenant: str, task_id: str, uploads: Iterable[str], *, delay_ms: int = 0
     ) -> None:
-        """Let sets of artifacts be deleted."""
+        """Add sweeps for artifact sets."""
         for upload in uploads:
             self.sweeps[tenant, f"{task_id}.{upload}"] = {
                 "tenant": tenant,
@@ -139,7 +139,7 @@ class Items:
             }
 
     def lapse(self, most: int) -> int:
-        """Delete what has ended by itself, the oldest first; return how many it were."""
+        """Delete expired items, the oldest first; return their number."""
         ended = [
             (item["expires_ms"], kind, name)
             for kind, items in self.kinds.items()
@@ -154,7 +154,7 @@ class Items:
         return len(ended[:most])
 
     def put_on_record(self, asked: Any, action: str, target: str, detail: str = "") -> None:
-        """Note what an operator did."""
+        """Add an audit record of an operator's action."""
         audit_id = f"{10**15 - self.now_ms:015d}-{asked.request}"
         self.audits[asked.tenant, audit_id] = {
             "tenant": asked.tenant,
@@ -170,7 +170,7 @@ class Items:
         }
 
     def put_ids_on_record(self, asked: Any, action: str, ids: tuple[str, ...]) -> None:
-        """Note what an operator did to several things."""
+        """Add an audit record of an operator's action on several targets."""
         detail = f"{len(ids)} on one shard" if len(ids) > 1 else ""
         self.put_on_record(asked, action, ids[0], detail)
 

@@ -1,4 +1,4 @@
-"""A task of the model, and what is told of its end."""
+"""A task of the model, and the callback of its end."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Item:
     error: str = ""
     dead_queue: str = ""
     ended_by: str = ""
-    revival: str = ""  # The request that revived it last, as long as no delivery has ended since.
-    death: Death | None = None  # Which it was revived from.
+    revival: str = ""  # The request that revived it last, until a delivery has ended since.
+    death: Death | None = None  # The death from which it was revived.
     uploads: list[str] = field(default_factory=list)
 
     @property
@@ -73,12 +73,12 @@ class Item:
 
     @property
     def size(self) -> int:
-        """Return what it takes up."""
+        """Return its stored bytes."""
         return len(self.payload) + self.result_bytes
 
 
 def delivery_of(item: Item, *, now_ms: int) -> Fields:
-    """Return the callback that tells of the task's end."""
+    """Return the callback for the task's end."""
     return {
         "tenant": item.tenant,
         "id": f"{item.id}.{item.endings}",
@@ -99,7 +99,7 @@ def delivery_of(item: Item, *, now_ms: int) -> Fields:
 
 
 def body_of(item: Item, said: Submit | None, *, request: str, now_ms: int) -> Fields:
-    """Return what the callback says: the worker's words, or the broker's own."""
+    """Return the callback's body: the worker's result, or the broker's own."""
     return {
         "task_id": item.id,
         "status": said.status if said else "FAILED",

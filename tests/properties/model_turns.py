@@ -1,4 +1,4 @@
-"""Whose turn it is, told in fractions: each queue says when its next turn may begin."""
+"""Turns in fractions: each queue has the time at which its next turn may begin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 
 class Turns:
-    """The queues of one tenant, around one table."""
+    """The queues of one tenant, with their times."""
 
     def __init__(self) -> None:
         self._begins: dict[str, Fraction] = {}
@@ -18,7 +18,7 @@ class Turns:
         return min(queues, key=self._next)
 
     def took(self, queue: str, weight: int) -> None:
-        """Let it be that queue's turn now, for 1/weight."""
+        """Give the queue its turn now, which costs 1/weight."""
         self._now = self._next(queue)
         self._begins[queue] = self._now + Fraction(1, weight)
 

@@ -1,4 +1,4 @@
-"""Operators: what they do to queues and to tasks that have ended."""
+"""Operators: their actions on queues and on ended tasks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Operators(Machine):
         max_consumers: int,
         weight: int,
     ) -> None:
-        """Make or change a topic."""
+        """Create or change a topic."""
         self.ask(
             PutTopic(
                 request=self.request(),
@@ -73,7 +73,7 @@ class Operators(Machine):
 
     @rule(tenant=tenants, name=commands)
     def delete_topic(self, tenant: str, name: str) -> None:
-        """Delete a topic that may be there."""
+        """Delete a topic, which may be missing."""
         self.ask(DeleteTopic(request=self.request(), tenant=tenant, name=name, by="op"))
 
     @rule(tenant=tenants, queue=commands)
@@ -83,7 +83,7 @@ class Operators(Machine):
 
     @rule(tenant=tenants, queue=commands, index=indexes)
     def resume(self, tenant: str, queue: str, index: int) -> None:
-        """Resume a queue that is paused, else one that is not."""
+        """Resume a paused queue, or one that is not paused."""
         pauses = self.items_of(Kind.PAUSE)
         if pauses:
             found = pauses[index % len(pauses)]
@@ -93,7 +93,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, stranger=st.sampled_from([False, False, True]))
     def requeue(self, some: list[int], stranger: bool) -> None:
-        """Revive dead letters and what is none."""
+        """Revive dead letters, and try it with other tasks."""
         ids, tenant = self._meant(some, prefer=State.DEAD)
         tenant = "stranger" if stranger else tenant
         self.ask(Requeue(request=self.request(), tenant=tenant, ids=ids, by="op"))
@@ -101,7 +101,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, part=st.integers(0, 1))
     def requeue_in_parts(self, some: list[int], part: int) -> None:
-        """Revive dead letters by one of several requests that can be taken back together."""
+        """Revive dead letters by several requests that can be taken back together."""
         ids, tenant = self._meant(some, prefer=State.DEAD)
         self.requeues.append(self.request())
         request = f"{self.requeues[-1]}.{part}"
@@ -110,7 +110,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks and self.requeues)
     @rule(some=some, index=indexes, stranger=st.sampled_from([False, False, True]))
     def rebury(self, some: list[int], index: int, stranger: bool) -> None:
-        """Take a requeue back, for tasks it revived and for others."""
+        """Take a requeue back, for tasks that it revived and for others."""
         ids, tenant = self._meant(some, prefer=State.READY)
         tenant = "stranger" if stranger else tenant
         requeue = self.requeues[index % len(self.requeues)]
@@ -124,7 +124,7 @@ class Operators(Machine):
         stranger=st.sampled_from([False, False, True]),
     )
     def revise(self, index: int, payload: str, late: int, stranger: bool) -> None:
-        """Revive a dead letter with another payload, by what it was now or before."""
+        """Revive a dead letter with another payload, as seen now or before."""
         task = self.pick(index, prefer=State.DEAD)
         self.ask(
             Revise(
@@ -140,7 +140,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, queue=commands, stranger=st.sampled_from([False, False, True]))
     def purge(self, some: list[int], queue: str, stranger: bool) -> None:
-        """Cancel what waits in a queue, and try it with what does not."""
+        """Cancel waiting tasks of a queue, and try it with others."""
         ids, tenant = self._meant(some, prefer=State.READY)
         tenant = "stranger" if stranger else tenant
         self.ask(
@@ -155,7 +155,7 @@ class Operators(Machine):
         state=st.sampled_from([State.DEAD, State.DONE, State.FAILED]),
     )
     def delete(self, some: list[int], dead_only: bool, stranger: bool, state: State) -> None:
-        """Delete ended tasks, and try it with others; one of the ids is nobody's."""
+        """Delete ended tasks, and try it with others; one of the ids does not exist."""
         ids, tenant = self._meant(some, prefer=state)
         tenant = "stranger" if stranger else tenant
         ids = (*ids, "task-nobody")
@@ -165,7 +165,7 @@ class Operators(Machine):
     @precondition(lambda self: self.items_of(Kind.DELIVERY))
     @rule(some=some)
     def replay(self, some: list[int]) -> None:
-        """Revive dead deliveries, else try it with others; one may be named twice."""
+        """Revive dead deliveries, or try it with others; one may be named twice."""
         every = [item for item in self.items_of(Kind.DELIVERY) if isinstance(item, Delivery)]
         deliveries = [item for item in every if item.died_ms] or every
         chosen = [deliveries[index % len(deliveries)] for index in some]
@@ -175,7 +175,7 @@ class Operators(Machine):
 
     @rule(tenant=tenants)
     def record(self, tenant: str) -> None:
-        """Put something on record."""
+        """Add an audit record."""
         self.ask(
             Record(
                 request=self.request(),

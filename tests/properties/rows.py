@@ -1,4 +1,4 @@
-"""Rows: a store in a dictionary, and what it must hold, computed from the tasks and items alone."""
+"""Rows: a store in a dictionary, and its right content computed from tasks and items alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTED = {
 
 
 def write(rows: Rows, written: dict[bytes, bytes | None]) -> None:
-    """Do to the rows what a batch asks for."""
+    """Apply a batch to the rows."""
     for key, value in written.items():
         if value is None:
             rows.pop(key, None)
@@ -32,7 +32,7 @@ def write(rows: Rows, written: dict[bytes, bytes | None]) -> None:
 
 
 def counters_in(rows: Rows) -> Callable[[str, str], Counters]:
-    """Return what reads a queue's counters from the rows."""
+    """Return a function that reads a queue's counters from the rows."""
 
     def counters(queue: str, tenant: str) -> Counters:
         value = rows.get(keyspace.stats(queue, tenant))
@@ -42,7 +42,7 @@ def counters_in(rows: Rows) -> Callable[[str, str], Counters]:
 
 
 def recomputed(view: DictView) -> Rows:
-    """Return every row the view's tasks and items must have."""
+    """Return every row that the view's tasks and items must have."""
     rows: Rows = {}
     for task in view.tasks.values():
         rows[keyspace.task(task.id)] = records.encode_task(task)
@@ -80,7 +80,7 @@ def _recounted(view: DictView) -> Rows:
 
 
 def _size(view: DictView, task: Task) -> int:
-    """Return what a task takes up, from the texts themselves."""
+    """Return a task's stored bytes, computed from the texts themselves."""
     result = view.result(task.id)
     texts: Iterable[str] = (result.body, result.error) if result is not None else ()
     return len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)

@@ -1,4 +1,4 @@
-"""Backups: what is restored is what was there, whatever happened and however many shards."""
+"""Backups: a restore gives back every row, after any history and on any number of shards."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ examples = settings(max_examples=25, deadline=None)
 
 
 def restored_rows(into: Path, shards: int) -> list[Rows]:
-    """Read every shard of a data directory."""
+    """Return the rows of every shard of a data directory."""
     return [all_rows(into / f"shard-{shard}") for shard in range(shards)]
 
 
 def compared(shards: list[Rows]) -> dict[bytes, bytes | Counter[str]]:
-    """Return all rows of all shards as one, counters added up, records of the audit by content."""
+    """Return all shards' rows as one, with summed counters and audit records by content."""
     together: dict[bytes, bytes | Counter[str]] = {}
     for rows in shards:
         for key, value in rows.items():
@@ -65,7 +65,7 @@ def compared(shards: list[Rows]) -> dict[bytes, bytes | Counter[str]]:
 
 
 def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
-    """Onto any number of shards that divides the old one: the same rows, and counters."""
+    """On any divisor of the old number of shards, rows and counters are the same."""
 
     @examples
     @given(seeds, lengths, st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1), (6, 3), (3, 3)]))
@@ -91,7 +91,7 @@ def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
 
 
 def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -> None:
-    """Onto a number that does not divide, keys apart from their tasks are refused or left out."""
+    """On other numbers, keys that would be apart from their tasks are refused or left out."""
 
     @examples
     @given(seeds, lengths, st.sampled_from([(1, 2), (2, 3), (4, 3), (2, 5)]))
@@ -132,7 +132,7 @@ def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -
 
 
 def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: Path) -> None:
-    """Rows, index, term and digest do not depend on the node; the digest does on the cluster."""
+    """Rows, index, term and digest do not depend on the node; the digest depends on the cluster."""
     world = World(4, seed=7)
     world.live(60)
     place = BackupDirectory(tmp_path / "backups")
@@ -191,7 +191,7 @@ def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenant", TENANTS)
 def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, tenant: str) -> None:
-    """And together with the rest it makes the whole again, in another cluster."""
+    """Together with the other exports it makes the whole again, in another cluster."""
     world = World(4, seed=11)
     world.live(150)
     place = BackupDirectory(tmp_path / "backups")
@@ -226,7 +226,7 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
 
 
 def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> None:
-    """In an upgrade a backup of an older node is whole; the older release does not restore it."""
+    """An older node's backup during an upgrade is complete; its release cannot restore it."""
     world = NewerWorld(2, seed=1)
     world.live(20)
     place = BackupDirectory(tmp_path / "backups")
@@ -244,7 +244,7 @@ def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> N
 
 
 def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
-    """It is listed as complete, read by nobody who could misread it, and makes no directory."""
+    """It is listed as complete, but no older release reads it or makes a directory from it."""
     world = World(2, seed=1)
     world.live(20)
     place = BackupDirectory(tmp_path / "backups")
@@ -265,12 +265,12 @@ def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Pat
 
 
 def world_items(world: World) -> int:
-    """Count the items of a world's first shard."""
+    """Return the number of items on a world's first shard."""
     return len(world.views[0].items)
 
 
 def tasks_of(shards: list[Rows]) -> list:
-    """Decode every task."""
+    """Return every task, decoded."""
     return [
         records.decode_task(value)
         for rows in shards
@@ -280,7 +280,7 @@ def tasks_of(shards: list[Rows]) -> list:
 
 
 def check_places(found: list[Rows]) -> None:
-    """Every row is on the shard where the broker looks for it."""
+    """Check that every row is on the shard where the broker looks for it."""
     count = len(found)
     for shard, rows in enumerate(found):
         for key, value in rows.items():

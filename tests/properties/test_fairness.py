@@ -1,4 +1,4 @@
-"""The published bound of the turns: who waits how long for whom, whatever arrives."""
+"""The published bound on turns: how long a queue waits for others, whatever arrives."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Step:
     """Some tasks arrive, then somebody claims.
 
     Attributes:
-        arrivals: Indexes of the queues, one a task.
-        most: Tasks of the claim.
+        arrivals: Indexes of the queues, one for each task.
+        most: Maximum number of tasks of the claim.
         named: The claim names its queues, in reverse; otherwise it takes from all.
     """
 
@@ -75,7 +75,7 @@ class Shard:
             self._ask(create)
 
     def claim(self, step: Step) -> None:
-        """Claim, and hold every turn against the bound."""
+        """Claim, and check every turn against the bound."""
         commands = tuple(reversed(self.weights)) if step.named else ()
         self._made += 1
         claim = Claim(
@@ -88,14 +88,14 @@ class Shard:
         )
         waiting = Counter(task.command for task in self.view.tasks.values() if task.seq)
         for queue in waiting:
-            self.since.setdefault(queue, Counter())  # It has joined; it waits from now on.
+            self.since.setdefault(queue, Counter())  # It has joined, and waits from now on.
         outcome = self._ask(claim)
         assert isinstance(outcome, Claimed)
         for task in outcome.tasks:
             self._turn(task.command, waiting)
 
     def _turn(self, queue: str, waiting: Counter[str]) -> None:
-        """Take note of a turn of one queue, and check how long the others have been waiting."""
+        """Note a turn of one queue, and check how long the others have been waiting."""
         self.served.append(queue)
         waiting[queue] -= 1
         self.since[queue] = Counter()
@@ -123,10 +123,10 @@ class Shard:
 def test_between_two_turns_of_a_queue_each_other_is_served_within_the_bound(
     weights: list[int], steps: list[Step]
 ) -> None:
-    """At most ceil(w_j / w_i) + 1 times, by single claims and batches, whatever arrives."""
+    """The bound is ceil(w_j / w_i) + 1, for single claims and batches, whatever arrives."""
     shard = Shard(dict(zip(QUEUES, weights, strict=False)))
     names = list(shard.weights)
-    shard.arrive(names[0], 40)  # One queue always has work; what the others have is by chance.
+    shard.arrive(names[0], 40)  # One queue always has work; the others' work is random.
     for step in steps:
         for index in step.arrivals:
             shard.arrive(names[index % len(names)])
@@ -136,7 +136,7 @@ def test_between_two_turns_of_a_queue_each_other_is_served_within_the_bound(
 @given(weights=weights)
 @settings(max_examples=60, deadline=None)
 def test_no_queue_starves_and_each_gets_its_share(weights: list[int]) -> None:
-    """Under work without end a queue waits for a bounded time, and gets what its weight says."""
+    """Under endless work a queue waits for a bounded time, and gets its weight's share."""
     turns = Turns()
     shares = dict(zip(QUEUES, weights, strict=False))
     total = sum(weights)
@@ -159,7 +159,7 @@ def test_no_queue_starves_and_each_gets_its_share(weights: list[int]) -> None:
 
 
 def test_a_heavy_queue_is_served_in_proportion() -> None:
-    """What breaks when weights are ignored: 3 to 1 is 3 to 1, in claims of one and in batches."""
+    """A ratio of 3 to 1 holds in claims of one and in batches, and breaks without weights."""
     for most in (1, 4, 8):
         shard = Shard({"a": 3, "b": 1})
         shard.arrive("a", 40)
@@ -171,7 +171,7 @@ def test_a_heavy_queue_is_served_in_proportion() -> None:
 
 
 def test_a_queue_that_was_idle_saves_up_no_turns() -> None:
-    """It joins at the time of those being served, and does not shut them out."""
+    """It joins at the time of the queues being served, and does not shut them out."""
     shard = Shard({"a": 1, "b": 1})
     shard.arrive("a", 30)
     for _ in range(20):

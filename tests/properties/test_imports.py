@@ -1,4 +1,4 @@
-"""Imports: what comes is what was there, counted exactly, and nothing comes twice."""
+"""Imports: everything comes, is counted exactly, and comes only once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ examples = settings(max_examples=20, deadline=None)
 
 
 class Target(World):
-    """A cluster with a life of its own, whose rows are kept as its shards' leaders write them."""
+    """A cluster with a history of its own, whose rows are kept as its leaders write them."""
 
     def __init__(self, shards: int, seed: int) -> None:
         super().__init__(shards, seed)
@@ -44,7 +44,7 @@ class Target(World):
         self.kept = [recomputed(view) for view in self.views]
 
     def decide(self, shard: int, operation: Operation) -> Decision:
-        """Have a shard decide, and keep what that writes."""
+        """Let a shard decide, and keep the rows that it writes."""
         decision = decide(self.views[shard], operation, RULES)
         rows = self.kept[shard]
         write(rows, mutations(decision.changes, counters_in(rows)))
@@ -66,7 +66,7 @@ class Target(World):
         return decisions
 
     def assert_exact(self) -> None:
-        """Assert that the rows are those of the tasks and items, recounted, and no others."""
+        """Assert that the rows are exactly those of the tasks and items, recounted."""
         for view, rows in zip(self.views, self.kept, strict=True):
             assert rows == recomputed(view)
 
@@ -77,7 +77,7 @@ def _keyed(arrival: Arrival) -> Arrival:
 
 
 def carried(world: World, home: Path, tenant: str) -> Arrivals:
-    """Take a tenant out of a backup of the world, over the wire."""
+    """Return a tenant's tasks and items from a backup of the world, sent over the wire."""
     place = BackupDirectory(home / "backups")
     luggage = Luggage(place=place, manifest=back_up(world, place, home), tenant=tenant)
     parts = luggage.manifest.parts
@@ -92,7 +92,7 @@ def carried(world: World, home: Path, tenant: str) -> Arrivals:
 
 
 def outcome_of(decisions: list[Decision]) -> Counter[str]:
-    """Add up what came of it."""
+    """Return the sum of the outcomes."""
     sums: Counter[str] = Counter()
     for decision in decisions:
         assert isinstance(decision.outcome, Imported)
@@ -107,7 +107,7 @@ def own_tasks(view: DictView, tenant: str) -> dict[str, Task]:
 
 
 def callbacks(world: World, tenant: str) -> dict[str, Delivery]:
-    """Return a tenant's callbacks whose tasks are there."""
+    """Return a tenant's callbacks whose tasks exist."""
     return {
         item.id: item
         for view in world.views
@@ -118,7 +118,7 @@ def callbacks(world: World, tenant: str) -> dict[str, Delivery]:
 
 
 def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) -> None:
-    """Into a cluster that has lived, of any number of shards, whatever it had before."""
+    """The target may have any history and any number of shards."""
 
     @examples
     @given(seeds, st.integers(0, 80), st.sampled_from([(1, 1), (4, 2), (2, 1), (2, 3), (1, 4)]))
@@ -165,7 +165,7 @@ def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) 
 
 
 def test_what_came_lives_on_as_if_it_had_been_made_here(tmp_path: Path) -> None:
-    """Delays end, leases are taken back, what has ended is deleted: by the times it came with."""
+    """Delays end, leases expire and ended tasks are deleted, at their original times."""
 
     @examples
     @given(seeds, st.integers(1, 80), st.sampled_from([(1, 1), (4, 2)]))

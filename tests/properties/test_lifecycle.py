@@ -22,7 +22,7 @@ class Lifecycle(Work):
     @precondition(lambda self: self.asked)
     @rule(index=indexes)
     def send_again(self, index: int) -> None:
-        """Long after, under the same request: what was done is remembered, not done again."""
+        """Repeat an old request: it is remembered, not performed again."""
         operation = self.asked[index % len(self.asked)]
         if isinstance(operation, Claim):
             operation = replace(operation, retry=True)
@@ -30,7 +30,7 @@ class Lifecycle(Work):
 
     @rule()
     def commit(self) -> None:
-        """One write for all decisions since the last one."""
+        """Make one write for all decisions since the last one."""
         write(self.batched_rows, mutations(self.batch, counters_in(self.batched_rows)))
         self.batch = []
 
@@ -38,7 +38,7 @@ class Lifecycle(Work):
 
 
 class Everything(Lifecycle, Operators, Errands):
-    """Tasks, and all that is beside them."""
+    """Tasks, and everything that is stored beside them."""
 
 
 TestLifecycle = Lifecycle.TestCase

@@ -1,4 +1,4 @@
-"""The queue that comes up next is the one a walk over all queues would choose."""
+"""Turn order: the next queue is the one that a walk over all queues would choose."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Table:
         )
 
     def look(self, queue: str) -> int | None:
-        """Return the priority a queue has something to give at."""
+        """Return the priority at which a queue has a task to give."""
         if queue in self.closed:
             self.order.park(queue)
             return None
         return self.order.priority(queue)
 
     def step(self, what: str, queue: str, number: int) -> None:
-        """Let something happen; only what brings a queue forward is told."""
+        """Change something; report only what brings a queue forward."""
         match what:
             case "arrives":
                 self.busy[queue] = max(number, self.busy.get(queue, 0))
@@ -95,7 +95,7 @@ class Table:
 def test_the_next_queue_is_the_one_a_walk_would_choose(
     steps: list[tuple[str, str, int]], remembered: int
 ) -> None:
-    """Whatever arrives, leaves, closes or is served elsewhere, and however often all begin anew."""
+    """Queues arrive, leave, close, are served elsewhere and restart at any time."""
     with patch.object(fairness, "QUEUES_MAX", remembered):
         table = Table()
         for step in steps:
@@ -105,7 +105,7 @@ def test_the_next_queue_is_the_one_a_walk_would_choose(
 
 
 def test_a_serve_looks_at_few_of_many_queues() -> None:
-    """Three looks at most on average, the one that is served included, whatever the weights."""
+    """A serve checks three queues on average, including the served one, whatever the weights."""
     table = Table()
     count = 3000
     for number in range(count):
@@ -126,7 +126,7 @@ def test_a_serve_looks_at_few_of_many_queues() -> None:
 
 
 def test_queues_that_come_and_go_take_no_more_room_than_those_there_are() -> None:
-    """Ever new names, whose places never come up, leave nothing behind."""
+    """New names, whose places never come up, leave nothing behind."""
     table = Table()
     table.step("arrives", "first", 9)
     tracemalloc.start()

@@ -1,1 +1,1 @@
-"""What every provider of artifacts promises, whatever it keeps them in."""
+"""The promises of every artifact store, whatever it stores artifacts in."""

@@ -27,7 +27,7 @@ TIMEOUT_MS = 60_000
 
 
 def s3_settings(server: S3Server, *, prefix: str) -> ArtifactSettings:
-    """Return what a node needs to know of the server."""
+    """Return a node's settings for the server."""
     return ArtifactSettings(
         provider=ArtifactProvider.S3,
         s3_bucket=BUCKET,
@@ -42,7 +42,7 @@ def s3_settings(server: S3Server, *, prefix: str) -> ArtifactSettings:
 
 @dataclass
 class Place:
-    """A store, and another way to see what is in it.
+    """A store, and another way to see its content.
 
     Attributes:
         left: Lists everything there is, half-written or not, as the disk or the server has it.
@@ -112,24 +112,24 @@ async def _opened(
 
 
 async def chunked(content: bytes, *, size: int = MIB) -> AsyncIterator[bytes]:
-    """Give the content piece by piece."""
+    """Yield the content piece by piece."""
     for start in range(0, len(content), size):
         yield content[start : start + size]
 
 
 class Interrupted(Exception):
-    """What a source of a test fails with."""
+    """The error of a test's failing source."""
 
 
 async def failing(count: int) -> AsyncIterator[bytes]:
-    """Give `count` chunks of a MiB, then fail."""
+    """Yield `count` chunks of a MiB, then fail."""
     for _ in range(count):
         yield bytes(MIB)
     raise Interrupted
 
 
 async def stuck(count: int, reached: asyncio.Event) -> AsyncIterator[bytes]:
-    """Give `count` chunks of a MiB, then nothing for ever."""
+    """Yield `count` chunks of a MiB, then block for ever."""
     for _ in range(count):
         yield bytes(MIB)
     reached.set()

@@ -1,4 +1,4 @@
-"""The S3 server under test: SeaweedFS in a process of its own, looked into by another client."""
+"""The S3 server under test: SeaweedFS in its own process, inspected by another client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class S3Server:
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
         self.endpoint = f"http://127.0.0.1:{port}"
-        # A server is slow in its first seconds, so its first calls are tried for a while.
+        # A server is slow in its first seconds, so its first calls are retried for a while.
         retries = {"mode": "standard", "total_max_attempts": 20}
         self._client = botocore.session.get_session().create_client(
             "s3",
@@ -44,23 +44,23 @@ class S3Server:
         )
 
     def open(self) -> None:
-        """Make the bucket, and see it take an object."""
+        """Create the bucket, and wait until it accepts an object."""
         self._client.create_bucket(Bucket=BUCKET)
         self._client.put_object(Bucket=BUCKET, Key="first", Body=b"")
         self._client.delete_object(Bucket=BUCKET, Key="first")
 
     def keys(self, prefix: str) -> list[str]:
-        """List what is stored below a prefix."""
+        """Return the stored keys below a prefix."""
         found = self._client.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/")
         return [entry["Key"] for entry in found.get("Contents", [])]
 
     def unfinished(self, prefix: str) -> list[str]:
-        """List the uploads below a prefix that have parts and no end."""
+        """Return the uploads below a prefix that have parts and no end."""
         found = self._client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{prefix}/")
         return [entry["Key"] for entry in found.get("Uploads", [])]
 
     def content_type(self, key: str) -> str:
-        """Ask for an object's content type."""
+        """Return an object's content type."""
         return str(self._client.head_object(Bucket=BUCKET, Key=key)["ContentType"])
 
     def kill(self) -> None:
@@ -69,7 +69,7 @@ class S3Server:
         self.process.wait(_END_S)
 
     def close(self) -> None:
-        """End the server, if it still runs, and the client; its data is not needed any more."""
+        """End the server, if it still runs, and the client; nothing needs its data any more."""
         self._client.close()
         self.kill()
 
@@ -92,7 +92,7 @@ def running(directory: Path) -> Iterator[S3Server]:
             *("-master.volumeSizeLimitMB=64", "-volume.max=20"),
             f"-filer.localSocket={directory / 'filer.sock'}",
             f"-s3.localSocket={directory / 's3.sock'}",
-            "-master.telemetry=false",  # It would report itself to its makers.
+            "-master.telemetry=false",  # Otherwise it reports its use to its makers.
             *(f"-{name}={port}" for name, port in ports.items()),
         ],
         stdout=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ def running(directory: Path) -> Iterator[S3Server]:
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
-        # These places are not the server's to choose, and a killed one does not tidy them.
+        # The server does not choose these paths, and a killed server does not delete them.
         for name, port in ports.items():
             Path(f"/tmp/seaweedfs-{name.partition('.')[0]}-grpc-{port}.sock").unlink(
                 missing_ok=True
@@ -127,7 +127,7 @@ def running(directory: Path) -> Iterator[S3Server]:
 
 
 def _read(process: subprocess.Popen[str], last: deque[str], serving: threading.Event) -> None:
-    """Keep the log's last lines, and tell when the server serves or has ended."""
+    """Keep the log's last lines, and signal when the server serves or has ended."""
     assert process.stderr is not None
     for line in process.stderr:
         last.append(line)

@@ -15,12 +15,12 @@ from tests.contracts.artifacts.conftest import MIB, Interrupted, Place, chunked,
 
 PATH = artifact_path("acme", "t1", "u1", "report.txt")
 BYTES_MAX = 64 * MIB
-# Within the first part, and with parts already sent.
+# Within the first part, and after parts were sent.
 COUNTS = [1, 20]
 
 
 async def test_an_upload_is_seen_whole_or_not_at_all(place: Place) -> None:
-    """While it is under way there is no artifact, though most of it has been sent."""
+    """During the upload there is no artifact, though most of it has been sent."""
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def source() -> AsyncIterator[bytes]:
@@ -43,7 +43,7 @@ async def test_an_upload_is_seen_whole_or_not_at_all(place: Place) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_source_that_fails_leaves_nothing(place: Place, count: int) -> None:
-    """Its error comes through, and what was sent is gone."""
+    """Its error is passed on, and the sent bytes are gone."""
     with pytest.raises(Interrupted):
         await place.store.put(PATH, failing(count), content_type="a/b", bytes_max=BYTES_MAX)
 
@@ -51,7 +51,7 @@ async def test_a_source_that_fails_leaves_nothing(place: Place, count: int) -> N
 
 
 async def test_a_source_that_fails_like_a_store_is_not_taken_for_one(place: Place) -> None:
-    """Whose error it is does not depend on its class."""
+    """The class of an error does not decide whose it is."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"begin"
@@ -81,7 +81,7 @@ async def test_one_byte_too_many_leaves_nothing(place: Place, count: int) -> Non
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_failed_put_keeps_what_was_there(place: Place, count: int) -> None:
-    """An artifact is replaced whole or not at all."""
+    """An artifact is replaced completely or not at all."""
     before = await place.store.put(PATH, chunked(b"old"), content_type="a/b", bytes_max=3)
     left = place.left()
     with pytest.raises(Interrupted):
@@ -93,7 +93,7 @@ async def test_a_failed_put_keeps_what_was_there(place: Place, count: int) -> No
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_cancelled_upload_leaves_nothing(place: Place, count: int) -> None:
-    """A worker that hangs up is cleaned up after."""
+    """The store cleans up after a worker that hangs up."""
     reached = asyncio.Event()
     upload = asyncio.create_task(
         place.store.put(PATH, stuck(count, reached), content_type="a/b", bytes_max=BYTES_MAX)
@@ -108,7 +108,7 @@ async def test_a_cancelled_upload_leaves_nothing(place: Place, count: int) -> No
 
 
 async def test_an_upload_cancelled_at_its_end_leaves_nothing(place: Place) -> None:
-    """What is stored although nobody waits for it any more is taken back."""
+    """A stored artifact that nobody waits for any more is removed."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"all of it"
@@ -138,7 +138,7 @@ async def test_a_source_that_falls_silent_is_given_up(place: Place, count: int) 
 
 
 async def test_a_submits_artifacts_are_stored_in_their_order(place: Place) -> None:
-    """Whichever is done first, the answer is in the order of the request."""
+    """The answer is in the order of the request, whichever upload ends first."""
     sizes = [3 * MIB, 10, 0, 9 * MIB, 7, 2 * MIB, 1]
     uploads = [
         Upload(name=f"n/{size}", chunks=chunked(bytes(size)), content_type=f"a/{size}")
@@ -154,7 +154,7 @@ async def test_a_submits_artifacts_are_stored_in_their_order(place: Place) -> No
 
 
 async def test_one_failed_artifact_of_a_submit_leaves_none(place: Place) -> None:
-    """Those stored before it and those under way beside it are gone; other submits' stay."""
+    """Finished and unfinished artifacts of the submit are removed; those of others stay."""
     kept = await place.store.put(PATH, chunked(b"kept"), content_type="a/b", bytes_max=4)
     left = place.left()
     reached = asyncio.Event()
@@ -201,7 +201,7 @@ async def test_a_cancelled_submit_leaves_none(place: Place) -> None:
 
 
 class Counted:
-    """Sources that wait until so many of them are under way, and remember the most there were."""
+    """Sources that wait until a number of them are under way, and record the most there were."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -210,7 +210,7 @@ class Counted:
         self.most = 0
 
     async def source(self) -> AsyncIterator[bytes]:
-        """Give one chunk."""
+        """Yield one chunk."""
         self._now += 1
         self.most = max(self.most, self._now)
         if self._now == self._expected:
@@ -221,7 +221,7 @@ class Counted:
 
 
 async def test_a_submit_uploads_five_at_a_time(place: Place) -> None:
-    """The others wait their turn, and have it."""
+    """The others wait for their turn and get it."""
     counted = Counted(UPLOADS_OF_A_SUBMIT_MAX)
     uploads = [Upload(name=f"{number}", chunks=counted.source()) for number in range(12)]
     stored = await place.store.put_all(
@@ -233,7 +233,7 @@ async def test_a_submit_uploads_five_at_a_time(place: Place) -> None:
 
 
 async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
-    """Submits together take no more memory than the node is given for them."""
+    """Concurrent submits together use no more memory than the node's bound."""
     store = place.other(uploads_max=3)
     counted = Counted(3)
     async with asyncio.TaskGroup() as group:
@@ -245,7 +245,7 @@ async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
 
 
 async def test_a_tenant_whose_uploads_stall_leaves_room_for_another(place: Place) -> None:
-    """However many it begins."""
+    """The other tenant gets its turn, however many uploads stall."""
     store = place.other(uploads_max=3)
     slow = Counted(2)
     go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the directory promises beyond the contract: crashes, and places it cannot use."""
+"""The directory's promises beyond the contract: crashes, and unusable paths."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_file_that_is_no_artifact_is_not_served(local_place: Place, cont
 
 
 async def test_a_file_in_the_place_of_the_directory_stops_the_node(tmp_path: Path) -> None:
-    """One line says which directory and why."""
+    """One line names the directory and the reason."""
     (tmp_path / "taken").touch()
     settings = ArtifactSettings(provider=ArtifactProvider.LOCAL, directory=tmp_path / "taken")
     for directory in (tmp_path / "taken", tmp_path / "taken" / "below"):

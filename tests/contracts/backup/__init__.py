@@ -1,1 +1,1 @@
-"""What every place of backups promises, whatever it keeps them in."""
+"""The promises of every backup target, whatever it stores backups in."""

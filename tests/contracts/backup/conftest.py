@@ -1,4 +1,4 @@
-"""The places under test: a directory, and a bucket of a real S3 server."""
+"""The targets under test: a directory, and a bucket of a real S3 server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) ->
 
 @pytest.fixture(params=["directory", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Open an empty place of each kind."""
+    """Open an empty target of each kind."""
     if request.param == "directory":
         return BackupDirectory(tmp_path / "backups")
     made: BackupBucket = request.getfixturevalue("bucket")

@@ -1,4 +1,4 @@
-"""Places: what is written is read back, and what fails is not seen."""
+"""Targets: written files are read back, and failed ones are not seen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Interrupted(Exception):
-    """What a source of a test fails with."""
+    """The error of a test's failing source."""
 
 
 def failing(count: int) -> Iterator[bytes]:
-    """Give `count` MiB, then fail."""
+    """Yield `count` MiB, then fail."""
     for _ in range(count):
         yield bytes(MIB)
     raise Interrupted
@@ -37,7 +37,7 @@ def failing(count: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_is_written_is_read_back(place: Place, count: int) -> None:
-    """In one request or in many parts, and an empty file too."""
+    """One request, many parts and an empty file all work."""
     backup = new_id(NOW_MS)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(backup, "shard-0000.rows", iter(pieces))
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
-    """From a place into itself, as an export within one bucket does."""
+    """A target can copy into itself, as an export within one bucket does."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(first, "shard-0000.rows", iter(pieces))
@@ -59,7 +59,7 @@ def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None:
-    """The error is the source's own, and neither a file nor a part of one is left."""
+    """The error is the source's own, and neither the file nor a part of it is left."""
     backup = new_id(NOW_MS)
     with pytest.raises(Interrupted):
         place.write(backup, "shard-0000.rows", failing(count))
@@ -70,7 +70,7 @@ def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None
 
 
 def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
-    """The others stay, and to delete what is not there is no error."""
+    """The other backups stay, and deleting a missing one is no error."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     for backup in (first, second):
         for file in (MANIFEST, "shard-0000.rows"):
@@ -82,14 +82,14 @@ def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
 
 
 def test_what_is_no_backup_is_left_alone(place: Place) -> None:
-    """Other files of the place are not listed."""
+    """Other files of the target are not listed."""
     place.write("notes", "readme", iter((b"x",)))
 
     assert place.backups() == {}
 
 
 def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) -> None:
-    """Taken, verified and restored from either kind of place."""
+    """It is taken, verified and restored with either kind of target."""
     world = World(3, seed=5)
     world.live(60)
     manifest = back_up(world, place, tmp_path)
@@ -103,7 +103,7 @@ def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) 
 
 
 def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_path: Path) -> None:
-    """Older complete ones go, and incomplete ones that nobody can be writing any more."""
+    """Older complete backups go, and so do incomplete ones that nobody can still be writing."""
     world = World(1, seed=2)
     kept = [back_up(world, place, tmp_path / str(n)).id for n in range(3)]
     old, young = new_id(NOW_MS - 2 * DAY_MS), new_id(NOW_MS - DAY_MS // 2)
@@ -115,7 +115,7 @@ def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_
 
 
 def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None:
-    """Nobody listening, and no such bucket."""
+    """A closed port and a missing bucket both give an error."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = bucket_of(f"http://127.0.0.1:{probe.getsockname()[1]}", timeout_ms=500)
@@ -126,13 +126,13 @@ def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None
             place.backups()
         with pytest.raises(BackupFailed, match=r"backups in s3://"):
             list(place.read(new_id(NOW_MS), MANIFEST))
-    # The source is left where it is, however much more it would give.
+    # The source is not read any further, however much more it would give.
     with pytest.raises(BackupFailed, match=r"backups in s3://.*writing"):
         nobody.write(new_id(NOW_MS), "shard-0000.rows", repeat(bytes(MIB)))
 
 
 def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Payloads are in it."""
+    """The directory holds payloads."""
     place = BackupDirectory(tmp_path / "backups")
     backup = new_id(NOW_MS)
     place.write(backup, MANIFEST, iter((b"x",)))

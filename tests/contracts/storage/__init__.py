@@ -1,1 +1,1 @@
-"""What every store promises, whatever it keeps its bytes in."""
+"""The promises of every store, whatever it keeps its bytes in."""

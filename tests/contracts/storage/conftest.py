@@ -1,6 +1,6 @@
 """The stores under test: RocksDB alone, memory alone, and shards over RocksDB and simulated disks.
 
-A shard is looked at with its rows in memory and with its rows spilled.
+A shard is tested with its rows in memory and with its rows spilled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.unit.storage.sim_node import SimNode
 
 # Small, so that tests reach the disk's files and not only the memtable.
 SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**16)
-# Of the write-ahead log, and of the spiller's pace.
+# Times after which the write-ahead log has a write, and the spiller has spilled it.
 _WRITTEN_S, _SPILLED_S = 0.01, 1.0
 
 
@@ -28,11 +28,11 @@ class State(Protocol):
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry."""
+        """Return the index of the last entry."""
 
     @property
     def digest(self) -> bytes:
-        """Hash over all entries."""
+        """Return the hash over all entries."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value."""
@@ -71,18 +71,18 @@ class Store(Protocol):
 
     @property
     def state(self) -> State:
-        """What is committed."""
+        """Return the committed state."""
 
     @property
     def log(self) -> Log:
-        """The rows of the log."""
+        """Return the rows of the log."""
 
     def close(self) -> None:
         """Close it."""
 
 
 class _WaitedLog:
-    """A shard's log whose writes are waited for; those without a sync are `forget`."""
+    """A shard's log that waits for its writes; a write without a sync is a `forget`."""
 
     def __init__(self, node: SimNode, then_s: float) -> None:
         self._node = node
@@ -108,7 +108,7 @@ class _WaitedLog:
 
 
 class _WaitedState:
-    """A shard's state after whose commits some time passes."""
+    """A shard's state that lets time pass after each commit."""
 
     def __init__(self, node: SimNode, then_s: float) -> None:
         self._node = node
@@ -132,11 +132,11 @@ class _WaitedState:
 
 
 class WaitedShard:
-    """A shard under a clock of its own.
+    """A shard with a clock of its own.
 
     Args:
         rocks: Its database; None for a simulated one.
-        spilled: Everything is in the database when a call returns; nothing is, otherwise.
+        spilled: When a call returns, every row is in the database; otherwise none is.
     """
 
     def __init__(self, rocks: RocksShard | None, *, spilled: bool) -> None:

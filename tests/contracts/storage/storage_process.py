@@ -1,7 +1,7 @@
-"""A node's storage on real files; as a program, one that writes until it is killed.
+"""A node's storage on real files; run as a program, it writes until it is killed.
 
-Arguments: the data directory, the number of shards, who syncs (`store.sync`). For each row that is
-durable it prints the shard and the number of the row, in one write of its own.
+Arguments: the data directory, the number of shards, and who syncs (`store.sync`). For each durable
+row it prints the shard and the number of the row, in one write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGEST_BYTES = 16
 async def storage_of(
     path: Path, *, shards: int, planned: bool, sync: LogSync = LogSync.THREAD
 ) -> AsyncIterator[NodeStorage]:
-    """Open a node's storage; at the end it stops as planned or as if the process were killed."""
+    """Open a node's storage; at the end it stops as planned, or as if the process were killed."""
     loop = asyncio.get_running_loop()
     cache = new_cache(_SETTINGS)
     disk = DiskThread(loop)
@@ -78,7 +78,7 @@ def row_of(number: int) -> tuple[bytes, bytes]:
 
 
 async def write(storage: NodeStorage, shard: int, *rows: tuple[bytes, bytes]) -> None:
-    """Return when the rows are durable."""
+    """Write the rows and return once they are durable."""
     done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     storage.shards[shard].log.write(rows, [], done.set_result)
     assert await done is None
@@ -91,13 +91,13 @@ def stored_rows(storage: NodeStorage, shard: int) -> dict[bytes, bytes]:
 
 
 def next_row(storage: NodeStorage, shard: int) -> int:
-    """Return the number of the row behind the last."""
+    """Return the number after that of the last row."""
     rows = stored_rows(storage, shard)
     return int.from_bytes(max(rows)[len(b"log/") :], "big") + 1 if rows else 2
 
 
 async def _work(storage: NodeStorage, shard: int) -> None:
-    """Write rows, apply each, and trim behind what the database has, for ever."""
+    """Write rows, apply each, and trim the rows that the database has, for ever."""
     here = storage.shards[shard]
     number = next_row(storage, shard)
     while True:

@@ -27,14 +27,14 @@ def opened(path: Path, *, cluster: str = "c", node: str = "n1", shards: int = 2)
 
 
 def test_every_opening_is_a_new_incarnation(tmp_path: Path) -> None:
-    """Peers tell a restarted node from its earlier self."""
+    """Peers can distinguish a restarted node from its earlier self."""
     for incarnation in (1, 2, 3):
         with opened(tmp_path / "d") as directory:
             assert incarnation == directory.incarnation & 0xFFFFFFFF
 
 
 def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
-    """The places are made before the directory counts as made."""
+    """The shards' directories exist before the data directory counts as made."""
     with opened(tmp_path / "d") as directory:
         assert directory.shard_path(0).is_dir()
         assert directory.shard_path(1).is_dir()
@@ -52,7 +52,7 @@ def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
 def test_another_nodes_directory_is_refused_by_both_values(
     tmp_path: Path, change: dict[str, object], text: str
 ) -> None:
-    """The error says what it was made for, and the refusal leaves it as it was."""
+    """The error says what it was made for, and the refusal changes nothing."""
     opened(tmp_path / "d").close()
     before = (tmp_path / "d" / "node.json").read_bytes()
     with pytest.raises(DataDirectoryRefused, match=text):
@@ -74,7 +74,7 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"nodeId": 5}'])
 def test_a_damaged_identity_is_refused(tmp_path: Path, content: str) -> None:
-    """Who the data belongs to is never guessed."""
+    """The owner of the data is never guessed."""
     opened(tmp_path / "d").close()
     (tmp_path / "d" / "node.json").write_text(content)
 
@@ -83,7 +83,7 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Nothing is written among files that are not ours."""
+    """Nothing is written among foreign files."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "holiday.jpg").touch()
 
@@ -92,7 +92,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_without_its_identity_is_refused(tmp_path: Path) -> None:
-    """Shards of an unknown node are not taken over."""
+    """A node does not take over the shards of an unknown one."""
     with opened(tmp_path / "d") as directory:
         (directory.shard_path(1) / "CURRENT").touch()
     (tmp_path / "d" / "node.json").unlink()
@@ -102,7 +102,7 @@ def test_data_without_its_identity_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
-    """Empty places, a half-written identity and a mount's own directory are no data."""
+    """Empty directories, a half-written identity and a mount's own directory are no data."""
     (tmp_path / "d" / "shard-0").mkdir(parents=True)
     (tmp_path / "d" / "lost+found").mkdir()
     (tmp_path / "d" / "node.tmp").write_text("{")
@@ -112,7 +112,7 @@ def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
 
 
 def test_data_set_aside_leaves_a_directory_of_another_identity(tmp_path: Path) -> None:
-    """Nothing is deleted, the peers can tell it from what was, and a second time has a name too."""
+    """Nothing is deleted, peers see new data, and a second time gets a name of its own."""
     path = tmp_path / "d"
     with opened(path) as directory:
         before = directory.incarnation >> 32
@@ -134,7 +134,7 @@ def test_data_set_aside_leaves_a_directory_of_another_identity(tmp_path: Path) -
 
 
 def test_data_set_aside_by_half_is_refused_until_it_is_done(tmp_path: Path) -> None:
-    """A crash on the way leaves no directory that a node would take for its own."""
+    """A crash on the way leaves no directory that a node would take as its own."""
     path = tmp_path / "d"
     with opened(path) as directory:
         (directory.shard_path(1) / "CURRENT").write_text("kept")
@@ -150,7 +150,7 @@ def test_data_set_aside_by_half_is_refused_until_it_is_done(tmp_path: Path) -> N
 
 
 def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
-    """The node that runs is stopped first."""
+    """The running node must be stopped first."""
     with (
         opened(tmp_path / "d"),
         pytest.raises(DataDirectoryRefused, match="in use"),
@@ -160,7 +160,7 @@ def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
-    """A log that forgot its vote must not vote again."""
+    """A log that has forgotten its vote must not vote again."""
     with opened(tmp_path / "d") as directory:
         directory.shard_path(1).rmdir()
 
@@ -169,7 +169,7 @@ def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
 
 
 def test_databases_are_made_once(tmp_path: Path) -> None:
-    """A start that ended before they were there makes them at the next one, and no later one."""
+    """A start that ended too early leaves them to the next one, and no later start makes them."""
     with opened(tmp_path / "d") as directory:
         assert not directory.made
     with opened(tmp_path / "d") as directory:
@@ -180,7 +180,7 @@ def test_databases_are_made_once(tmp_path: Path) -> None:
 
 
 def test_a_directory_opens_once(tmp_path: Path) -> None:
-    """A second process is told in one line, and the first one's end frees the directory."""
+    """A second process gets one line, and the end of the first one frees the directory."""
     script = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -210,7 +210,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_closing_twice_is_harmless(tmp_path: Path) -> None:
-    """A lock taken by the next process is not released by a second close."""
+    """A second close does not release the lock of the next process."""
     directory = opened(tmp_path / "d")
     directory.close()
     with opened(tmp_path / "d"):
@@ -220,7 +220,7 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
 
 
 def test_data_keeps_its_identity(tmp_path: Path) -> None:
-    """It may be opened as often as it likes; made anew it is other data."""
+    """Any number of openings keeps it; a new directory is other data."""
     with opened(tmp_path / "n1") as directory:
         first = directory.incarnation
     with opened(tmp_path / "n1") as directory:
@@ -234,7 +234,7 @@ def test_data_keeps_its_identity(tmp_path: Path) -> None:
 
 
 def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
-    """Once, and durably."""
+    """The record is written once, and durably."""
     founding = Membership(members=(Member(id="n1", data=7), Member(id="n2", data=8)))
     with opened(tmp_path / "n1") as directory:
         assert directory.founding is None
@@ -246,7 +246,7 @@ def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
 
 
 def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """The formats in use only ever get newer; the refusal names both levels and changes nothing."""
+    """Formats in use only get newer; the refusal names both levels and changes nothing."""
     with opened(tmp_path / "d") as directory:
         directory.use(LEVEL + 1)
         directory.use(LEVEL)
@@ -263,7 +263,7 @@ def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) ->
 
 
 def test_a_directory_without_a_level_is_of_the_first(tmp_path: Path) -> None:
-    """As it was written before there were levels."""
+    """Directories from before levels existed have none."""
     opened(tmp_path / "d").close()
     file = tmp_path / "d" / "node.json"
     identity = json.loads(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Lives of a node's storage on real files: killed, stopped, and started by what is left."""
+"""Lives of a node's storage on real files: killed, stopped, and started from the rest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 
 def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
-    """Run the program, kill it when so many rows are durable; return the last row by shard."""
+    """Run the program, kill it after this many durable rows; return the last row by shard."""
     acknowledged: dict[int, int] = {}
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), str(path), str(SHARDS), sync],
@@ -46,13 +46,13 @@ def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
             acknowledged[shard] = number
             if count == after:
                 program.kill()
-        # What it said before it was killed counts too.
+        # Lines printed before the kill count too.
     assert program.returncode == -signal.SIGKILL
     return acknowledged
 
 
 def format_of(path: Path) -> int:
-    """Return the format version that the directory says it has."""
+    """Return the format version that the directory records."""
     version: int = json.loads((path / "node.json").read_text())["formatVersion"]
     return version
 
@@ -60,9 +60,9 @@ def format_of(path: Path) -> int:
 async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    """Life after life, at any moment: no row is lost, none that was trimmed comes back alone."""
+    """In many lives, killed at any moment, no row is lost and no trimmed row comes back alone."""
     path, random = tmp_path / "data", Random(7)
-    # Who syncs may change from start to start.
+    # The syncer may change from start to start.
     for _, sync in zip(range(LIVES), cycle(LogSync), strict=False):
         acknowledged = killed(path, after=random.randint(1, 600), sync=sync)
         assert format_of(path) == 2
@@ -79,13 +79,13 @@ async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
 
 
 async def filled(path: Path, *, planned: bool) -> None:
-    """Make a directory of two shards, of which one has a row."""
+    """Make a directory of two shards, one of which has a row."""
     async with storage_of(path, shards=2, planned=planned) as storage:
         await write(storage, 0, row_of(2))
 
 
 async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path) -> None:
-    """Format 1, no write-ahead log, and every row in the databases."""
+    """The directory has format 1, no write-ahead log, and every row in the databases."""
     path = tmp_path / "data"
     await filled(path, planned=True)
 
@@ -100,13 +100,13 @@ async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path)
 async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
     tmp_path: Path, sync: LogSync
 ) -> None:
-    """What was acknowledged is there; the write under way is told to nobody."""
+    """Acknowledged rows are there; nobody hears of the write under way."""
     path = tmp_path / "data"
     told: list[BaseException | None] = []
     async with storage_of(path, shards=2, planned=True, sync=sync) as storage:
         await write(storage, 0, row_of(2))
         storage.shards[1].log.write([row_of(2)], [], told.append)
-        # The job is begun with the next pass of the loop.
+        # The job begins in the next pass of the loop.
         await asyncio.sleep(0)
         assert storage._writer.seq > storage._writer.completed
     await asyncio.sleep(0)
@@ -120,7 +120,7 @@ async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
 async def test_a_stop_does_not_wait_for_ever_for_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log stays, and its file stays open for what may still sync it."""
+    """The log stays, and its file stays open for the sync that may still come."""
     monkeypatch.setattr(node_storage, "_STOP_S", 0.01)
     path, hangs, goes_on = tmp_path / "data", threading.Event(), threading.Event()
 
@@ -145,7 +145,7 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
 
 
 async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
-    """As the release before it left it: format 1, and no directory for one."""
+    """The release before left such a directory: format 1, and no directory for the log."""
     path = tmp_path / "data"
     await filled(path, planned=True)
     for file in (path / "wal").iterdir():
@@ -160,7 +160,7 @@ async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path
 
 @pytest.mark.parametrize("left", [1, 2])
 async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: int) -> None:
-    """Before the format is noted the log counts; after it, segments that are left do not."""
+    """The log counts until the format is recorded; later, left-over segments do not."""
     path = tmp_path / "data"
     await filled(path, planned=False)
     kept = {file: file.read_bytes() for file in (path / "wal").glob("segment-*")}
@@ -207,7 +207,7 @@ def flip_first_job(segment: Path) -> None:
 async def test_a_damaged_write_ahead_log_is_refused_by_name(
     tmp_path: Path, damage: Callable[[Path], None], text: str
 ) -> None:
-    """By a start, by `inspect` and by `repair`: what it promised is nowhere else on this node."""
+    """A start, `inspect` and `repair` refuse it, because nothing else here has its rows."""
     path = tmp_path / "data"
     async with storage_of(path, shards=2, planned=False) as storage:
         for number in (2, 3, 4):

@@ -1,4 +1,4 @@
-"""RocksShard on its disk: what a restart, a torn tail, damage and a second process meet."""
+"""RocksShard on its disk: restarts, torn tails, damage and a second process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIGEST = bytes(range(16))
 
 
 def die_while_open(path: Path, story: str) -> None:
-    """Run `story` on `shard`, an open store, in a process that is killed at its end."""
+    """Run `story` on `shard`, an open store, in a process that is killed at the end."""
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -44,7 +44,7 @@ FILL = (
 
 
 def write_ahead_log(path: Path) -> Path:
-    """Return the newest one that holds anything."""
+    """Return the newest write-ahead log with any content."""
     return max(file for file in path.glob("*.log") if file.stat().st_size)
 
 
@@ -58,28 +58,28 @@ def filled(path: Path) -> RocksShard:
 
 
 class Watched:
-    """A database that notes which calls reach the disk."""
+    """A database that records which calls reach the disk."""
 
     def __init__(self, database: Rdict) -> None:
         self.calls: list[tuple[str, bool]] = []
         self._database = database
 
     def write(self, batch: WriteBatch, options: WriteOptions) -> None:
-        """Write, and note whether that syncs."""
+        """Write, and record whether that syncs."""
         self.calls.append(("write", options.sync))
         self._database.write(batch, options)
 
     def flush_wal(self, *, sync: bool) -> None:
-        """Sync, and note it."""
+        """Sync, and record it."""
         self.calls.append(("flush_wal", sync))
         self._database.flush_wal(sync=sync)
 
 
 def test_a_write_never_syncs_itself(tmp_path: Path) -> None:
-    """Only the call that lets other threads run waits for the disk, and after the rows are there.
+    """Only the call that lets other threads run waits for the disk, after the rows are written.
 
-    rocksdict keeps the interpreter during a write: with the sync in it, a disk that took 1.5 s
-    stopped the node's loop for as long, with every entry.
+    rocksdict holds the interpreter's lock during a write. With the sync in the write, a disk that
+    took 1.5 s stopped the node's loop for as long, at every entry.
     """
     shard = open_rocks(tmp_path / "shard-0")
     watched = Watched(shard.log._db)
@@ -92,7 +92,7 @@ def test_a_write_never_syncs_itself(tmp_path: Path) -> None:
 
 
 def test_a_look_at_the_numbers_writes_nothing(tmp_path: Path) -> None:
-    """What is in memory stays there, and no file is added."""
+    """Rows in memory stay there, and no file is added."""
     shard = filled(tmp_path / "s")
     before = shard.properties()
     after = shard.properties()
@@ -103,7 +103,7 @@ def test_a_look_at_the_numbers_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_restart_finds_everything(tmp_path: Path) -> None:
-    """Rows, index and digest survive a close, while references to the closed store live on."""
+    """Rows, index and digest survive a close, even while old references to the store exist."""
     closed = filled(tmp_path / "s")
     closed.close()
     shard = open_rocks(tmp_path / "s")
@@ -116,7 +116,7 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
 
 
 def test_a_synced_log_write_carries_the_state_before_it(tmp_path: Path) -> None:
-    """A process that is killed after a synced write has lost nothing of either family."""
+    """A process killed after a synced write loses nothing of either family."""
     die_while_open(
         tmp_path / "s",
         "for index in range(2, 2002):\n"
@@ -132,7 +132,7 @@ def test_a_synced_log_write_carries_the_state_before_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_a_torn_tail_loses_its_own_write_only(tmp_path: Path, cut: int) -> None:
-    """The last record, half written at a power cut, is as if it had never been."""
+    """A half-written last record leaves no trace."""
     die_while_open(tmp_path / "s", FILL)
     wal = write_ahead_log(tmp_path / "s")
     os.truncate(wal, wal.stat().st_size - cut)
@@ -158,7 +158,7 @@ def test_damage_in_the_middle_of_the_log_is_not_skipped(tmp_path: Path) -> None:
 
 
 def test_damage_in_a_table_is_told_whoever_reads(tmp_path: Path) -> None:
-    """The read fails as damage, and whoever looks after the shard hears of it."""
+    """The read fails as damage, and the owner of the shard is notified."""
     shard = filled(tmp_path / "s")
     shard.log.write([(b"9%d" % n, os.urandom(5000)) for n in range(10, 20)], sync=True)
     shard.close()
@@ -178,7 +178,7 @@ def test_damage_in_a_table_is_told_whoever_reads(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_its_table_of_contents_is_refused(tmp_path: Path) -> None:
-    """A CURRENT file that names nothing is damage."""
+    """A CURRENT file that names no manifest is damage."""
     filled(tmp_path / "s").close()
     (tmp_path / "s" / "CURRENT").write_text("MANIFEST-999999\n")
 
@@ -187,7 +187,7 @@ def test_a_directory_without_its_table_of_contents_is_refused(tmp_path: Path) ->
 
 
 def test_a_directory_opens_once(tmp_path: Path) -> None:
-    """A second opening, here or in another process, is told that the directory is in use."""
+    """A second opening, here or in another process, fails because the directory is in use."""
     shard = open_rocks(tmp_path / "s")
     script = (
         "import sys\n"
@@ -228,7 +228,7 @@ def test_a_closed_store_fails_and_does_not_answer(tmp_path: Path) -> None:
 
 
 def filled_up(shard: RocksShard) -> int:
-    """Write rows of the log until one is refused; return its number."""
+    """Write rows to the log until one is refused; return its number."""
     for index in range(7, 10_000):
         try:
             shard.log.write([(b"%d" % index, os.urandom(10_000))], sync=True)
@@ -239,9 +239,10 @@ def filled_up(shard: RocksShard) -> int:
 
 @pytest.mark.parametrize("leave_bytes", [2**17, 2**18, 400_000, 700_000])
 def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path, leave_bytes: int) -> None:
-    """Every write that was answered is there; until then each is refused, though there is room.
+    """Every acknowledged write is there; until the reopening each write fails, even with room.
 
-    Whether the log meets the end of the disk or a flush does: then RocksDB would let writes wait.
+    The log or a flush may hit the end of the disk; after a failed flush RocksDB would let writes
+    wait.
     """
     with small_disk(tmp_path / "disk", size_mib=16, pid=os.getpid) as disk:
         path = disk.path / "s"
@@ -268,7 +269,7 @@ def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path, leave_bytes:
 
 
 def test_a_store_that_cannot_be_opened_anew_stays_closed_until_it_can(tmp_path: Path) -> None:
-    """Reads fail and do not lie; the next try finds what is there."""
+    """Reads fail instead of giving wrong answers, and the next try finds every row."""
     path = tmp_path / "s"
     shard = filled(path)
     current = path / "CURRENT"
@@ -288,7 +289,7 @@ def test_a_store_that_cannot_be_opened_anew_stays_closed_until_it_can(tmp_path: 
 
 
 def test_the_engines_health_is_readable(tmp_path: Path) -> None:
-    """Every number is there and plausible."""
+    """Every number is present and plausible."""
     shard = filled(tmp_path / "s")
     properties = shard.properties()
 

@@ -18,13 +18,13 @@ from codeq_cluster.storage.rocks_statistics import (
 from .conftest import open_rocks
 
 ROWS = 2000  # Of 300 bytes: several of the small memtables.
-# RocksDB keeps a level beyond those it fills, so the highest it may use is the sixth.
+# RocksDB keeps one level beyond those it fills, so the sixth is the highest it may use.
 BOTTOM = 6
 
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[RocksShard]:
-    """Lend a shard that has written its state to files, compacted it, and written some again."""
+    """Yield a shard with compacted files in its state, and some newer ones."""
     made = open_rocks(tmp_path / "shard-0")
     _write(made, range(2, ROWS))
     made.state.family.flush(wait=True)
@@ -52,7 +52,7 @@ def _level(shard: RocksShard, number: int) -> LevelStatistics:
 
 
 def test_each_level_has_the_files_and_bytes_that_it_has(shard: RocksShard) -> None:
-    """By number and size, against the list of live files."""
+    """Numbers and sizes equal those in the list of live files."""
     levels = _state(shard).levels
     live = shard.state.family.live_files()  # Nothing was written to the other family.
 
@@ -64,7 +64,7 @@ def test_each_level_has_the_files_and_bytes_that_it_has(shard: RocksShard) -> No
 
 
 def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -> None:
-    """Every file of level 0, one of the level below."""
+    """Every file of level 0 counts, and one run of the level below."""
     files = shard.state.family.property_int_value("rocksdb.num-files-at-level0")
 
     assert files
@@ -73,7 +73,7 @@ def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -
 
 
 def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
-    """A flush writes each byte once; a compaction drops rows that were written over."""
+    """A flush writes each byte once; a compaction drops overwritten rows."""
     first, last = _level(shard, 0), _level(shard, BOTTOM)
 
     assert first.write_amplification == 1.0
@@ -81,7 +81,7 @@ def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: Rocks
 
 
 def test_reads_of_files_are_counted_where_they_happen(shard: RocksShard) -> None:
-    """A lookup below level 0 reads a block there, once: then it is in the cache."""
+    """A lookup below level 0 reads a block there once; then the block is in the cache."""
     key = b"%08d" % (ROWS % 500 + 200)
     before = _level(shard, BOTTOM).file_reads
     shard.state.get(key)
@@ -93,7 +93,7 @@ def test_reads_of_files_are_counted_where_they_happen(shard: RocksShard) -> None
 
 
 def test_flushes_and_compactions_are_counted_with_their_bytes(shard: RocksShard) -> None:
-    """And the bytes written, of which the files' are a part."""
+    """The written bytes include those of the files."""
     before = shard.counters()
     _write(shard, range(ROWS + 100, ROWS + 200))
     shard.state.family.flush(wait=True)
@@ -126,7 +126,7 @@ def test_lookups_and_the_cache_are_counted(shard: RocksShard) -> None:
 
 
 def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
-    """A closed directory has no levels to show, and one opened again has counted nothing."""
+    """A closed directory has no levels, and a reopened one starts at zero."""
     flushes = shard.counters()["flushes"]
     shard.close()
     closed = shard.family_statistics()
@@ -139,7 +139,7 @@ def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
 
 
 def test_stalls_are_told_by_kind() -> None:
-    """As RocksDB counts them, whether a write was let wait or refused."""
+    """RocksDB counts a stall whether the write waited or was refused."""
     text = (
         "Write Stall (count): l0-file-count-limit-delays: 2, l0-file-count-limit-stops: 1, "
         "memtable-limit-delays: 1, memtable-limit-stops: 0, total-delays: 3, total-stops: 1\n"

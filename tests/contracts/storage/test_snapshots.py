@@ -1,4 +1,4 @@
-"""Snapshots of a shard on its disk: taken, carried over in chunks, read through, installed."""
+"""Snapshots of a shard on its disk: taken, copied in chunks, verified, installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Side:
         )
 
     def fill(self, first: int, last: int, *, text: str = "leader's", rows: int = 20) -> None:
-        """Write and apply entries, a batch of rows that do not compress each."""
+        """Write and apply entries, each with a batch of incompressible rows."""
         noise = Random(first)
         for index in range(first, last + 1):
             puts, _ = rows_after_snapshot(index, TERM, vote_term=TERM, voted_for=text[:6])
@@ -51,17 +51,17 @@ class Side:
             self.shard.state.commit(mutations, index=index, digest=index.to_bytes(16, "big"))
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """Return all of the state."""
+        """Return all rows of the state."""
         return self.shard.state.scan(b"", b"\xff", 10**6)
 
     def log_rows(self) -> list[tuple[bytes, bytes]]:
-        """Return all of the log."""
+        """Return all rows of the log."""
         return self.shard.log.scan(b"", b"\xff", limit=10**6, bytes_max=2**30)
 
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Iterator[Side]:
-    """Entries 2 to 40, in files and in memory."""
+    """Yield a shard with entries 2 to 40, in files and in memory."""
     side = Side(tmp_path / "leader")
     side.fill(2, 40)
     yield side
@@ -70,7 +70,7 @@ def leader(tmp_path: Path) -> Iterator[Side]:
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Iterator[Side]:
-    """Entries 2 to 10 of its own."""
+    """Yield a shard with entries 2 to 10 of its own."""
     side = Side(tmp_path / "follower")
     side.fill(2, 10, text="follower's")
     yield side
@@ -78,7 +78,7 @@ def follower(tmp_path: Path) -> Iterator[Side]:
 
 
 def carry(leader: Side, manifest: Manifest, incoming: Incoming) -> None:
-    """Take every chunk over."""
+    """Copy every chunk."""
     for number, file in enumerate(manifest.files):
         offset = 0
         while True:
@@ -97,7 +97,7 @@ def carried(leader: Side, follower: Side) -> tuple[Manifest, Incoming]:
 
 
 def test_a_snapshot_names_what_it_holds(leader: Side) -> None:
-    """Index, term and digest are those of the last entry applied; files are there, small first."""
+    """Index, term and digest are the last applied entry's; small files are listed first."""
     manifest = leader.snapshots.take()
 
     assert (40, TERM, (40).to_bytes(16, "big")) == (manifest.index, manifest.term, manifest.digest)
@@ -108,7 +108,7 @@ def test_a_snapshot_names_what_it_holds(leader: Side) -> None:
 
 
 def test_a_snapshot_stays_what_it_was(leader: Side, follower: Side) -> None:
-    """What is written to the shard after it was taken is not in it."""
+    """Later writes to the shard are not in it."""
     before = leader.rows()
     manifest = leader.snapshots.take()
     leader.fill(41, 60)
@@ -122,7 +122,7 @@ def test_a_snapshot_stays_what_it_was(leader: Side, follower: Side) -> None:
 
 
 def test_a_replica_goes_on_from_a_snapshot(leader: Side, follower: Side) -> None:
-    """`state` and `log` are the objects they were; log and vote are this node's own."""
+    """`state` and `log` stay the same objects; log and vote are this node's own."""
     state, log = follower.shard.state, follower.shard.log
     manifest, incoming = carried(leader, follower)
     incoming.verify()
@@ -147,7 +147,7 @@ def test_a_replica_goes_on_from_a_snapshot(leader: Side, follower: Side) -> None
 
 
 def test_many_exchanges_leave_nothing_behind(leader: Side, follower: Side) -> None:
-    """Neither files nor handles add up over a long life."""
+    """Neither files nor handles accumulate over a long life."""
     for turn in range(5):
         leader.fill(41 + turn, 41 + turn)
         manifest, incoming = carried(leader, follower)
@@ -163,7 +163,7 @@ def test_many_exchanges_leave_nothing_behind(leader: Side, follower: Side) -> No
 
 @pytest.mark.parametrize("name", [".sst", "MANIFEST", "CURRENT"])
 def test_a_flipped_bit_is_found_before_it_counts(leader: Side, follower: Side, name: str) -> None:
-    """In the rows, in the table of contents and in the name of that."""
+    """The bit may be in the rows, in the table of contents, or in that table's name."""
     manifest, incoming = carried(leader, follower)
     largest = [file.name for file in manifest.files if name in file.name][-1]
     damaged = bytearray((incoming.path / largest).read_bytes())
@@ -176,7 +176,7 @@ def test_a_flipped_bit_is_found_before_it_counts(leader: Side, follower: Side, n
 
 
 def test_reading_through_ends_when_it_is_stopped(leader: Side, follower: Side) -> None:
-    """A large state takes minutes to read, and a node that is stopped does not have them."""
+    """Reading a large state takes minutes, which a stopping node does not have."""
     _, incoming = carried(leader, follower)
 
     incoming.stop()
@@ -187,7 +187,7 @@ def test_reading_through_ends_when_it_is_stopped(leader: Side, follower: Side) -
 
 
 def test_another_state_than_was_announced_is_refused(leader: Side, follower: Side) -> None:
-    """What came must be what the manifest names, to the digest."""
+    """The copied state must be the manifest's, down to the digest."""
     manifest = leader.snapshots.take()
     for lie in ({"index": 39}, {"term": TERM + 1}, {"digest": bytes(16)}):
         wrong = msgspec.structs.replace(manifest, **lie)
@@ -199,7 +199,7 @@ def test_another_state_than_was_announced_is_refused(leader: Side, follower: Sid
 
 
 def test_a_snapshot_that_lacks_a_file_is_refused(leader: Side, follower: Side) -> None:
-    """Of rows or of the table of contents, there is nothing to spare."""
+    """Every file is needed, whether it has rows or the table of contents."""
     manifest = leader.snapshots.take()
     needed = [
         file
@@ -235,7 +235,7 @@ SMALL = Manifest(
 def test_a_chunk_that_cannot_be_right_is_refused(
     follower: Side, offset: int, chunk: bytes, crc_off: int
 ) -> None:
-    """And the file is as it was."""
+    """The file stays as it was."""
     incoming = follower.snapshots.begin(SMALL)
 
     with pytest.raises(ValueError, match="chunk"):
@@ -245,7 +245,7 @@ def test_a_chunk_that_cannot_be_right_is_refused(
 
 
 def test_a_chunk_is_taken_once(follower: Side) -> None:
-    """One that comes again, or after one that was lost, does not fit."""
+    """A repeated chunk does not fit, and neither does one after a lost chunk."""
     incoming = follower.snapshots.begin(SMALL)
     incoming.write(0, 0, 0, b"")
     incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")
@@ -261,7 +261,7 @@ def test_a_chunk_is_taken_once(follower: Side) -> None:
 
 
 def test_what_is_begun_anew_begins_empty(follower: Side) -> None:
-    """Nothing of an earlier fetch is mixed into a later one."""
+    """Nothing of an earlier fetch gets into a later one."""
     incoming = follower.snapshots.begin(SMALL)
     incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")
 
@@ -272,13 +272,13 @@ def test_what_is_begun_anew_begins_empty(follower: Side) -> None:
 
 
 def test_another_shards_manifest_is_refused(follower: Side) -> None:
-    """A snapshot goes where it belongs."""
+    """A snapshot is installed only on its own shard."""
     with pytest.raises(ValueError, match="of shard 1"):
         follower.snapshots.begin(msgspec.structs.replace(SMALL, shard=1))
 
 
 def test_there_are_no_other_places_to_read(leader: Side) -> None:
-    """Neither files nor offsets that the manifest does not name."""
+    """A file or an offset outside the manifest is refused."""
     manifest = leader.snapshots.take()
     last = len(manifest.files) - 1
 
@@ -289,7 +289,7 @@ def test_there_are_no_other_places_to_read(leader: Side) -> None:
 
 
 def test_no_more_is_read_than_was_announced(leader: Side) -> None:
-    """A file that has grown since is sent as it was."""
+    """A file that has grown since is sent in its announced size."""
     manifest = leader.snapshots.take()
     current = next(n for n, file in enumerate(manifest.files) if file.name == "CURRENT")
     with (leader.root / "snapshots" / manifest.id / "CURRENT").open("ab") as file:
@@ -301,7 +301,7 @@ def test_no_more_is_read_than_was_announced(leader: Side) -> None:
 
 
 def test_a_snapshot_that_is_gone_cannot_be_read(leader: Side) -> None:
-    """The reader begins anew."""
+    """The reader must start over."""
     manifest = leader.snapshots.take()
     leader.snapshots.drop(manifest)
 
@@ -310,7 +310,7 @@ def test_a_snapshot_that_is_gone_cannot_be_read(leader: Side) -> None:
 
 
 def test_a_snapshot_that_fails_leaves_nothing(leader: Side) -> None:
-    """Neither when there is no place for it, nor when the state does not fit the log."""
+    """A snapshot fails without room for it, or when the state does not match the log."""
     leader.shard.log.write([], delete_ranges=[(b"log/", b"log0")], sync=True)
     with pytest.raises(StorageFailed, match="lacks the log entry 40"):
         leader.snapshots.take()
@@ -323,7 +323,7 @@ def test_a_snapshot_that_fails_leaves_nothing(leader: Side) -> None:
 
 
 def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
-    """They are hard links that would keep dead files on the disk."""
+    """Their hard links would keep dead files on the disk."""
     leader.snapshots.take()
     assert list((leader.root / "snapshots").iterdir())
 
@@ -339,7 +339,7 @@ def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
 
 
 def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> None:
-    """What stands in the way of the directory is no reason to end the fetching for good."""
+    """An obstacle in the directory's place must not end the fetching for good."""
     incoming_path(follower.path).write_bytes(b"in the way")
 
     with pytest.raises(StorageFailed, match="receiving a snapshot"):
@@ -349,7 +349,7 @@ def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> Non
 def test_what_is_being_fetched_outlives_a_disk_that_refused_a_write(
     leader: Side, follower: Side
 ) -> None:
-    """The store is opened anew meanwhile, as after any write that was refused."""
+    """The store is reopened meanwhile, as after any refused write."""
     manifest, incoming = carried(leader, follower)
     follower.shard.reopen()
     incoming.verify()
@@ -365,7 +365,7 @@ def test_what_is_being_fetched_outlives_a_disk_that_refused_a_write(
 def test_nothing_takes_the_place_of_a_state_but_what_was_fetched(
     leader: Side, follower: Side, *, gone: bool
 ) -> None:
-    """Whoever deleted it, or put something else there."""
+    """The prepared directory may have been deleted or replaced."""
     manifest, incoming = carried(leader, follower)
     puts, _ = rows_after_snapshot(40, TERM, vote_term=TERM, voted_for=None)
     before = follower.rows(), follower.log_rows()
@@ -382,7 +382,7 @@ def test_nothing_takes_the_place_of_a_state_but_what_was_fetched(
 
 
 def test_a_replica_that_cannot_exchange_says_so(leader: Side, follower: Side) -> None:
-    """The node must stop; its next start finds the old state or the new one."""
+    """The node must stop; its next start finds either the old state or the new one."""
     _, incoming = carried(leader, follower)
     incoming.verify()
     marker = follower.path.with_name("shard-0.ready")

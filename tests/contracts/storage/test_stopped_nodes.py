@@ -1,4 +1,4 @@
-"""Directories of nodes that do not run: read as they are, and made whole or not at all."""
+"""Directories of stopped nodes: read unchanged, and made completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.contracts.storage.conftest import open_rocks
 
 
 class Crashed(Exception):
-    """What a test ends a block with."""
+    """The error with which a test ends a block."""
 
 
 def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> None:
-    """A node that was killed has not written its memtable, and reading does not write it either."""
+    """A killed node has not written its memtable, and reading does not write it either."""
     shard = open_rocks(tmp_path / "shard-0")
     shard.state.commit({b"a": b"1", b"b": b"2"}, index=2, digest=b"d" * 16)
     shard.log.write([(b"log/1", b"x"), (b"vote", b"v")], sync=True)
@@ -35,7 +35,7 @@ def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> 
 
 
 def test_what_is_no_shard_cannot_be_read(tmp_path: Path) -> None:
-    """An empty directory and none."""
+    """An empty directory is refused, and so is a missing one."""
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "none"):
         with pytest.raises(StorageFailed, match=f"reading {path.name}"):
@@ -43,7 +43,7 @@ def test_what_is_no_shard_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
-    """It goes on from there, also for the node that opens it next."""
+    """Entries follow it, also in the node that opens it next."""
     shard = open_rocks(tmp_path / "shard-0")
     shard.state.fill({b"a": b"1"})
     assert shard.state.applied_index == 1
@@ -58,7 +58,7 @@ def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
-    """What a crash interrupts is refused by nodes, and by another attempt."""
+    """Nodes refuse an interrupted directory, and so does a second attempt."""
     path = tmp_path / "data"
 
     def make(*, crash: bool) -> None:
@@ -85,7 +85,7 @@ def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
 
 
 def test_a_running_nodes_directory_is_not_looked_into(tmp_path: Path) -> None:
-    """Nor is one looked into started, nor is anything else taken for one."""
+    """A directory being read cannot be started, and other directories are refused."""
     path = tmp_path / "data"
     with (
         open_directory(path, cluster_id="c", node_id="n1", shards=1),

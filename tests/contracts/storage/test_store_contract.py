@@ -1,4 +1,4 @@
-"""What every store promises: the state commits whole, the log is ordered bytes."""
+"""The promises of every store: the state commits entries completely, and the log is ordered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .conftest import Store as Shard
 from .conftest import WaitedShard
 
 DIGEST = bytes(range(16))
-# Past every key of these tests; stores keep rows of their own behind it.
+# After every key of these tests; stores keep rows of their own behind it.
 END = b"o"
 
 
@@ -34,7 +34,7 @@ def test_a_commit_shows_all_of_an_entry(shard: Shard) -> None:
 
 
 def test_an_entry_may_change_nothing(shard: Shard) -> None:
-    """The index moves all the same."""
+    """The index advances all the same."""
     shard.state.commit({}, index=2, digest=DIGEST)
 
     assert (2, DIGEST) == (shard.state.applied_index, shard.state.digest)
@@ -51,7 +51,7 @@ def test_entries_are_committed_one_after_another(shard: Shard, index: int) -> No
 
 
 def test_deleting_what_is_not_there_is_harmless(shard: Shard) -> None:
-    """A mutation states what is so afterwards."""
+    """A mutation names the result, so it may find the row missing."""
     shard.state.commit({b"a": None}, index=2, digest=DIGEST)
 
     assert shard.state.get(b"a") is None
@@ -73,7 +73,7 @@ def test_deleting_what_is_not_there_is_harmless(shard: Shard) -> None:
 def test_a_scan_is_half_open_ascending_and_bounded(
     shard: Shard, start: bytes, end: bytes, limit: int, keys: list[bytes]
 ) -> None:
-    """Rows of start <= key < end in the order of their bytes, in the state and in the log alike."""
+    """State and log both give rows of start <= key < end in the order of their bytes."""
     there = rows(b"c", b"b\x00", b"a", b"b")
     shard.state.commit(dict(there), index=2, digest=DIGEST)
     shard.log.write(there, sync=False)
@@ -83,7 +83,7 @@ def test_a_scan_is_half_open_ascending_and_bounded(
 
 
 def test_a_log_scan_ends_at_the_row_that_reaches_its_bytes(shard: Shard) -> None:
-    """At least one row comes back, so a reader always gets on."""
+    """At least one row comes back, so a reader always makes progress."""
     shard.log.write([(b"%d" % n, b"x" * 99) for n in range(5)], sync=False)
 
     assert 1 == len(shard.log.scan(b"", END, limit=10, bytes_max=1))
@@ -92,7 +92,7 @@ def test_a_log_scan_ends_at_the_row_that_reaches_its_bytes(shard: Shard) -> None
 
 
 def test_range_deletes_come_before_the_puts_of_their_write(shard: Shard) -> None:
-    """Replacing a tail of the log is one write."""
+    """One write can therefore replace a tail of the log."""
     shard.log.write(rows(b"1", b"2", b"3", b"4"), sync=True)
     shard.log.write([(b"3", b"new")], delete_ranges=[(b"3", END), (b"0", b"2")], sync=True)
 
@@ -100,7 +100,7 @@ def test_range_deletes_come_before_the_puts_of_their_write(shard: Shard) -> None
 
 
 def test_a_range_delete_is_half_open_and_may_be_empty(shard: Shard) -> None:
-    """The end stays, and a range of nothing deletes nothing."""
+    """The end stays, and an empty range deletes nothing."""
     shard.log.write(rows(b"a", b"b", b"c"), sync=False)
     shard.log.write([], delete_ranges=[(b"a", b"b"), (b"c", b"c"), (b"l", b"n")], sync=False)
 
@@ -108,7 +108,7 @@ def test_a_range_delete_is_half_open_and_may_be_empty(shard: Shard) -> None:
 
 
 def test_an_inverted_range_is_a_bug_found_before_it_is_written(shard: Shard) -> None:
-    """Nothing of such a write happens, and the store lives on."""
+    """Nothing of the write happens, and the store stays usable."""
     with pytest.raises(AssertionError, match="inverted"):
         shard.log.write(rows(b"a"), delete_ranges=[(b"c", b"b")], sync=True)
 
@@ -118,7 +118,7 @@ def test_an_inverted_range_is_a_bug_found_before_it_is_written(shard: Shard) -> 
 
 
 def test_log_and_state_are_two_places(shard: Shard) -> None:
-    """A key of one says nothing about the other."""
+    """A key in one says nothing about the other."""
     shard.log.write([(b"a", b"log")], sync=False)
     shard.state.commit({b"a": b"state"}, index=2, digest=DIGEST)
     shard.log.write([], delete_ranges=[(b"", END)], sync=False)
@@ -128,13 +128,13 @@ def test_log_and_state_are_two_places(shard: Shard) -> None:
 
 
 def test_closing_twice_is_harmless(shard: Shard) -> None:
-    """The node's stop may meet a store that is closed."""
+    """The node's stop may find the store closed."""
     shard.close()
     shard.close()
 
 
 def test_a_page_skips_no_stored_row_for_a_newer_one_behind_it() -> None:
-    """The database's page is full, some of it deleted in memory, and a row in memory is farther."""
+    """A full page of the database, partly deleted in memory, ends before a later row there."""
     shard = WaitedShard(None, spilled=False)
     there = rows(b"a", b"b", b"c", b"d", b"e")
     shard.state.commit(dict(there), index=2, digest=DIGEST)

@@ -1,4 +1,4 @@
-"""Twins: the same calls have the same answers from RocksDB, from memory, and from a shard.
+"""Twins: RocksDB, memory and a shard give the same answers to the same calls.
 
 The shard's rows are partly in its memory and partly in its RocksDB.
 """
@@ -17,8 +17,8 @@ from codeq_cluster.testing.memory_store import MemoryShard
 
 from .conftest import WaitedShard, open_rocks
 
-# Few and short, so that calls meet each other's keys and prefixes of them.
-# They sort behind the row in which RocksDB's state keeps its index, and before the log's own.
+# Few and short keys, so that calls meet each other's keys and their prefixes.
+# They sort after the row in which RocksDB's state keeps its index, and before the log's own.
 keys = st.sampled_from(
     [
         b"k",
@@ -36,7 +36,7 @@ values = st.binary(max_size=40)
 
 
 class Twins(RuleBasedStateMachine):
-    """Drives all three with the same calls, reopens the one on disk and spills the shard."""
+    """Drives all three with the same calls, reopens the one on disk, and spills the shard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Twins(RuleBasedStateMachine):
         digest=st.binary(min_size=16, max_size=16),
     )
     def commit(self, mutations: dict[bytes, bytes | None], digest: bytes) -> None:
-        """Apply one entry to all."""
+        """Apply one entry to all three."""
         index = self.memory.state.applied_index + 1
         for twin in (self.rocks, self.memory, self.shard):
             twin.state.commit(mutations, index=index, digest=digest)
@@ -71,7 +71,7 @@ class Twins(RuleBasedStateMachine):
     def write(
         self, puts: list[tuple[bytes, bytes]], ranges: list[list[bytes]], *, sync: bool
     ) -> None:
-        """Write the log of all."""
+        """Write to all three logs."""
         for twin in (self.rocks, self.memory, self.shard):
             twin.log.write(puts, delete_ranges=[(a, b) for a, b in ranges], sync=sync)
 
@@ -88,7 +88,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(start=keys, end=keys, limit=st.integers(1, 4), bytes_max=st.integers(1, 60))
     def look_at_the_shard(self, start: bytes, end: bytes, limit: int, bytes_max: int) -> None:
-        """Compare it with the one in memory; a log's page may end early, and the next goes on."""
+        """Compare the shard with the store in memory, across pages of the log."""
         shard, memory = self.shard, self.memory
         assert memory.state.scan(start, end, limit) == shard.state.scan(start, end, limit)
         assert memory.state.get_many([start, end]) == shard.state.get_many([start, end])

@@ -1,4 +1,4 @@
-"""Syncers: by the kernel, a thread or the simulator, a sync is told of once, and on the loop."""
+"""Syncers: kernel, thread and simulator report each sync once, and on the loop."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NAME = "segment-000000000001"
 
 
 class Told:
-    """What became of a sync, as often as it was told."""
+    """Every reported outcome of a sync."""
 
     def __init__(self) -> None:
         self.outcomes: list[BaseException | None] = []
         self.once = asyncio.Event()
 
     def done(self, error: BaseException | None) -> None:
-        """Take one outcome."""
+        """Note one outcome."""
         self.outcomes.append(error)
         self.once.set()
 
@@ -47,7 +47,7 @@ class Way:
     """A syncer, and a segment to sync.
 
     Attributes:
-        wait: Returns when something is told.
+        wait: Returns when an outcome is reported.
     """
 
     syncer: Syncer
@@ -57,7 +57,7 @@ class Way:
 
 @asynccontextmanager
 async def simulated() -> AsyncIterator[Way]:
-    """Lend the simulator's."""
+    """Yield the simulator's syncer."""
     clock = SimClock()
     file, _ = SimSegments(lambda: False).create(NAME, b"head", 100)
 
@@ -68,13 +68,13 @@ async def simulated() -> AsyncIterator[Way]:
 
 
 async def told_on_the_loop(told: Told) -> None:
-    """Let the loop run until something is told."""
+    """Let the loop run until an outcome is reported."""
     await asyncio.wait_for(told.once.wait(), PATIENCE_S)
 
 
 @asynccontextmanager
 async def real(path: Path, sync: LogSync) -> AsyncIterator[Way]:
-    """Lend one of a node; the kernel's must not have fallen back on the thread."""
+    """Yield a node's syncer; the kernel's must not have fallen back on the thread."""
     loop = asyncio.get_running_loop()
     disk = DiskThread(loop)
     syncer = syncer_of(sync, disk, loop, loop.time)
@@ -88,14 +88,14 @@ async def real(path: Path, sync: LogSync) -> AsyncIterator[Way]:
 
 @pytest.fixture(params=["simulated", *LogSync])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
-    """Lend one of each kind."""
+    """Yield one of each kind."""
     kind = request.param
     async with simulated() if kind == "simulated" else real(tmp_path, LogSync(kind)) as one:
         yield one
 
 
 async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
-    """Sync after sync: who asks goes on first."""
+    """Sync after sync, the caller continues before the report."""
     for n in range(5):
         told = Told()
         way.file.write(10 * n, b"x" * 10)
@@ -107,7 +107,7 @@ async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
 
 
 async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> None:
-    """As a job follows the one before it."""
+    """A job follows the one before it in the same way."""
     first, second = Told(), Told()
 
     def then(error: BaseException | None) -> None:
@@ -122,7 +122,7 @@ async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> 
 
 
 async def test_nobody_is_told_after_a_stop(way: Way) -> None:
-    """The sync under way has ended when it returns: the file may be closed."""
+    """The sync under way has ended when the stop returns, so the file may be closed."""
     told = Told()
     way.syncer.sync(way.file, told.done)
     assert way.syncer.stop(PATIENCE_S)
@@ -134,7 +134,7 @@ async def test_nobody_is_told_after_a_stop(way: Way) -> None:
 
 
 async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
-    """Then it is known that a file may be in use; work that has not begun is not begun."""
+    """Afterwards a file may still be in use, and queued work never begins."""
     disk = DiskThread(asyncio.get_running_loop())
     hangs, goes_on = threading.Event(), threading.Event()
     done: list[object] = []
@@ -155,13 +155,13 @@ async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
 
 
 def no_such_machine(monkeypatch: pytest.MonkeyPatch, file: Path) -> OpenSegment:
-    """Return a file on a machine whose system calls are not known."""
+    """Return a file on a machine whose system calls are unknown."""
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     return OpenSegment(os.open(file, os.O_RDWR | os.O_CREAT))
 
 
 def no_such_file_system(_monkeypatch: pytest.MonkeyPatch, file: Path) -> OpenSegment:
-    """Return a file that has no sync at all: even the thread is refused."""
+    """Return a file that has no sync at all, so the thread fails too."""
     os.mkfifo(file)
     return OpenSegment(os.open(file, os.O_RDWR))
 
@@ -176,7 +176,7 @@ async def test_what_the_kernel_refuses_the_thread_does_from_then_on(
     refusing: Callable[[pytest.MonkeyPatch, Path], OpenSegment],
     code: int | None,
 ) -> None:
-    """The disk decides what comes of each sync; the log says once who asks it."""
+    """The disk decides each sync's outcome; the log says once who syncs."""
     caplog.set_level(logging.INFO)
     disk = DiskThread(asyncio.get_running_loop())
     syncer = KernelSyncer(asyncio.get_running_loop(), otherwise=ThreadSyncer(disk))

@@ -1,4 +1,4 @@
-"""A view and what is asked of it, and the operations most stories begin with."""
+"""A view with its operations, and the operations with which most stories begin."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RULES = Rules()
 
 
 class Shard:
-    """A view and what is asked of it, one operation after another."""
+    """A view that decides one operation after another."""
 
     def __init__(self, rules: Rules = RULES) -> None:
         self.view = DictView(now_ms=NOW_MS)
         self.rules = rules
 
     def ask(self, operation: Operation) -> Outcome:
-        """Decide and take note."""
+        """Decide, apply the changes, and return the outcome."""
         decision = decide(self.view, operation, self.rules)
         self.view.advance(decision.changes)
         return decision.outcome
@@ -41,7 +41,7 @@ class Shard:
         return [task.id for task in outcome.tasks]
 
     def wait(self, span_ms: int) -> int:
-        """Let time pass and act; return on how many tasks."""
+        """Let time pass and act; return the number of tasks it acted on."""
         self.view.now_ms += span_ms
         outcome = self.ask(Advance(count=100))
         assert isinstance(outcome, Advanced)
@@ -64,7 +64,7 @@ class Shard:
         return found
 
     def swept(self) -> list[tuple[str, str]]:
-        """Return task and set of the artifacts that are to be deleted."""
+        """Return task and upload of the artifact sets that are to be deleted."""
         return [
             (item.task_id, item.upload)
             for item in self.items(Kind.SWEEP)
@@ -73,13 +73,13 @@ class Shard:
 
 
 def create(task_id: str = "t", **fields: object) -> Create:
-    """Make a create of a small task."""
+    """Return a create of a small task."""
     made = Create(id=task_id, tenant="acme", command="render", payload="{}")
     return replace(made, **fields)
 
 
 def claim(**fields: object) -> Claim:
-    """Make a claim of one task of `render` by `ann`."""
+    """Return a claim of one task of `render` by `ann`."""
     made = Claim(
         request="claim-1",
         tenant="acme",
@@ -92,7 +92,7 @@ def claim(**fields: object) -> Claim:
 
 
 def submit(**fields: object) -> Submit:
-    """Make a result of `t` by `ann`."""
+    """Return a result of `t` by `ann`."""
     made = Submit(
         request="submit-1", id="t", tenant="acme", worker="ann", status="COMPLETED", body="{}"
     )

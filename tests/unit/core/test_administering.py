@@ -1,4 +1,4 @@
-"""What operators do: to topics, to queues, to tasks that have ended; each on record once."""
+"""Operators' actions on topics, queues and ended tasks; each has one audit record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DELETE = Delete(request="delete-1", tenant="acme", ids=("t",), by="ops")
 
 
 def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
-    """The same again is no change, by the same request or by another."""
+    """Equal values change nothing, from the same request or another."""
     shard = Shard()
     made = shard.ask(PUT)
     shard.view.now_ms += 1
@@ -59,7 +59,7 @@ def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
 
 @pytest.mark.parametrize("field", ["max_attempts", "retention_s", "max_consumers", "weight"])
 def test_a_topic_out_of_bounds_is_a_bug(field: str) -> None:
-    """Whoever asks checks; a weight of nothing would stop every claim."""
+    """The caller checks the bounds; a weight of zero would stop every claim."""
     with pytest.raises(AssertionError):
         decide(Shard().view, replace(PUT, **{field: -1}), Rules())
     with pytest.raises(AssertionError):
@@ -79,7 +79,7 @@ def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
 
 
 def test_a_pause_is_its_first_operators() -> None:
-    """Sent again it is answered as before; another's changes nothing."""
+    """A retry gets the same answer, and another operator's pause changes nothing."""
     shard = Shard()
 
     assert shard.ask(PAUSE) == Changed(1)
@@ -93,7 +93,7 @@ def test_a_pause_is_its_first_operators() -> None:
 
 
 def test_a_queue_is_resumed_once() -> None:
-    """Resuming what is not paused does nothing."""
+    """Resuming a queue that is not paused does nothing."""
     shard = Shard()
     shard.ask(PAUSE)
     resume = ResumeQueue(request="resume-1", tenant="acme", queue="render", by="ops")
@@ -105,7 +105,7 @@ def test_a_queue_is_resumed_once() -> None:
 
 
 def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:
-    """Its history keeps why it died and who revived it; its result is gone."""
+    """Its history keeps the cause of death and the operator; its result is gone."""
     shard = _dead()
     died = shard.task()
     shard.view.now_ms += 7
@@ -127,7 +127,7 @@ def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:
 
 
 def test_a_requeue_sent_again_revives_nothing_that_died_since() -> None:
-    """It is answered as before; the second death is another operator's choice."""
+    """The retry gets the same answer; another operator may decide about the second death."""
     shard = _dead()
     shard.ask(REQUEUE)
     assert shard.ask(REQUEUE) == Changed(1)
@@ -143,7 +143,7 @@ def test_a_requeue_sent_again_revives_nothing_that_died_since() -> None:
 
 @pytest.mark.parametrize("ids", [("missing",), ("alive",), ("foreign",), ()])
 def test_what_is_no_dead_letter_of_the_tenant_is_not_revived(ids: tuple[str, ...]) -> None:
-    """Nothing changes, and nothing is on record."""
+    """Nothing changes, and no record is left."""
     shard = _dead()
     shard.create("alive")
     shard.create("foreign", tenant="umbrella", ttl_ms=1)
@@ -155,7 +155,7 @@ def test_what_is_no_dead_letter_of_the_tenant_is_not_revived(ids: tuple[str, ...
 
 
 def test_a_revived_task_comes_back_to_its_own_queue() -> None:
-    """The queue that kept it as a dead letter is not the one it works for."""
+    """The queue that keeps a dead letter is not the queue it works for."""
     shard = Shard()
     shard.ask(replace(PUT, dead_letter="Graves"))
     shard.create(ttl_ms=5)
@@ -167,7 +167,7 @@ def test_a_revived_task_comes_back_to_its_own_queue() -> None:
 
 
 def test_an_id_named_twice_is_one_task() -> None:
-    """It is counted and changed once, and the record says what was asked."""
+    """It is counted and changed once, and the record names it as asked."""
     shard = _dead()
 
     assert shard.ask(replace(REQUEUE, ids=("t", "t"))) == Changed(1)
@@ -187,7 +187,7 @@ def test_an_id_named_twice_is_one_task() -> None:
     ],
 )
 def test_only_ended_tasks_are_deleted(end: str, dead_only: bool, gone: bool) -> None:
-    """Live work never; results only when it is not dead letters that are meant."""
+    """Live tasks are never deleted, and results only when not just dead letters are meant."""
     shard = _ENDS[end]()
     outcome = shard.ask(replace(DELETE, dead_only=dead_only))
 
@@ -198,7 +198,7 @@ def test_only_ended_tasks_are_deleted(end: str, dead_only: bool, gone: bool) -> 
 
 
 def test_a_delete_sent_again_counts_what_is_gone() -> None:
-    """The retry is answered as before; another tenant's task stays."""
+    """The retry gets the same answer, and another tenant's task stays."""
     shard = _dead()
     shard.create("foreign", tenant="umbrella", ttl_ms=1)
     shard.wait(1)
@@ -211,7 +211,7 @@ def test_a_delete_sent_again_counts_what_is_gone() -> None:
 
 
 def test_a_deleted_task_frees_its_key() -> None:
-    """Everything that belongs to it goes with it."""
+    """Everything that belongs to the task goes with it."""
     shard = Shard()
     shard.create(idempotency_key="k", fingerprint="f")
     shard.ask(Cancel(request="c", id="t", tenant="acme"))
@@ -222,7 +222,7 @@ def test_a_deleted_task_frees_its_key() -> None:
 
 
 def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
-    """The newest sorts first; the same request in the same millisecond is one record."""
+    """The newest record sorts first; one request has one record per millisecond."""
     shard = Shard(Rules(audit_retention_ms=100))
     record = Record(
         request="r1", tenant="acme", by="ops", action="cluster.transfer", target="n2", detail="0"
@@ -250,7 +250,7 @@ def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
 
 
 def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
-    """What the request did before is part of what it has done."""
+    """The last record includes what the request did before."""
     shard = _dead()
     shard.create("u", ttl_ms=1)
     shard.wait(1)
@@ -261,7 +261,7 @@ def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
 
 
 def _dead() -> Shard:
-    """Return a shard whose task `t` died of its lease's end, 10 ms after it was created."""
+    """Return a shard whose task `t` died by its lease's end, 10 ms after its creation."""
     shard = Shard()
     shard.create(max_attempts=1, ttl_ms=50)
     shard.claim(lease_ms=10)
@@ -300,7 +300,7 @@ def _recorded(shard: Shard) -> list[tuple[str, str, str]]:
 
 
 def test_a_tenant_has_so_many_topics_and_pauses_and_no_more() -> None:
-    """What is there can still be changed, and another tenant is not asked."""
+    """Existing ones can still be changed, and other tenants are not affected."""
     shard = Shard()
     for n in range(TOPICS_MAX):
         shard.ask(replace(PUT, request=f"t-{n}", name=f"t-{n}"))

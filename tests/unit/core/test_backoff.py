@@ -1,4 +1,4 @@
-"""Back-off delays, by the book and within their cap."""
+"""Back-off delays follow their formulas and stay within their cap."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_delay_leaves_its_bounds(
 
 
 def test_half_of_an_equal_jitter_is_sure() -> None:
-    """The least delay is half of the exponential one; the full jitter's is none."""
+    """The shortest equal jitter is half of the exponential delay; the shortest full jitter is 0."""
     least = {
         policy: backoff_ms(policy, base_ms=100, max_ms=10_000, attempts=1, draw=0)
         for policy in ("exp_equal_jitter", "exp_full_jitter")

@@ -1,4 +1,4 @@
-"""Claims of several queues, and what keeps a queue's tasks back."""
+"""Claims from several queues, and the limits that hold a queue's tasks back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .shard import NOW_MS, Shard, claim, create, submit
 
 
 def test_priority_goes_before_turns() -> None:
-    """A high priority is served first, whichever queue has just been served."""
+    """A high priority goes first, whichever queue was served last."""
     shard = Shard()
     for task_id, command, priority in (
         ("b-1", "b", 5),
@@ -29,7 +29,7 @@ def test_priority_goes_before_turns() -> None:
 
 
 def test_queues_of_one_priority_take_turns_from_claim_to_claim() -> None:
-    """The command named first wins the first turn, not all of them."""
+    """The command named first gets the first turn, not all of them."""
     shard = _two_queues()
 
     order = [shard.claim(commands=("a", "b"), request=f"c{number}")[0][0] for number in range(6)]
@@ -38,7 +38,7 @@ def test_queues_of_one_priority_take_turns_from_claim_to_claim() -> None:
 
 
 def test_a_weight_is_a_share() -> None:
-    """Three to one, within one claim too."""
+    """A weight of three gets three of four tasks, also within one claim."""
     shard = _two_queues()
     shard.ask(PutTopic(request="p", tenant="acme", name="A", by="op", weight=3))
 
@@ -46,7 +46,7 @@ def test_a_weight_is_a_share() -> None:
 
 
 def test_a_queue_claimed_alone_pays_for_no_turn() -> None:
-    """Who asks for one queue takes nothing from those who wait in others."""
+    """A claim of one queue takes nothing from workers that wait for others."""
     shard = _two_queues()
     shard.claim(commands=("b",), count=3)
 
@@ -54,7 +54,7 @@ def test_a_queue_claimed_alone_pays_for_no_turn() -> None:
 
 
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed() -> None:
-    """In any spelling; the other queues go on, and what is leased too."""
+    """Case does not matter; other queues and leased tasks continue."""
     shard = _two_queues()
     shard.claim(commands=("a",))
     shard.ask(PauseQueue(request="p", tenant="acme", queue="A", by="op"))
@@ -67,7 +67,7 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed() -> None:
 
 
 def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
-    """Over claims and within one; a finished task makes room."""
+    """The limit holds across claims and within one; a finished task makes room."""
     shard = _two_queues()
     shard.ask(PutTopic(request="p", tenant="acme", name="a", by="op", max_consumers=2))
     assert shard.claim(commands=("a",), count=9) == ["a-0", "a-1"]
@@ -83,7 +83,7 @@ def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
 
 
 def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
-    """A claim gets what is left of it, then a refusal that names it; a retry gets its own."""
+    """A claim gets the rest of it, then a refusal that names it; a retry gets its own tasks."""
     shard = _two_queues(Rules(budgets={"acme": Budget(leased_max=3)}))
     first = shard.claim(commands=(), count=9)
     refused = shard.ask(claim(request="more", commands=()))
@@ -100,7 +100,7 @@ def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
 def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
     budget: Budget, limit: str
 ) -> None:
-    """What stands is answered as before; the refusal names the budget; others have their own."""
+    """A retry gets its task; the refusal names the budget; other tenants have their own."""
     shard = Shard(Rules(budgets={"acme": budget}))
     shard.create("one")
     shard.create("two", delay_ms=1)
@@ -111,7 +111,7 @@ def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
 
 
 def test_results_count_as_stored_bytes_and_are_never_refused() -> None:
-    """Work that is done is kept; the next create finds the budget used up."""
+    """Finished work is always stored; the next create finds the budget used up."""
     shard = Shard(Rules(budget=Budget(bytes_max=6)))
     shard.create()
     shard.claim()
@@ -127,7 +127,7 @@ def test_results_count_as_stored_bytes_and_are_never_refused() -> None:
 def test_a_topic_is_default_and_ceiling_of_a_tasks_attempts(
     asked: int, most: int, attempts: int
 ) -> None:
-    """Without a topic the broker's default; with one, never more than it says."""
+    """Without a topic the broker's default holds; with one, its maximum is the ceiling."""
     shard = Shard()
     if most:
         shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", max_attempts=most))
@@ -151,7 +151,7 @@ def test_a_topic_is_default_and_ceiling_of_a_tasks_attempts(
 def test_a_new_task_has_one_of_its_topics_priorities(
     tiers: tuple[int, ...], priority: int, taken: bool
 ) -> None:
-    """In any spelling of the command; other queues and other tenants are free."""
+    """The case of the command does not matter; other queues and tenants are free."""
     shard = Shard()
     shard.ask(PutTopic(request="p", tenant="acme", name="Render", by="op", priority_tiers=tiers))
     outcome = shard.ask(create(command="RENDER", priority=priority))
@@ -164,7 +164,7 @@ def test_a_new_task_has_one_of_its_topics_priorities(
 
 
 def test_tiers_judge_no_task_that_is_there() -> None:
-    """A create sent again is answered, also by its key; a revived task keeps its priority."""
+    """A retried create gets its answer, also by its key; a revived task keeps its priority."""
     shard = Shard()
     shard.create("first", priority=7, idempotency_key="k", fingerprint="f", ttl_ms=5)
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
@@ -182,7 +182,7 @@ def test_tiers_judge_no_task_that_is_there() -> None:
 
 
 def test_a_priority_is_judged_before_a_budget() -> None:
-    """What can never be taken is not told to come again."""
+    """A create that can never be accepted is not told to try again."""
     shard = Shard(Rules(budget=Budget(waiting_max=1)))
     shard.create("one")
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
@@ -191,7 +191,7 @@ def test_a_priority_is_judged_before_a_budget() -> None:
 
 
 def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> None:
-    """Its retention is for results; dead letters wait for an operator."""
+    """The topic's retention is for results; dead letters wait for an operator."""
     shard = Shard()
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", retention_s=1))
     shard.create("done")

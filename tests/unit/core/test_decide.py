@@ -46,7 +46,7 @@ def test_a_created_task_is_ready_at_once() -> None:
 
 
 def test_a_create_sent_again_stands_once() -> None:
-    """The id tells a retry, even after the task has moved on."""
+    """The id identifies a retry, even after the task has moved on."""
     shard = Shard()
     shard.create()
     shard.claim()
@@ -56,7 +56,7 @@ def test_a_create_sent_again_stands_once() -> None:
 
 
 def test_an_id_that_is_taken_by_another_tenant_is_refused() -> None:
-    """Nobody is answered with another tenant's task."""
+    """No caller gets another tenant's task as an answer."""
     shard = Shard()
     shard.create()
 
@@ -66,7 +66,7 @@ def test_an_id_that_is_taken_by_another_tenant_is_refused() -> None:
 
 
 def test_a_start_time_wins_over_a_delay_and_a_past_one_means_now() -> None:
-    """`run_at_ms` beats `delay_ms`, and only the future delays."""
+    """`run_at_ms` beats `delay_ms`, and only a future start delays."""
     shard = Shard()
     shard.create("delayed", delay_ms=5)
     shard.create("appointed", delay_ms=5, run_at_ms=NOW_MS + 9)
@@ -88,7 +88,7 @@ def test_an_idempotency_key_answers_with_the_task_it_stands_for() -> None:
 
 
 def test_a_keyed_create_sent_again_is_no_replay() -> None:
-    """The caller whose create it was hears the same answer twice."""
+    """The original caller gets the same answer twice."""
     shard = Shard()
     made = create("first", idempotency_key="k", fingerprint="f")
     first = shard.ask(made)
@@ -106,7 +106,7 @@ def test_an_idempotency_key_with_other_content_is_a_conflict() -> None:
 
 
 def test_an_idempotency_key_belongs_to_its_tenant() -> None:
-    """Two tenants use the same key without meeting."""
+    """Two tenants can use the same key independently."""
     shard = Shard()
     shard.create("first", idempotency_key="k", fingerprint="f")
     shard.create("second", idempotency_key="k", fingerprint="f", tenant="umbrella")
@@ -115,7 +115,7 @@ def test_an_idempotency_key_belongs_to_its_tenant() -> None:
 
 
 def test_a_claim_leases_under_a_new_token() -> None:
-    """Owner, end, token and attempt of a lease."""
+    """A lease has an owner, an end, a token and an attempt."""
     shard = Shard()
     shard.create()
     assert shard.claim() == ["t"]
@@ -127,7 +127,7 @@ def test_a_claim_leases_under_a_new_token() -> None:
 
 
 def test_a_queue_gives_priority_first_then_the_oldest() -> None:
-    """Within one queue, 9 goes before 0 and early before late."""
+    """Within one queue, 9 goes before 0, and early before late."""
     shard = Shard()
     shard.create("low", priority=0)
     shard.create("high", priority=9)
@@ -157,7 +157,7 @@ def test_queues_ignore_case_and_tasks_keep_it() -> None:
 
 
 def test_a_claim_sent_again_gets_what_it_got() -> None:
-    """A lost answer leaves no task leased to nobody's knowledge."""
+    """A lost answer leaves no leased task unknown to its worker."""
     shard = Shard()
     for task_id in "abc":
         shard.create(task_id)
@@ -168,7 +168,7 @@ def test_a_claim_sent_again_gets_what_it_got() -> None:
 
 
 def test_a_claim_sent_again_that_got_nothing_claims() -> None:
-    """The first sending never arrived, or its leases are over."""
+    """The first request never arrived, or its leases are over."""
     shard = Shard()
     shard.create()
 
@@ -176,7 +176,7 @@ def test_a_claim_sent_again_that_got_nothing_claims() -> None:
 
 
 def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
-    """The dead do not hide the living, and a graveyard does not hold up the shard."""
+    """Expired tasks do not hide live ones, and many of them do not delay the shard."""
     shard = Shard()
     for number in range(CLAIM_SKIPS_MAX + 1):
         shard.create(f"short-{number}", ttl_ms=10)
@@ -189,7 +189,7 @@ def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
 
 
 def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
-    """The rest stays ready; a single task always fits."""
+    """The other tasks stay ready; a single task always fits."""
     shard = Shard()
     half = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 2) + '"'
     for task_id in ("a", "b", "c"):
@@ -201,7 +201,7 @@ def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
 
 
 def test_a_claim_counts_what_the_tasks_themselves_take_in_an_answer() -> None:
-    """A history of long errors weighs as a payload does, in characters of four bytes each."""
+    """A history of long errors counts like a payload, at four bytes per character."""
     shard = Shard(Rules(backoff_base_ms=0))
     small = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 20) + '"'
     for n in range(20):
@@ -230,7 +230,7 @@ def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
 
 
 def test_a_lease_is_held_until_its_end_is_decided() -> None:
-    """Past its last instant, the holder may still act: there is no other."""
+    """Past its last instant the holder may still act, because there is no other."""
     shard = _leased()
     shard.view.now_ms += LEASE_MS + 1
 
@@ -238,7 +238,7 @@ def test_a_lease_is_held_until_its_end_is_decided() -> None:
 
 
 def test_an_expired_lease_goes_to_the_tail() -> None:
-    """The attempt ends in the history, the token stays."""
+    """The history keeps the attempt, and the task keeps its token."""
     shard = _leased()
     assert shard.wait(LEASE_MS - 1) == 0
     assert shard.wait(1) == 1
@@ -295,7 +295,7 @@ def test_only_the_holder_may_act(fields: dict[str, object], rejection: Rejection
 
 
 def test_a_task_nobody_holds_cannot_be_ended() -> None:
-    """Ready is not in progress; an older token is told that its lease is lost."""
+    """A ready task is not in progress; the holder of an older token has lost its lease."""
     shard = _leased()
     shard.ask(_abandon())
 
@@ -307,7 +307,7 @@ def test_a_task_nobody_holds_cannot_be_ended() -> None:
 
 
 def test_an_abandoned_task_goes_to_the_tail_once() -> None:
-    """Sent again after the task was claimed again, the abandon does nothing more."""
+    """Retried after the task was claimed again, the abandon has no effect."""
     shard = _leased()
     first = shard.ask(_abandon())
     shard.claim(request="claim-2")
@@ -317,7 +317,7 @@ def test_an_abandoned_task_goes_to_the_tail_once() -> None:
 
 
 def test_a_claim_that_reached_nobody_does_not_count() -> None:
-    """The delivery is undone, but its token is spent; sent again, nothing more is undone."""
+    """The delivery is undone, but its token is used up; a retry undoes nothing more."""
     shard = _leased()
     undo = replace(_abandon(), token=1, undelivered=True)
 
@@ -331,7 +331,7 @@ def test_a_claim_that_reached_nobody_does_not_count() -> None:
 
 @pytest.mark.parametrize(("asked_ms", "delay_ms"), [(7, 7), (10**9, 900_000), (0, 5_000)])
 def test_a_nacked_task_rests(asked_ms: int, delay_ms: int) -> None:
-    """As long as asked, up to the cap; or as the back-off says."""
+    """The delay is the one asked for, up to the cap, or that of the back-off policy."""
     shard = _leased()
 
     assert Returned(dead=False, delay_ms=delay_ms) == shard.ask(_nack(delay_ms=asked_ms))
@@ -342,7 +342,7 @@ def test_a_nacked_task_rests(asked_ms: int, delay_ms: int) -> None:
 
 
 def test_a_nack_sent_again_hears_the_same_delay() -> None:
-    """Even after the delay is over and the task is with somebody else."""
+    """The answer stays the same after the delay, while another worker holds the task."""
     shard = _leased()
     first = shard.ask(_nack(delay_ms=7))
     shard.wait(7)
@@ -369,7 +369,7 @@ def test_a_backoff_of_nothing_makes_the_task_ready() -> None:
     ],
 )
 def test_the_last_attempt_ends_in_the_dead_letters(last_act: Operation, error: str) -> None:
-    """With a FAILED result, so that nobody waits for ever, and for the longer retention."""
+    """A FAILED result keeps anyone from waiting for ever, and the longer retention applies."""
     shard = Shard()
     shard.create(max_attempts=1)
     shard.claim()
@@ -397,7 +397,7 @@ def test_five_attempts_are_five_deliveries() -> None:
 
 
 def test_an_undelivered_task_dies_when_its_time_is_up() -> None:
-    """Ready or delayed, whichever comes first."""
+    """A ready or a delayed task dies at its time, whichever instant comes first."""
     shard = Shard()
     shard.create("ready", ttl_ms=10)
     shard.create("delayed", ttl_ms=10, delay_ms=20)
@@ -410,7 +410,7 @@ def test_an_undelivered_task_dies_when_its_time_is_up() -> None:
 
 
 def test_a_delivered_task_outlives_its_time_to_live() -> None:
-    """A lease is not cut short by it."""
+    """The time to live does not shorten a lease."""
     shard = Shard()
     shard.create(ttl_ms=10)
     shard.claim()
@@ -419,7 +419,7 @@ def test_a_delivered_task_outlives_its_time_to_live() -> None:
 
 
 def test_a_result_ends_the_task_and_stands() -> None:
-    """Result and task in one change; the same content again is the same answer."""
+    """Result and task are one change; the same content again gets the same answer."""
     shard = _leased()
     first = shard.ask(_submit())
     task = shard.task()
@@ -433,7 +433,7 @@ def test_a_result_ends_the_task_and_stands() -> None:
 
 
 def test_a_second_result_is_refused() -> None:
-    """Terminal is terminal: other content, or another worker, comes too late."""
+    """Other content, or another worker, comes too late for a terminal task."""
     shard = _leased()
     shard.ask(_submit())
 
@@ -445,7 +445,7 @@ def test_a_second_result_is_refused() -> None:
 
 
 def test_a_failure_said_by_the_worker_is_no_dead_letter() -> None:
-    """FAILED keeps the worker's error, in task, result and history."""
+    """FAILED keeps the worker's error in task, result and history."""
     shard = _leased()
     shard.ask(_submit(status="FAILED", body="", error="broken"))
     task = shard.task()
@@ -455,7 +455,7 @@ def test_a_failure_said_by_the_worker_is_no_dead_letter() -> None:
 
 
 def test_a_cancelled_worker_learns_it_from_its_next_call() -> None:
-    """Its lease is lost; for others the task is just not in progress."""
+    """The worker has lost its lease; for others the task is just not in progress."""
     shard = _leased()
     assert shard.ask(_cancel()) == Cancelled(shard.task())
 
@@ -466,7 +466,7 @@ def test_a_cancelled_worker_learns_it_from_its_next_call() -> None:
 
 
 def test_a_cancel_sent_again_is_answered_again() -> None:
-    """Another cancel of the same task comes too late."""
+    """Another request's cancel comes too late."""
     shard = Shard()
     shard.create()
     first = shard.ask(_cancel())
@@ -477,7 +477,7 @@ def test_a_cancel_sent_again_is_answered_again() -> None:
 
 
 def test_retention_counts_from_the_end_and_deletes() -> None:
-    """Live work is never deleted by time; ended work is, at its instant."""
+    """Time never deletes live tasks, and deletes ended ones at their instant."""
     shard = _leased()
     shard.view.now_ms += 1_000
     shard.ask(_submit())
@@ -488,7 +488,7 @@ def test_retention_counts_from_the_end_and_deletes() -> None:
 
 
 def test_a_key_outlives_a_short_retention() -> None:
-    """The row lives with its task, and both at least a day from create."""
+    """The key lives with its task, and both live at least a day from the create."""
     shard = Shard(Rules(retention_ms=10, key_retention_ms=1_000))
     shard.create(idempotency_key="k", fingerprint="f")
     shard.ask(_cancel())
@@ -499,7 +499,7 @@ def test_a_key_outlives_a_short_retention() -> None:
 
 
 def test_a_poison_task_keeps_its_newest_attempts_only() -> None:
-    """The history is bounded, whatever the attempts allowed."""
+    """The history is bounded, however many attempts are allowed."""
     shard = Shard(Rules(history_attempts_max=3))
     shard.create(max_attempts=10)
     for number in range(5):
@@ -512,7 +512,7 @@ def test_a_poison_task_keeps_its_newest_attempts_only() -> None:
 
 
 def test_time_acts_on_the_oldest_first_and_only_so_much() -> None:
-    """An advance is bounded, so no flood of timers holds up the shard."""
+    """An advance is bounded, so a flood of timers does not delay the shard."""
     shard = Shard()
     shard.create("late", delay_ms=20)
     shard.create("early", delay_ms=10)

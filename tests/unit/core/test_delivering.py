@@ -1,4 +1,4 @@
-"""What leaves the broker: callbacks of ended tasks, and artifacts nobody needs."""
+"""What leaves the broker: callbacks of ended tasks, and unneeded artifacts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REPLAY = Replay(request="replay-1", tenant="acme", ids=("t.1",), by="ops")
     ],
 )
 def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
-    """Whichever path led there, the lease's end too; the delivery is due at once."""
+    """Every end counts, also that of a lease; the delivery is due at once."""
     shard = _leased(webhook=HOOK)
     if end is None:
         shard.wait(LEASE_MS)
@@ -80,7 +80,7 @@ def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
 
 
 def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
-    """Its death is an end like any other."""
+    """A death by time is an end like any other."""
     shard = Shard()
     shard.create(webhook=HOOK, ttl_ms=5)
     shard.wait(5)
@@ -89,7 +89,7 @@ def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
 
 
 def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
-    """No delivery comes from its end or its deletion."""
+    """Neither its end nor its deletion makes a delivery."""
     shard = _leased()
     shard.ask(submit())
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
@@ -98,7 +98,7 @@ def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
 
 
 def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
-    """The second does not replace the first, and what is told of either stays."""
+    """The second delivery does not replace the first, and both bodies stay."""
     shard = _dead(webhook=HOOK)
     shard.ask(REQUEUE)
     shard.claim()
@@ -110,7 +110,7 @@ def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
 
 
 def test_a_delivery_outlives_its_task() -> None:
-    """A deleted task's callback is still made."""
+    """The callback of a deleted task is still made."""
     shard = _told()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
 
@@ -119,7 +119,7 @@ def test_a_delivery_outlives_its_task() -> None:
 
 
 def test_an_id_used_again_tells_of_its_own_end() -> None:
-    """What the first task of the id left behind makes room."""
+    """The delivery left by the first task of that id makes room."""
     shard = _told()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
     shard.create(webhook=HOOK)
@@ -139,7 +139,7 @@ def test_a_delivery_ends_once() -> None:
 
 
 def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
-    """It is kept with its last error for as long as a dead letter."""
+    """A dead delivery is kept with its last error for as long as a dead letter."""
     shard = _told()
     waits_ms = []
     for attempt in range(1, 4):
@@ -157,7 +157,7 @@ def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
 
 
 def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
-    """Time acts on it like on a dead letter."""
+    """Time acts on it as on a dead letter."""
     shard = _undeliverable()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
     assert shard.wait(RULES.dlq_retention_ms - 1) == 0
@@ -169,7 +169,7 @@ def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
 
 @pytest.mark.parametrize(("wait_ms", "due_ms"), [(0, 2_000), (1_999, 2_000), (9_000, 9_000)])
 def test_a_target_may_ask_for_a_longer_wait(wait_ms: int, due_ms: int) -> None:
-    """Never for a shorter one."""
+    """A target cannot ask for a shorter wait."""
     shard = _told()
     shard.ask(replace(FAILED, wait_ms=wait_ms))
 
@@ -178,7 +178,7 @@ def test_a_target_may_ask_for_a_longer_wait(wait_ms: int, due_ms: int) -> None:
 
 @pytest.mark.parametrize("attempt", [1, 3])
 def test_an_attempt_is_counted_once_and_in_order(attempt: int) -> None:
-    """Told of before, or before its time, it changes nothing."""
+    """A repeated or premature report changes nothing."""
     shard = _told()
     shard.ask(FAILED)
     before = shard.delivery()
@@ -188,7 +188,7 @@ def test_an_attempt_is_counted_once_and_in_order(attempt: int) -> None:
 
 
 def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
-    """An outage behind an open breaker kills nothing; twice to the same instant is once."""
+    """An outage behind an open circuit breaker kills nothing; a repeated deferral is no change."""
     shard = _told()
     put_off = replace(FAILED, deferred_ms=700)
 
@@ -208,7 +208,7 @@ def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
 def test_a_delivery_that_is_pending_for_too_long_is_dead_tried_or_not(
     told: tuple[Undelivered, ...], attempts: int, error: str
 ) -> None:
-    """Not a millisecond sooner; it is kept like any dead one, and says why."""
+    """It dies not a millisecond sooner, is kept like any dead delivery, and says why."""
     shard = _told()
     for each in told[:-1]:
         shard.ask(each)
@@ -226,7 +226,7 @@ def test_a_delivery_that_is_pending_for_too_long_is_dead_tried_or_not(
 
 
 def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
-    """Too many and too old at once, the target's answer is the reason."""
+    """After too many attempts and too long a time, the target's answer is the reason."""
     shard = _told()
     for attempt in range(1, 4):
         shard.ask(replace(FAILED, attempt=attempt))
@@ -240,7 +240,7 @@ def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
     "told", [replace(FAILED, deferred_ms=9_999_999), replace(FAILED, wait_ms=9_999_999)]
 )
 def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> None:
-    """Whatever its target asks for, it is looked at when it must be given up."""
+    """Whatever its target asks for, it is due when it must be given up."""
     shard = _told()
     shard.ask(told)
 
@@ -248,7 +248,7 @@ def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> No
 
 
 def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
-    """Its former life does not count, and what it died of then is not told again."""
+    """Its former life does not count, and its former error is not reported again."""
     shard = _undeliverable()
     shard.view.now_ms += RULES.delivery_age_max_ms
     shard.ask(REPLAY)
@@ -264,7 +264,7 @@ def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
 
 
 def test_a_replayed_delivery_begins_anew_once() -> None:
-    """Sent again under its request it revives nothing that died since."""
+    """Retried under its request, the replay revives nothing that died since."""
     shard = _undeliverable()
     shard.view.now_ms += 9
 
@@ -292,7 +292,7 @@ def test_only_the_tenants_own_deliveries_are_acted_on() -> None:
 
 
 def test_artifacts_are_announced_once_by_the_holder() -> None:
-    """Sent again it is answered alike; a stranger's announcement is refused."""
+    """A retry gets the same answer; a stranger's announcement is refused."""
     shard = _leased()
 
     assert shard.ask(STAGE) == shard.ask(STAGE) == Changed(1)
@@ -303,7 +303,7 @@ def test_artifacts_are_announced_once_by_the_holder() -> None:
 
 
 def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
-    """The refusal names the bound; the result may still come."""
+    """The refusal names the bound; the result is still accepted."""
     shard = _leased()
     for number in range(UPLOADS_MAX):
         shard.ask(replace(STAGE, upload=f"u{number}"))
@@ -314,7 +314,7 @@ def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
 
 
 def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_the_task() -> None:
-    """After the delay in which a late upload may still arrive; each set once."""
+    """Each set is swept once, after the delay in which a late upload may still arrive."""
     shard = _leased()
     for upload in ("u1", "u2", "u3"):
         shard.ask(replace(STAGE, upload=upload))
@@ -345,7 +345,7 @@ def test_artifacts_wait_for_the_next_attempt() -> None:
 
 
 def test_what_was_staged_before_a_death_is_not_there_for_a_revived_task() -> None:
-    """A late result that refers to it, and its announcement again, are refused."""
+    """A late result that refers to them is refused, and so is their announcement."""
     shard = _dead()
     assert shard.swept() == [("t", "u1")]
     shard.ask(REQUEUE)
@@ -359,7 +359,7 @@ def test_what_was_staged_before_a_death_is_not_there_for_a_revived_task() -> Non
 
 
 def test_a_sweep_is_tried_until_it_is_done() -> None:
-    """Later each time, and each attempt is told of once."""
+    """Each attempt comes later than the last, and is reported once."""
     shard = _dead()
     failed = Swept(tenant="acme", id="t.u1", attempt=1, failed=True)
     died_ms = shard.view.now_ms
@@ -381,7 +381,7 @@ def test_a_sweep_is_tried_until_it_is_done() -> None:
 
 
 def _leased(**fields: object) -> Shard:
-    """Return a shard whose task `t` is held by `ann`, on its last attempt."""
+    """Return a shard where `ann` holds task `t` on its last attempt."""
     shard = Shard(RULES)
     shard.create(max_attempts=1, trace_parent="00-aa-bb-01", trace_state="a=b", **fields)
     shard.claim()
@@ -389,7 +389,7 @@ def _leased(**fields: object) -> Shard:
 
 
 def _dead(**fields: object) -> Shard:
-    """Return a shard whose task `t` died with the artifacts `u1` staged."""
+    """Return a shard whose task `t` died with the staged artifacts `u1`."""
     shard = _leased(**fields)
     shard.ask(STAGE)
     shard.wait(LEASE_MS)
@@ -397,7 +397,7 @@ def _dead(**fields: object) -> Shard:
 
 
 def _told() -> Shard:
-    """Return a shard with a delivery that nobody has tried yet."""
+    """Return a shard with an untried delivery."""
     shard = _leased(webhook=HOOK)
     shard.ask(submit())
     return shard

@@ -1,4 +1,4 @@
-"""Ended tasks: nothing but retention and an operator changes a task that has ended."""
+"""Ended tasks: only retention and operators change a task that has ended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _task(view: DictView) -> Task:
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("token", [0, 1])
 def test_a_worker_that_comes_late_changes_nothing(end: State, token: int) -> None:
-    """Not even the one that held the last lease, with or without its token."""
+    """The holder of the last lease changes nothing either, with or without its token."""
     view = DictView(now_ms=1_000_000)
     for operation in (CREATE, CLAIM, ENDS[end]):
         _ask(view, operation)
@@ -81,7 +81,7 @@ def test_a_worker_that_comes_late_changes_nothing(end: State, token: int) -> Non
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_of_a_lease_that_is_over_means_nothing(end: State) -> None:
-    """The task ended under it; when its instant comes, nothing happens."""
+    """The task ended before its lease; when the lease's instant comes, nothing happens."""
     view = DictView(now_ms=1_000_000)
     for operation in (CREATE, CLAIM, ENDS[end]):
         _ask(view, operation)
@@ -93,7 +93,7 @@ def test_the_end_of_a_lease_that_is_over_means_nothing(end: State) -> None:
 
 
 def test_work_that_waits_for_a_year_is_still_there() -> None:
-    """Delayed, then ready without a worker: retention counts from the end alone."""
+    """Retention counts only from the end, for delayed tasks and for ready ones without a worker."""
     view = DictView(now_ms=1_000_000)
     _ask(view, Create(id="t", tenant="acme", command="render", payload="{}", delay_ms=YEAR_MS))
     _wait(view, YEAR_MS - 1)
@@ -109,7 +109,7 @@ def test_work_that_waits_for_a_year_is_still_there() -> None:
 
 
 def test_work_that_takes_a_month_is_still_there() -> None:
-    """A worker that sends heartbeats keeps its task, and its result is taken."""
+    """A worker that sends heartbeats keeps its task, and its result is accepted."""
     view = DictView(now_ms=1_000_000)
     _ask(view, CREATE)
     _ask(view, CLAIM)
@@ -123,7 +123,7 @@ def test_work_that_takes_a_month_is_still_there() -> None:
 
 
 def test_a_dead_letter_is_whole_until_its_retention_ends() -> None:
-    """Payload and result stay as long as it does, and go with it."""
+    """Payload and result stay with it and go with it."""
     view = DictView(now_ms=1_000_000)
     for operation in (CREATE, CLAIM, NACK):
         _ask(view, operation)

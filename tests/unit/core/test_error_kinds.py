@@ -1,4 +1,4 @@
-"""Kinds of errors: what tells one apart from another, and what does not."""
+"""Kinds of errors: which differences make another kind, and which do not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
 def test_errors_that_differ_in_numbers_and_ids_alone_are_of_one_kind(
     errors: tuple[str, str], kind: str
 ) -> None:
-    """Words stay, even those that could be read as hexadecimal."""
+    """Words stay, even those that could be hexadecimal numbers."""
     assert {error_kind(error) for error in errors} == {kind}
 
 
 @given(st.text(max_size=3 * KIND_CHARS_MAX))
 def test_a_kind_is_of_its_own_kind_bounded_and_never_empty(error: str) -> None:
-    """So that it can be sent back to say which errors are meant; an empty one would mean all."""
+    """A kind can select its errors; an empty one would select all."""
     kind = error_kind(error)
 
     assert error_kind(kind) == kind

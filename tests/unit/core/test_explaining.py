@@ -1,4 +1,4 @@
-"""The one reason a task is where it is."""
+"""The one reason why a task is where it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READY = Task(
 FACTS = Facts(now_ms=NOW_MS)
 LIMITED = Policy(Topic(tenant="acme", id="render", name="render", max_consumers=2))
 
-# Each of these holds a ready task back; the first of those that hold is the reason.
+# Each of these holds a ready task back; the first that applies is the reason.
 HOLDS: list[tuple[Reason, dict[str, object], dict[str, object]]] = [
     (Reason.EXPIRING, {"expires_ms": NOW_MS}, {}),
     (Reason.QUEUE_PAUSED, {}, {"policy": replace(LIMITED, paused=True)}),
@@ -40,7 +40,7 @@ HOLDS: list[tuple[Reason, dict[str, object], dict[str, object]]] = [
 
 @pytest.mark.parametrize("first", range(len(HOLDS)))
 def test_a_ready_task_has_the_first_reason_that_holds(first: int) -> None:
-    """What must be lifted first hides what comes after it."""
+    """The reason that must be lifted first hides the later ones."""
     task, facts = READY, FACTS
     for _, fields, known in reversed(HOLDS[first:]):
         policy = known.get("policy", facts.policy)
@@ -64,7 +64,7 @@ def test_a_limit_that_is_not_met_is_no_reason(facts: Facts) -> None:
 
 
 def test_a_delayed_task_says_until_when() -> None:
-    """At its start, or at the end of its time to live when that comes first."""
+    """The end is its start time, or the end of its time to live if that is earlier."""
     task = replace(READY, state=State.DELAYED, seq=0, due_ms=NOW_MS + 9)
 
     assert _told(task) == (Reason.SCHEDULED, NOW_MS + 9)
@@ -76,7 +76,7 @@ def test_a_delayed_task_says_until_when() -> None:
 
 
 def test_a_leased_task_runs_until_its_lease_ends() -> None:
-    """From then on it waits for the broker to notice."""
+    """After that it waits for the broker to notice."""
     task = replace(READY, state=State.LEASED, seq=0, lease_until_ms=NOW_MS + 9, expires_ms=1)
 
     assert _told(task) == (Reason.RUNNING, NOW_MS + 9)
@@ -86,7 +86,7 @@ def test_a_leased_task_runs_until_its_lease_ends() -> None:
 
 
 def test_every_end_has_a_reason_of_its_own() -> None:
-    """A worker that says CANCELLED has failed; only the broker cancels."""
+    """A worker that reports CANCELLED has failed; only the broker cancels."""
     for end, reason in (
         (submit(), Reason.COMPLETED),
         (submit(status="FAILED", body="", error="broken"), Reason.FAILED),
@@ -104,7 +104,7 @@ def test_every_end_has_a_reason_of_its_own() -> None:
 
 
 def test_a_task_cancelled_while_it_waited_is_cancelled() -> None:
-    """Before any attempt, and after some that were given back."""
+    """A cancellation counts before any attempt, and after attempts that were given back."""
     shard = Shard(Rules(backoff_base_ms=1))
     shard.create()
     shard.ask(Cancel(request="c", id="t", tenant="acme"))

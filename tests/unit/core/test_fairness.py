@@ -1,4 +1,4 @@
-"""Turns: who has paid least is next."""
+"""Turns: the queue that has paid least is next."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from codeq_cluster.core.fairness import WEIGHT_MAX, Turns
 
 
 def test_among_equals_the_first_in_order_is_due() -> None:
-    """The order is the caller's."""
+    """The caller gives the order."""
     assert Turns().due(["b", "a"]) == "b"
     assert Turns().due(iter(["a", "b"])) == "a"
 
 
 def test_a_turn_costs_one_over_the_weight() -> None:
-    """Weight 2 pays half of what weight 1 pays, to the last of many turns."""
+    """Weight 2 pays half as much as weight 1, even after many turns."""
     turns = Turns()
     order = _serve(turns, {"heavy": 2, "light": 1}, 300)
 
@@ -25,7 +25,7 @@ def test_a_turn_costs_one_over_the_weight() -> None:
 
 @pytest.mark.parametrize("weight", [1, 3, 7, 97, WEIGHT_MAX])
 def test_no_weight_leaves_a_rest(weight: int) -> None:
-    """As many turns as the weight says cost as much as one turn of weight 1."""
+    """As many turns as the weight cost exactly one turn of weight 1."""
     turns = Turns()
     order = _serve(turns, {"light": 1, "heavy": weight}, 5 * (weight + 1))
 
@@ -33,7 +33,7 @@ def test_no_weight_leaves_a_rest(weight: int) -> None:
 
 
 def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
-    """It has the next turn and no more than its share from there."""
+    """It gets the next turn, and from then on no more than its share."""
     turns = Turns()
     _serve(turns, {"old": 1}, 50)
 
@@ -42,13 +42,13 @@ def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
 
 @pytest.mark.parametrize("weight", [0, WEIGHT_MAX + 1])
 def test_a_weight_out_of_bounds_is_a_bug(weight: int) -> None:
-    """Topics are checked before they are made."""
+    """Topics are checked before they are stored."""
     with pytest.raises(AssertionError):
         Turns().served("a", weight=weight)
 
 
 def test_only_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound all begin anew; one that is known takes no more room."""
+    """Beyond the bound all queues restart; a known queue takes no more room."""
     monkeypatch.setattr(fairness, "QUEUES_MAX", 2)
     turns = Turns()
     for queue in ("a", "b"):
@@ -62,7 +62,7 @@ def test_only_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_queue_that_is_as_good_as_forgotten_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has paid no more than the present time makes room, and nobody begins anew."""
+    """Queues that have paid no more than the present time make room, and no queue restarts."""
     monkeypatch.setattr(fairness, "QUEUES_MAX", 2)
     turns = Turns()
     for queue in ("a", "b", "b", "c"):

@@ -1,4 +1,4 @@
-"""What another cluster had: taken over whole or not at all, never over what is here."""
+"""Imports: tasks come whole or not at all, and never replace existing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEBHOOK = "https://example.com/hook"
 
 
 def arrival(shard: Shard, task_id: str = "t") -> Arrival:
-    """Return a task of a shard with all that belongs to it."""
+    """Return a shard's task with everything that belongs to it."""
     view = shard.view
     task = shard.task(task_id)
     return Arrival(
@@ -39,14 +39,14 @@ def arrival(shard: Shard, task_id: str = "t") -> Arrival:
 
 
 def made(**fields: object) -> Arrival:
-    """Return a task that another cluster has just made."""
+    """Return a task just created in another cluster."""
     shard = Shard()
     shard.create(**fields)
     return arrival(shard)
 
 
 def ended(**fields: object) -> Arrival:
-    """Return a task that has ended, whose callback is pending."""
+    """Return an ended task whose callback is pending."""
     shard = Shard()
     shard.create(webhook=WEBHOOK, **fields)
     shard.claim()
@@ -55,14 +55,14 @@ def ended(**fields: object) -> Arrival:
 
 
 def took(shard: Shard, *arrivals: Arrival, **flags: object) -> Imported:
-    """Have a shard take tasks over."""
+    """Import tasks into a shard and return the outcome."""
     outcome = shard.ask(replace(IMPORT, tasks=arrivals, **flags))
     assert isinstance(outcome, Imported)
     return outcome
 
 
 def recorded(shard: Shard) -> list[tuple[str, str, str]]:
-    """Return action, target and detail of what is on record."""
+    """Return action, target and detail of the audit records."""
     return [
         (item.action, item.target, item.detail)
         for item in shard.items(Kind.AUDIT)
@@ -71,7 +71,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
 
 
 def test_a_task_comes_as_it_was_and_once() -> None:
-    """With result and callback; the second time it is there, and nothing is on record again."""
+    """Result and callback come too; a second import finds them and leaves no record."""
     shard = Shard()
     came = ended()
     first = took(shard, came)
@@ -97,7 +97,7 @@ def test_a_callback_that_was_made_is_not_made_again() -> None:
 
 
 def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
-    """It was accepted where it was made, and an import loses no task to a policy."""
+    """Its own cluster accepted it, and an import loses no task to a policy."""
     shard = Shard()
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
     outcome = took(shard, made(priority=7))
@@ -107,7 +107,7 @@ def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
 
 
 def test_whose_it_was_does_not_matter() -> None:
-    """All of it becomes the tenant's that imports."""
+    """Everything becomes the importing tenant's."""
     shard = Shard()
     came = ended()
     took(shard, came, tenant="zeta")
@@ -117,7 +117,7 @@ def test_whose_it_was_does_not_matter() -> None:
 
 
 def test_a_lease_goes_on_with_its_token() -> None:
-    """And ends when it was to end."""
+    """The lease also keeps its end."""
     there, here = Shard(), Shard()
     there.create()
     there.claim()
@@ -131,7 +131,7 @@ def test_a_lease_goes_on_with_its_token() -> None:
 
 
 def test_who_waited_longer_goes_first() -> None:
-    """A task keeps its place in the order, and gets none that is still to come."""
+    """A task keeps its place in the order, and never gets a later one."""
     there, here = Shard(), Shard()
     for task_id in ("a", "b"):
         there.create(task_id)
@@ -146,7 +146,7 @@ def test_who_waited_longer_goes_first() -> None:
 
 
 def test_what_was_to_be_deleted_does_not_come() -> None:
-    """Nor is it told apart from what never was."""
+    """An expired task is ignored without a trace."""
     shard = Shard()
     came = ended()
     shard.view.now_ms = came.task.retain_until_ms
@@ -157,7 +157,7 @@ def test_what_was_to_be_deleted_does_not_come() -> None:
 
 
 def test_an_id_of_another_tenant_is_left_to_it() -> None:
-    """The task that is here is not touched."""
+    """The existing task is not touched."""
     shard = Shard()
     shard.create(tenant="zeta", payload='"zeta"')
     before = shard.task()
@@ -168,7 +168,7 @@ def test_an_id_of_another_tenant_is_left_to_it() -> None:
 
 
 def test_a_key_that_is_taken_keeps_its_task_out_or_is_forgotten() -> None:
-    """By a task that is here, or by one that came with it."""
+    """The key's task may be an existing one, or one from the same import."""
     shard = Shard()
     shard.create("here", idempotency_key="k", fingerprint="f")
     came = [
@@ -187,7 +187,7 @@ def test_a_key_that_is_taken_keeps_its_task_out_or_is_forgotten() -> None:
 
 
 def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
-    """Two logs would have to agree on every create with it."""
+    """Two logs would have to agree on every create with this key."""
     shard = Shard()
     came = made(idempotency_key="k")
     shards = next(
@@ -205,7 +205,7 @@ def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
     [(Budget(waiting_max=2), "readyTasks"), (Budget(bytes_max=5), "storedBytes")],
 )
 def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
-    """What does not fit is left for the next time; what is here costs nothing."""
+    """The rest waits for the next import; existing tasks cost nothing."""
     shard = Shard(Rules(budgets={"acme": budget}))
     came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(4)]
     first = took(shard, *came)
@@ -216,7 +216,7 @@ def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
 
 
 def test_policies_come_unless_there_is_one() -> None:
-    """What an operator has set here stays; beyond the bound of a kind they are refused by name."""
+    """An operator's policy here stays; items beyond their kind's bound are refused by name."""
     shard = Shard()
     topic = Topic(tenant="zeta", id="render", name="Render", max_attempts=3)
     pause = Pause(tenant="zeta", id="scan", by="op", since_ms=NOW_MS)
@@ -236,7 +236,7 @@ def test_policies_come_unless_there_is_one() -> None:
 
 
 def test_callbacks_that_go_ahead_bring_no_task() -> None:
-    """Their task follows; until then the same callbacks may come again."""
+    """The task follows; until then the same callbacks may come again."""
     shard = Shard()
     came = ended()
     ahead = replace(came, payload="", result=None)
@@ -251,7 +251,7 @@ def test_callbacks_that_go_ahead_bring_no_task() -> None:
 
 
 def test_a_dry_run_changes_nothing() -> None:
-    """It leaves no record either."""
+    """A dry run leaves no record either."""
     shard = Shard()
     outcome = took(shard, ended(), dry_run=True)
 
@@ -275,7 +275,7 @@ def test_a_dry_run_changes_nothing() -> None:
     ],
 )
 def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> None:
-    """A hand-made task would stand where no timer and no claim ever finds it."""
+    """A hand-made task would be where no timer and no claim ever finds it."""
     came = made()
 
     assert fault(came) == ""
@@ -283,7 +283,7 @@ def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> No
 
 
 def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
-    """And a dead letter the queue that keeps it."""
+    """A dead letter also needs the queue that keeps it."""
     came = ended()
     [(delivery, body)] = came.deliveries
     faults = [
@@ -308,14 +308,14 @@ def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
 
 
 def test_more_than_one_decision_can_bear_is_a_bug() -> None:
-    """The importer makes parts of it."""
+    """The importer divides larger ones."""
     came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(65)]
     with pytest.raises(AssertionError):
         took(Shard(), *came)
 
 
 def test_the_create_that_made_it_is_answered_by_it() -> None:
-    """A producer that tries again meets the task that came."""
+    """A producer's retry gets the imported task."""
     shard = Shard()
     took(shard, made(idempotency_key="k", fingerprint="f"))
     again = shard.ask(create("other", idempotency_key="k", fingerprint="f"))

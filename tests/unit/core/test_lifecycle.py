@@ -61,7 +61,7 @@ def created(*, attempts: int = 3, delay_ms: int = 0, ttl_ms: int = 0) -> Create:
     )
 
 
-# What is done to one task, one after the other; a number is time that passes, in milliseconds.
+# The operations on one task, in order; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int, ...], ...] = (
     (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
     (created(delay_ms=MINUTE_MS), MINUTE_MS, CLAIM, FAILED, FOR_GOOD_MS),
@@ -81,7 +81,7 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
 
 
 def drawn(story: Iterable[Operation | int], rules: Rules) -> set[Arrow | None]:
-    """Return the arrows a story draws."""
+    """Return the arrows that a story draws."""
     view = DictView(now_ms=1_000_000)
     found: set[Arrow | None] = set()
     for step in story:
@@ -100,7 +100,7 @@ def drawn(story: Iterable[Operation | int], rules: Rules) -> set[Arrow | None]:
 
 
 def test_every_arrow_of_the_table_can_be_drawn() -> None:
-    """Also the one of a nack whose backoff is nothing, which the broker's own rules never give."""
+    """One arrow needs a nack without back-off, which the broker's own rules never give."""
     at_once = Rules(backoff_base_ms=0, backoff_max_ms=0)
     found = set().union(
         *(drawn(story, RULES) for story in STORIES),

@@ -23,7 +23,7 @@ _objects = st.dictionaries(
 
 
 def by_the_rfc(target: object, patch: object) -> object:
-    """Return what RFC 7396 says, in its own pseudo code."""
+    """Return the result of RFC 7396's own pseudo code."""
     if not isinstance(patch, dict):
         return patch
     made = dict(target) if isinstance(target, dict) else {}
@@ -39,14 +39,14 @@ def by_the_rfc(target: object, patch: object) -> object:
 def test_a_patch_does_what_the_rfc_says(
     target: dict[str, object], patch: dict[str, object]
 ) -> None:
-    """Members replaced, taken away and merged, however deep."""
+    """Members are replaced, removed and merged at any depth."""
     made = patched(json.dumps(target, indent=2), json.dumps(patch, indent=1))
 
     assert json.loads(made) == by_the_rfc(target, patch)
 
 
 def test_what_is_not_named_keeps_every_digit() -> None:
-    """And so does what the patch brings."""
+    """The patch's own numbers keep theirs too."""
     payload = '{"id": 12345678901234567890, "price": 1.10, "deep": {"n": 1e400, "gone": 1}}'
 
     assert patched(payload, '{"deep": {"gone": null, "new": 98765432109876543210}}') == (
@@ -56,7 +56,7 @@ def test_what_is_not_named_keeps_every_digit() -> None:
 
 @pytest.mark.parametrize("text", ["[]", "1", '"a"', "null", "", "{", '{"a":}'])
 def test_only_objects_are_patched_and_patches(text: str) -> None:
-    """Whoever asks is told so."""
+    """Any other value is refused."""
     with pytest.raises(NoObject):
         patched(text, "{}")
     with pytest.raises(NoObject):

@@ -1,4 +1,4 @@
-"""A token bucket gives out what its rate and burst allow, and no token more."""
+"""A token bucket gives out as many tokens as its rate and burst allow, and no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINUTE_NS = 60 * 10**9
 limits = st.builds(
     RateLimit, per_minute=st.integers(1, 10_000_000), burst=st.integers(1, 1_000_000)
 )
-# (nanoseconds since the last, tokens): from far below one token's time to far above it.
+# (nanoseconds since the last call, tokens): from far below one token's time to far above it.
 asks = st.lists(
     st.tuples(st.integers(0, 10 * MINUTE_NS) | st.integers(0, 10**6), st.integers(1, 1_000)),
     min_size=1,
@@ -26,7 +26,7 @@ asks = st.lists(
 def test_no_stretch_of_time_sees_more_than_burst_and_rate(
     limit: RateLimit, asks: list[tuple[int, int]], shares: int
 ) -> None:
-    """Between any two moments at most the burst and the rate's worth of that time is taken."""
+    """Between any two moments, at most the burst plus the rate's share of that time is taken."""
     bucket = TokenBucket(limit, now_ns=0, shares=shares)
     now_ns, taken = 0, []
     for pause_ns, tokens in asks:
@@ -47,7 +47,7 @@ def test_no_stretch_of_time_sees_more_than_burst_and_rate(
 def test_a_refusal_says_to_the_nanosecond_when_the_tokens_are_there(
     limit: RateLimit, tokens: int, early_ns: int
 ) -> None:
-    """Earlier it refuses again, then it gives them."""
+    """A nanosecond earlier it refuses again; at that instant it gives them."""
     tokens = min(tokens, limit.burst)
     bucket = TokenBucket(limit, now_ns=0)
     assert bucket.take(limit.burst, 0) == 0
@@ -61,7 +61,7 @@ def test_a_refusal_says_to_the_nanosecond_when_the_tokens_are_there(
 
 
 def test_a_bucket_starts_full_and_is_full_again_after_the_bursts_time() -> None:
-    """It gains nothing beyond that."""
+    """A full bucket gains nothing."""
     bucket = TokenBucket(RateLimit(per_minute=60, burst=3), now_ns=0)
     assert bucket.full(0)
     assert bucket.take(3, 0) == 0
@@ -73,7 +73,7 @@ def test_a_bucket_starts_full_and_is_full_again_after_the_bursts_time() -> None:
 
 
 def test_a_refused_ask_takes_nothing() -> None:
-    """The tokens that are there stay for who asks for fewer."""
+    """The tokens stay for callers that ask for fewer."""
     bucket = TokenBucket(RateLimit(per_minute=60, burst=5), now_ns=0)
     assert bucket.take(3, 0) == 0
 
@@ -82,7 +82,7 @@ def test_a_refused_ask_takes_nothing() -> None:
 
 
 def test_shares_of_a_limit_make_the_limit_together() -> None:
-    """Each has its part of the burst and of the rate."""
+    """Each bucket has its part of the burst and of the rate."""
     limit = RateLimit(per_minute=60, burst=9)
     shares = [TokenBucket(limit, now_ns=0, shares=3) for _ in range(3)]
 
@@ -92,7 +92,7 @@ def test_shares_of_a_limit_make_the_limit_together() -> None:
 
 
 def test_a_share_of_less_than_a_token_holds_one() -> None:
-    """Else it would refuse for ever."""
+    """With less than one token it would refuse for ever."""
     share = TokenBucket(RateLimit(per_minute=60, burst=1), now_ns=0, shares=3)
 
     assert share.capacity == 1

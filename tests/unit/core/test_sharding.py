@@ -24,7 +24,7 @@ def test_a_shard_is_one_of_those_there_are() -> None:
 
 
 def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> None:
-    """A tenant's home is one shard for good, and no shard is everybody's."""
+    """A tenant's home shard never changes, and no shard is every tenant's home."""
     homes = {home_shard(f"tenant-{number}", 4) for number in range(64)}
 
     assert homes == {0, 1, 2, 3}
@@ -39,7 +39,7 @@ def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> N
 def test_an_id_is_drawn_for_one_of_the_shards_that_are_wanted(
     bits: int, shards: int, data: st.DataObject
 ) -> None:
-    """It stays as long and as random as it was but for its ending, and the hash is the same one."""
+    """Only its ending changes, so it stays as long and nearly as random; the hash is the same."""
     wanted = data.draw(st.sets(st.integers(0, shards - 1), min_size=1, max_size=3))
     text = f"{bits:032x}"
 

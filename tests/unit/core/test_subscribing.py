@@ -1,4 +1,4 @@
-"""Subscriptions: made once, renewed while they live, gone at their end."""
+"""Subscriptions: created once, renewed while they live, gone at their end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RENEW = RenewSubscription(id="s", tenant="acme")
 
 
 def test_a_subscription_is_made_once() -> None:
-    """A second one of its id is a retry, whatever the clock says."""
+    """A second one of the same id is a retry, at any time."""
     shard = Shard()
 
     assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
@@ -49,7 +49,7 @@ def test_a_subscription_is_made_once() -> None:
 
 
 def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
-    """Another tenant is not asked; one that ends makes room."""
+    """Other tenants are not affected, and an ended subscription makes room."""
     shard = Shard()
     for n in range(SUBSCRIPTIONS_MAX):
         shard.ask(replace(SUBSCRIBE, id=f"s-{n}"))
@@ -65,7 +65,7 @@ def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
 
 
 def test_a_renewed_subscription_lives_for_its_time_again() -> None:
-    """For the time it has, or for another that it keeps from then on."""
+    """The time is its own, or a new one that it keeps from then on."""
     shard = Shard()
     shard.ask(SUBSCRIBE)
     shard.view.now_ms += 299
@@ -78,7 +78,7 @@ def test_a_renewed_subscription_lives_for_its_time_again() -> None:
 
 
 def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
-    """At its last instant it has ended, whether or not it is deleted yet."""
+    """At its last instant it has ended, deleted or not."""
     shard = Shard()
     shard.ask(SUBSCRIBE)
     shard.view.now_ms += 300
@@ -105,7 +105,7 @@ def test_another_tenants_subscription_does_not_exist() -> None:
 
 
 def test_an_ended_subscription_stays_ended() -> None:
-    """Ending it again is no error and no change."""
+    """Ending it again is neither an error nor a change."""
     shard = Shard()
     shard.ask(SUBSCRIBE)
     end = Unsubscribe(id="s", tenant="acme")

@@ -42,7 +42,7 @@ def dead(**fields: object) -> Shard:
 
 
 def test_a_purge_cancels_what_waits_and_nothing_else() -> None:
-    """Ready and delayed tasks of the queue end as failed; one that runs goes on."""
+    """Ready and delayed tasks of the queue end as failed; leased ones continue."""
     shard = Shard()
     shard.create("running")
     [_] = shard.claim()
@@ -64,7 +64,7 @@ def test_a_purge_cancels_what_waits_and_nothing_else() -> None:
 
 
 def test_a_purge_sent_again_is_answered_as_before() -> None:
-    """What it ended counts, what others ended does not; another tenant's is not touched."""
+    """Only tasks that this request ended count; another tenant's are not touched."""
     shard = Shard()
     shard.create()
     shard.create("gone")
@@ -86,7 +86,7 @@ def test_purged_tasks_tell_their_webhooks() -> None:
 
 
 def test_a_dead_letter_gets_another_payload_with_its_new_life() -> None:
-    """Its size is counted, its attempts begin anew, its history says who did it."""
+    """The size is counted, the attempts restart at 0, and the history names the operator."""
     shard = dead(idempotency_key="k", fingerprint="f")
     assert shard.ask(REVISE) == Changed(1)
     task = shard.task()
@@ -98,7 +98,7 @@ def test_a_dead_letter_gets_another_payload_with_its_new_life() -> None:
 
 
 def test_a_create_sent_again_still_finds_a_revised_task() -> None:
-    """The idempotency key stands for what the producer sent, not for what became of it."""
+    """The idempotency key stands for the producer's payload, not for the revised one."""
     shard = dead(idempotency_key="k", fingerprint="f")
     before = shard.view.keyed("acme", "k")
     shard.ask(REVISE)
@@ -107,7 +107,7 @@ def test_a_create_sent_again_still_finds_a_revised_task() -> None:
 
 
 def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
-    """One that has lived and died since, and another tenant's, keep their payloads."""
+    """A task that was revived and died since keeps its payload, and so does another tenant's."""
     shard = dead()
     refused = [
         shard.ask(replace(REVISE, endings=0)),
@@ -121,7 +121,7 @@ def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
 
 
 def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
-    """Same death, same place, same attempts; only that it was taken back is on record."""
+    """Death, place and attempts are the same; only the audit record shows the undo."""
     shard = dead(webhook="http://sink.example/")
     before, told = shard.task(), shard.items(Kind.DELIVERY)
     shard.view.now_ms += 5000
@@ -141,7 +141,7 @@ def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
 
 
 def test_what_somebody_has_claimed_is_not_taken_back() -> None:
-    """Nor what another requeue made ready, nor another tenant's."""
+    """Tasks of another requeue or another tenant are left alone too."""
     shard = dead()
     shard.ask(REQUEUE)
     refused = [
@@ -158,7 +158,7 @@ def test_what_somebody_has_claimed_is_not_taken_back() -> None:
 
 
 def test_a_second_life_is_counted_by_itself() -> None:
-    """Attempts of a reburied task are those since it was revived the time before."""
+    """A reburied task has the attempts of its latest life."""
     shard = dead()
     shard.ask(replace(REQUEUE, request="first.1"))
     for number in range(2):
@@ -186,7 +186,7 @@ def test_a_second_life_is_counted_by_itself() -> None:
 
 
 def recorded(shard: Shard) -> list[tuple[str, str, str]]:
-    """Return action, target and detail of what is on record, the newest first."""
+    """Return action, target and detail of the audit records, the newest first."""
     return [
         (item.action, item.target, item.detail)
         for item in shard.items(Kind.AUDIT)
@@ -195,7 +195,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
 
 
 def test_what_is_on_record_names_the_operator() -> None:
-    """By the subject of the token."""
+    """The name is the subject of the token."""
     shard = dead()
     shard.ask(REQUEUE)
     shard.ask(replace(REBURY, by="boss"))
