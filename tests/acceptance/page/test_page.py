@@ -186,9 +186,11 @@ async def test_a_result_and_its_task_are_opened_by_the_id(admin: Window, client:
     await admin.page.keyboard.type(created.body["id"])
     await admin.page.keyboard.press("Enter")
     await admin.page.wait_for_selector("main .card:has-text('Result') pre")
+    timeline = await admin.page.locator("ol.timeline li b").all_inner_texts()
 
     assert HOSTILE.replace('"', '\\"') in await admin.text()
     assert "It is finished." in await admin.text()
+    assert timeline == ["Created", "Completed"]
 
 
 async def test_a_viewer_sees_a_task_without_what_it_carries(

@@ -141,6 +141,7 @@ function timeline(task) {
   const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", stamp(task.since)));
   const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, stamp(task.createdAt)));
   const end = { dead: ["failed", "Became a dead letter"], failed: ["failed", "Ended as failed"], completed: ["completed", "Completed"] }[task.state];
-  const ended = end && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, stamp(task.since)), h("div.break.small.bad", {}, task.error));
+  // The attempt that completed the task is its end already; the other ends have words of their own.
+  const ended = end && (task.history || []).at(-1)?.outcome !== "COMPLETED" && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, stamp(task.since)), h("div.break.small.bad", {}, task.error));
   return [made, past, now, ended];
 }
