@@ -12,7 +12,7 @@
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time
     codeq/claim/<request>/<id>                                   LEASED, by the claim that leased it
-    codeq/idempo/<tenant>/<key>                                  what an idempotency key stands for
+    codeq/idempo/<tenant>/<key>                                  an idempotency key's task
     codeq/stats/<queue>/<tenant>                                 how many tasks are in each place
     codeq/item/<kind>/<tenant>/<id>                              a topic, a subscription, ...
     codeq/body/<tenant>/<id>                                     a delivery's body

@@ -49,7 +49,7 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         level: The format version in use: every member knows it.
-        past: Identities of the data that `cluster recover` continued without; such data may have
+        past: Identities of the data that `cluster recover` continued without; that data may have
             another history.
     """
 

@@ -15,9 +15,9 @@ from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import leased
 from codeq_cluster.core.view import View
 
-# Tasks past their time to live that one claim may skip. The clock buries such tasks, so longer runs
-# only exist while that work is behind. The claim then comes back empty early instead of delaying
-# the shard (1000 x about 1 us).
+# Tasks past their time to live that one claim may skip. The clock buries them, so longer runs only
+# exist while that work is behind. The claim then comes back empty early instead of delaying the
+# shard (1000 x about 1 us).
 CLAIM_SKIPS_MAX = 1000
 
 # Bound on the payloads and records of one claim, so that its answer fits a frame between nodes. A

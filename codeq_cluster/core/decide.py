@@ -21,7 +21,7 @@ being done twice.
 
 An item remembers its last writer: a topic, a pause, a subscription by its id, a replayed delivery.
 A deleted item remembers nothing. A second deletion of a topic, a resume or an unsubscribe therefore
-changes nothing and says so; a deletion of tasks counts the missing ones as deleted.
+changes nothing and says so. A deletion of tasks counts missing ones as deleted.
 A `Record` repeated in another millisecond is recorded twice under the same request.
 """
 

@@ -4,9 +4,9 @@ This is weighted round robin by virtual time (start-time fair queueing). Serving
 1/weight, and of the queues with work at the best priority, the one that has paid least is served.
 An idle queue does not save up turns: it joins at the time of the queues being served.
 
-The bound holds for queues that keep having work at the best priority, and for claims that may take
-from all of them: between two turns of queue i, and before its first, each other queue j is served
-at most `ceil(w_j / w_i) + 1` times.
+Between two turns of queue i, and before its first, each other queue j is served at most
+`ceil(w_j / w_i) + 1` times. This bound holds for queues that keep having work at the best priority,
+and for claims that may take from all of them.
 """
 
 from __future__ import annotations

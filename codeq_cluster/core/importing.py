@@ -61,7 +61,7 @@ def take_over(view: View, operation: Import, rules: Rules) -> Decision:
 
 
 def fault(arrival: Arrival) -> str:
-    """Return why no cluster can have such a task; empty when one can."""
+    """Return why no cluster can have this task; empty when one can."""
     task, result = arrival.task, arrival.result
     deliveries = [delivery for delivery, _ in arrival.deliveries]
     if not all(_fits(each) for each in (replace(task, seq=0), *task.history, *deliveries)):
@@ -81,7 +81,7 @@ def fault(arrival: Arrival) -> str:
 
 
 def item_fault(item: Topic | Pause | Subscription) -> str:
-    """Return why no cluster can have such an item; empty when one can."""
+    """Return why no cluster can have this item; empty when one can."""
     if not _fits(item):
         return "a number is out of range"
     if isinstance(item, Topic) and not 1 <= item.weight <= WEIGHT_MAX:

@@ -1,7 +1,7 @@
 """Task: the broker's record of one piece of work, and of its result.
 
-Every place where a task can be found (a ready queue, a timer, a lease) is a pure function of this
-value, so a task cannot be in two places. Instants are Unix milliseconds; 0 means "not set".
+A task's place (a ready queue, a timer, a lease) is a pure function of this value, so a task cannot
+be in two places. Instants are Unix milliseconds; 0 means "not set".
 """
 
 from __future__ import annotations

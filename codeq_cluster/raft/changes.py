@@ -31,8 +31,8 @@ class Changes:
         """Check that any majority before the change shares a voter with any majority after it.
 
         Raises:
-            ValueError: They might share none, or this node would lead a group it has no vote in, or
-                a member would not know the format version in use.
+            ValueError: They might share none, this node would have no vote, or a member would not
+                know the format version in use.
         """
         now, then = _voters(self._electorate.membership), _voters(wanted)
         if self._node_id not in wanted.voters:

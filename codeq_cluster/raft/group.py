@@ -53,7 +53,7 @@ from codeq_cluster.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
 
-# One turn's work, so that a group that catches up leaves the loop to others: about 20 ms.
+# Bounds on one turn, about 20 ms: a group that catches up must not block the loop for others.
 _MESSAGES_A_TURN = 256
 _APPLY_ENTRIES_A_TURN = 256
 _APPLY_BYTES_A_TURN = 4 * 2**20
@@ -807,7 +807,7 @@ class RaftGroup:
         due = self._due()
         if self._timer is not None:
             if self._timer_at <= due:
-                return  # It rings early and is set again: cheaper than a new timer a message.
+                return  # It fires early and is set again, which is cheaper than a timer a message.
             self._timer.cancel()
         self._timer_at = due
         self._timer = self._timers.call_later(max(0.0, due - self._timers.now()), self._on_timer)

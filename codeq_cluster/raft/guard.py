@@ -1,12 +1,12 @@
 """Guard: the checks between the peers' messages and the library, which believes every message.
 
-A message passes only when Raft allows it: it is fresh and of this term, it never truncates matching
-entries, and it never commits entries that were not compared. Each check has its switch in `Rules`
-and its test.
+A message passes only when Raft allows it: it is fresh and of this term. It never truncates matching
+entries, and never commits entries that were not compared. Each check has its switch in `Rules` and
+its test.
 
-Only a member on the data it joined with counts for a majority. A node follows a leader or a
-candidate even when its own log does not name that one as a member yet: the entry that does may be
-the very one it lacks.
+Only a member on the data it joined with counts for a majority. A node listens to
+leaders and candidates that its own log does not name as members: it may lack the very entry that
+names them.
 """
 
 from __future__ import annotations

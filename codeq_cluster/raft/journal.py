@@ -72,7 +72,7 @@ class Forgotten:
 
 
 class Journal:
-    """One group's log: a sequence for the library, an index for everyone else.
+    """One group's log; the library reads it as a sequence, other callers by index.
 
     Attributes:
         first: Index of the oldest entry kept.

@@ -30,7 +30,7 @@ from codeq_cluster.storage.exchange import settle
 from codeq_cluster.storage.segment_files import SegmentFiles
 
 # 1: everything is in the shards' databases. 2: only the write-ahead log has the newest rows. A
-# release that knows no such log refuses 2; a planned stop leaves 1.
+# release without a write-ahead log refuses 2; a planned stop leaves 1.
 FORMAT_VERSION = 1
 WAL_FORMAT_VERSION = 2
 

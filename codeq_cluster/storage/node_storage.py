@@ -34,7 +34,7 @@ class WalPlace(Protocol):
         """Return whether the databases lack rows that the log has."""
 
     def note_wal(self, *, begun: bool) -> None:
-        """Record durably whether they lack such rows from now on; raises StorageFailed."""
+        """Record durably whether they lack rows from now on; raises StorageFailed."""
 
     @property
     def applied(self) -> Applied:

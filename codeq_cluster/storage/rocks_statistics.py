@@ -27,7 +27,7 @@ _STALLS = re.compile(r" total-(?P<kind>delays|stops): (?P<count>\d+)")
 _UNITS = {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 _KINDS = {"delays": "delay", "stops": "stop"}
 
-# RocksDB's counters, by the name of the metric they are shown as.
+# RocksDB's counters, by metric name.
 _COUNTS = {
     "written_bytes": "bytes.written",
     "wal_written_bytes": "wal.bytes",
@@ -86,7 +86,7 @@ class FamilyStatistics:
 
 
 def family_statistics(text: str, *, family: str) -> FamilyStatistics:
-    """Read the property `rocksdb.cfstats` of a column family."""
+    """Return the statistics in a column family's property `rocksdb.cfstats`."""
     reads = {int(found["level"]): int(found["count"]) for found in _READS.finditer(text)}
     stalls = {_KINDS[found["kind"]]: int(found["count"]) for found in _STALLS.finditer(text)}
     return FamilyStatistics(levels=tuple(_levels(text, family, reads)), stalls=stalls)
@@ -107,7 +107,7 @@ def _levels(text: str, family: str, reads: dict[int, int]) -> Iterator[LevelStat
 
 
 def counters(text: str) -> dict[str, float]:
-    """Parse the statistics that a database prints.
+    """Return the statistics that a database prints.
 
     Returns:
         Totals since the opening, by name: `…_bytes`, `…_seconds`, or a number of times.
@@ -128,7 +128,7 @@ def counters(text: str) -> dict[str, float]:
 def _line(text: str, name: str) -> str:
     """Return the line of a counter or timer, empty without one.
 
-    Searched by its first word, since a scrape on the node's loop needs a dozen of 300 lines.
+    Searched by its first word, because a scrape on the node's loop needs a dozen of 300 lines.
     """
     start = text.find(f"rocksdb.{name} ")
     return "" if start < 0 else text[start : text.find("\n", start)]

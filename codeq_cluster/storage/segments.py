@@ -7,7 +7,7 @@ A segment is a header frame, then job frames, without gaps:
     checksum (4)     CRC-32 of salt, length and body
     body             msgpack
 
-A job frame carries all that one sync makes durable, so a power cut leaves it whole or not at all.
+A job frame has every write of one sync, so a power cut leaves all of them or none.
 """
 
 from __future__ import annotations

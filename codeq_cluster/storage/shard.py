@@ -187,8 +187,8 @@ class Shard:
         """Write the waiting rows to the database.
 
         Args:
-            seq: Every write of this shard in the write-ahead log up to this job is in the buffer or
-                the database; 0 when only the shard's own mark is known.
+            seq: Up to this job, the buffer or the database has every write of this shard in the
+                write-ahead log. 0 when only the shard's own mark is known.
 
         Returns:
             False when the database takes no write now, or the shard has withdrawn.

@@ -79,7 +79,7 @@ class Snapshots:
         """Return the checksum (CRC-32) and the bytes of one chunk of one file.
 
         Raises:
-            ValueError: There is no such place.
+            ValueError: The snapshot has neither that file nor that offset.
             StorageFailed: The disk refused.
         """
         if not (0 <= file < len(snapshot.files) and 0 <= offset <= snapshot.files[file].size):

@@ -63,7 +63,7 @@ class SegmentDisk(Protocol):
             The open file and its size in bytes.
 
         Raises:
-            OSError: There is no such segment, or it is unknown whether there is.
+            OSError: The segment does not exist, or it is unknown whether it does.
         """
 
     def delete(self, name: str) -> None:
@@ -169,7 +169,7 @@ class Wal:
     # Writing.
 
     def frame(self, writes: Sequence[Write]) -> bytes:
-        """Begin the next job; `append` must follow before the next call."""
+        """Return the frame of the next job; `append` must follow before the next call."""
         self.seq += 1
         return segments.frame(self._salt, Job(self.seq, list(writes)))
 

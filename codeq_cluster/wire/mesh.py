@@ -121,16 +121,16 @@ class Mesh:
             address: Where peers reach this node, host:port; empty when they know it already.
             on_raft: Called with (peer, group, message); the message is packed.
             on_up: Called with a peer once the connection this node dialled is authenticated.
-            on_down: Called with (peer, refused) once per loss of such a connection, when it is
-                known whether the peer's machine refuses a new one at once (its process has ended).
+            on_down: Called with (peer, refused) once per loss of that connection. It waits until it
+                is known whether the peer's machine refuses a new one: then its process has ended.
             recognises: Returns whether (peer, incarnation) may connect; False for one that proved
                 itself, on other data than a connected node of its id.
             is_past: Returns whether an incarnation runs on data that the cluster was recovered
-                without; such a node is told that and nothing else.
+                without; a node with that data is told so and nothing else.
             welcomes: Returns whether a node that is no peer may connect, because this one does not
                 know its peers yet.
-            on_stranger: Called with such a node, once it has proved itself, and the address it
-                reports; it may stay if the callback has passed it to `know`.
+            on_stranger: Called with that node, once it has proved itself, and the address it
+                reports. The node may stay if the callback has passed it to `know`.
             certificates: With these both ends of every connection prove themselves, in addition to
                 the secret; None leaves the link without TLS.
             serve: Answers (peer, method, body, timeout_s); cancelled at the deadline and at stop.

@@ -34,7 +34,7 @@ REASONS = {
     State.DEAD: {Reason.DEAD_LETTER},
 }
 
-# A task of such a queue is never handed out.
+# A task with one of these reasons is never handed out.
 _CLOSED = {Reason.QUEUE_PAUSED, Reason.CONSUMER_LIMIT, Reason.IN_FLIGHT_LIMIT, Reason.EXPIRING}
 
 

@@ -145,7 +145,7 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
 
 
 async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
-    """The release before left such a directory: format 1, and no directory for the log."""
+    """The release before left format 1, and no directory for the log."""
     path = tmp_path / "data"
     await filled(path, planned=True)
     for file in (path / "wal").iterdir():
