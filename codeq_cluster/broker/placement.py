@@ -66,7 +66,8 @@ class Placement:
 
         A shard is not chosen if its queue is longer than the shortest by more than `AHEAD_MAX`
         tasks, or by `MET_AHEAD_MAX` where nodes share a shard. So producers that all ask one node
-        cannot fill one shard alone.
+        cannot fill one shard alone. Nodes share no shard without a known leader: its creates would
+        wait for an election.
         """
         count = self._shards.count
         replicas = [self._shards.local(shard) for shard in range(count)]
@@ -77,12 +78,17 @@ class Placement:
         ready = [replica.ready(tenant, queue) for replica in replicas]
         shortest = min(ready)
         if self._meets(item):
-            first = self._clock.wall_ms() // SLOT_MS
-            return next(
-                shard
-                for shard in ((first + step) % count for step in range(count))
-                if ready[shard] <= shortest + MET_AHEAD_MAX
-            )
+            open_to_all = [
+                replica.leader is not None and waiting <= shortest + MET_AHEAD_MAX
+                for replica, waiting in zip(replicas, ready, strict=True)
+            ]
+            if any(open_to_all):
+                turn = self._clock.wall_ms() // SLOT_MS
+                return next(
+                    shard
+                    for shard in ((turn + step) % count for step in range(count))
+                    if open_to_all[shard]
+                )
         led = [shard for shard in led if ready[shard] <= shortest + AHEAD_MAX]
         return led[self._placed // TOGETHER % len(led)] if led else None
 

@@ -183,6 +183,10 @@ class LocalShard(Protocol):
     def leads(self) -> bool:
         """Return whether this node decides for the shard."""
 
+    @property
+    def leader(self) -> str | None:
+        """Return the id of the node that leads the shard, or None if this node knows of none."""
+
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of a queue are ready, as far as this node knows."""
 

@@ -33,6 +33,7 @@ class Replica:
 
     leads: bool
     waiting: int = 0
+    leader: str | None = "n1"
 
     def ready(self, tenant: str, queue: str) -> int:
         """Return what waits in the one queue there is."""
@@ -209,3 +210,23 @@ async def test_a_shard_whose_queue_is_too_long_is_passed_over() -> None:
     caller.node.replicas[shard].waiting = MET_AHEAD_MAX + 1
 
     assert await caller.ask(MEET_MIN) == {(shard + 1) % 4: MEET_MIN}
+
+
+async def test_a_shard_without_a_leader_is_passed_over() -> None:
+    """Its tasks would wait for an election, and others can be created meanwhile."""
+    caller = _leading(2)
+    await caller.ask(MEET_MIN)
+    [shard] = await caller.ask(MEET_MIN)
+    caller.node.replicas[shard].leader = None
+
+    assert await caller.ask(MEET_MIN) == {(shard + 1) % 4: MEET_MIN}
+
+
+async def test_nodes_that_know_of_no_leader_meet_nowhere() -> None:
+    """Each goes by its own rules: here the shard it led when it was asked."""
+    caller = _leading(2)
+    await caller.ask(MEET_MIN)
+    for replica in caller.node.replicas:
+        replica.leader = None
+
+    assert await caller.ask(MEET_MIN) == {2: MEET_MIN}
