@@ -254,10 +254,10 @@ def _created_before(existing: Task, operation: Create) -> Created | Rejected:
 
 
 def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
-    """Return the refusal that names the topic's tiers if a new task's priority is outside them.
+    """Return the refusal that names the topic's tiers, or None if they allow the priority.
 
-    Tiers bind new tasks only. An existing task, one revived, or one imported from another cluster
-    keeps the priority that it was accepted with.
+    Tiers bind new tasks only. An existing, revived or imported task keeps the priority that it was
+    accepted with.
     """
     if topic is None or not topic.priority_tiers:
         return None

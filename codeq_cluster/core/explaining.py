@@ -146,7 +146,7 @@ def _leased(task: Task, facts: Facts) -> Explanation:
 
 
 def _cancelled(task: Task) -> bool:
-    """Return whether a task was cancelled, and not failed by a worker with the same error text."""
+    """Return whether a task was cancelled; a worker may report the same text as its error."""
     said_by_worker = task.history and task.history[-1].outcome is AttemptOutcome.FAILED
     return task.error == CANCELLED and not said_by_worker
 

@@ -14,7 +14,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Durations and bounds. They affect new decisions only, so nodes may differ for a while.
+    """Durations and bounds of new decisions; nodes may differ in them for a while.
 
     Attributes:
         backoff_policy: A key of `backoff.POLICIES`.

@@ -186,10 +186,9 @@ class Leading:
     def can_wait(self, peer: str, message: Message) -> bool:
         """Return whether a message can wait for the turn of the next heartbeat.
 
-        This holds for a follower's answer that commits nothing new, while nobody waits for what
-        else it proves.
-        Half of all answers are of this kind, and those to heartbeats. A follower that lacks entries
-        gets the next ones after its answer, so its answers never wait.
+        A follower's answer can wait if it commits nothing new and nobody waits for anything else
+        that it proves. Half of all answers do, and those to heartbeats. A follower that lacks
+        entries gets the next ones after its answer, so its answers never wait.
         """
         return (
             isinstance(message, Answer)

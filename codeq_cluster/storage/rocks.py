@@ -61,8 +61,8 @@ _STALLED_S_STEP_MAX = 0.25
 _STALLED_S_MAX = 60.0
 _LAST_KEY = b"\xff" * 16  # Past every key.
 
-# RocksDB marks a file when half of this many consecutive rows are deleted. It is more than one read
-# of a queue's head.
+# RocksDB marks a file when half of this many consecutive rows are deleted; one read of a queue's
+# head has fewer rows than that.
 _TOMBSTONE_WINDOW = 512
 
 # RocksDB's own numbers, by metric name.
@@ -305,7 +305,7 @@ class RocksShard:
         if not self._is_open:
             return {}
         # Ask the families that are open already. One opened for the question would flush its
-        # memtable when it is closed, on the loop, at every scrape of the metrics.
+        # memtable at its end, on the loop, at every scrape of the metrics.
         families = (self.state.family, self.log.family)
         numbers: dict[str, float] = {}
         for name, rocks_name in _PROPERTIES.items():
@@ -785,7 +785,7 @@ def _database(settings: StoreSettings, *, create: bool) -> Options:
     options.set_max_total_wal_size(8 * settings.memtable_bytes)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(2**20)
-    # For the metrics. They had no measurable cost for reads or writes.
+    # Statistics for the metrics; they had no measurable cost for reads or writes.
     options.enable_statistics()
     return options
 

@@ -39,7 +39,7 @@ class Channel:
         return self._outgoing.read()
 
     def open(self, data: bytes) -> bytes:
-        """Return the plain bytes of these bytes from the wire.
+        """Return the plain bytes in `data`, which came off the wire.
 
         Bytes to answer with, including an alert, wait in `unsent` afterwards.
 

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol, ABC):
             )
             self._refuse(refused.reason)
         except BaseException:
-            # A bug of the receiver: the messages after the one it failed on must not be delivered.
+            # A bug of the receiver: no message after the one it failed on may be delivered.
             self.abort()
             raise
 

@@ -32,7 +32,7 @@ _OWN_REMEDIES = {
 
 
 def remedy(reason: HandshakeRefusal, said: str) -> str:
-    """Return what the operator of two nodes can do that did not become peers; empty if unknown.
+    """Return what an operator can do when two nodes do not become peers; empty if unknown.
 
     Args:
         reason: This side's reason.

@@ -172,8 +172,8 @@ def parse_lone(body: bytes) -> Message:
 def parse_bundle(body: bytes) -> list[Message]:
     """Return the messages of a bundle, in order.
 
-    FrameRefusedError: The body is no bundle; the connection must be closed.
-        FrameRefusedError: It is none; the connection must be closed.
+    Raises:
+        FrameRefusedError: The body is no bundle; the connection must be closed.
     """
     try:
         items = _decode_bundle(body)
