@@ -1,4 +1,4 @@
-"""Identity: who a verified token speaks for, and what that entitles to."""
+"""Identity: the caller named by a verified token, and its rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORKER_SCOPES = frozenset(
     f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
 )
 
-# To a token of roles that give none; such a caller needs another token.
+# For a token whose roles give none; this caller needs another token.
 NO_TENANT_DATA = "forbidden. An operator has no tenant's data: use a token of the tenant"
 PAGE_ALONE = "forbidden. A viewer has the page alone: use a token of the tenant"
 
@@ -21,10 +21,10 @@ _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organizatio
 
 
 class Access(StrEnum):
-    """Whom a route serves.
+    """The callers that a route serves.
 
-    TENANT is whoever acts for a tenant, as a producer, a worker or an admin; ANY is every token;
-    PAGE is every token with a role.
+    TENANT is every caller that acts for a tenant, as a producer, a worker or an admin; ANY is every
+    token; PAGE is every token with a role.
     """
 
     OPEN = "open"
@@ -38,11 +38,11 @@ class Access(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token entitles to beyond a producer's and a worker's routes; each value is a scope.
+    """A right beyond a producer's and a worker's routes; each value is a scope.
 
-    An admin has its own tenant and nothing of the cluster, an operator the cluster and nothing of
-    any tenant. A viewer sees its own tenant on the page, payloads and results excepted. A token may
-    have several.
+    An admin has its own tenant and nothing of the cluster; an operator has the cluster and no
+    tenant's data. A viewer sees its own tenant on the page, without payloads and results. A token
+    may have several roles.
     """
 
     VIEWER = "codeq:view"
@@ -51,12 +51,12 @@ class Role(StrEnum):
 
 
 class AccessRefused(Exception):
-    """The caller is not let in.
+    """The caller is not admitted.
 
     Attributes:
         status: HTTP status of the answer.
-        text: What the caller is told.
-        reason: What the log is told beyond that; never the token or a part of its payload.
+        text: The message for the caller.
+        reason: More detail for the log; never the token or a part of its payload.
     """
 
     def __init__(self, status: int, text: str, *, reason: str = "") -> None:
@@ -67,12 +67,12 @@ class AccessRefused(Exception):
 
 
 class Claims(Struct, frozen=True, kw_only=True):
-    """What a verified token says.
+    """The claims of a verified token.
 
     Attributes:
         tenants: Values of every tenant claim present, whatever their type.
         expires_s: Unix seconds; infinity for a token that does not expire.
-        keep_s: For how long the verification may be remembered.
+        keep_s: For how long the verification may be cached.
     """
 
     subject: str
@@ -85,14 +85,14 @@ class Claims(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """A caller that was let in.
+    """An admitted caller.
 
     Attributes:
         tenant: Empty for the default tenant.
         event_types: Commands a worker may claim, `*` for every one.
-        scopes: Of the token; a worker's routes ask for them one by one.
-        roles: What whole groups of routes ask for; a role may come from elsewhere than a scope.
-        expires_s: When the token ends, Unix seconds; infinity when it does not.
+        scopes: Of the token; a worker's routes require them one by one.
+        roles: Required by whole groups of routes; a role may come from elsewhere than a scope.
+        expires_s: When the token ends, Unix seconds; infinity if it does not.
     """
 
     subject: str
@@ -104,7 +104,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def names_a_worker(self) -> bool:
-        """True if the token has anything of a worker's, which need not be enough for its routes."""
+        """True if the token has any of a worker's claims, even if too few for its routes."""
         return bool(self.event_types or self.scopes & WORKER_SCOPES)
 
     @property
@@ -117,7 +117,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 def claims_of(token: Mapping[str, object], *, keep_s: float) -> Claims:
-    """Read the claims of a verified JWT whose `sub` and `exp` are known to be present."""
+    """Return the claims of a verified JWT whose `sub` and `exp` are known to be present."""
     event_types = token.get("eventTypes")
     expires = token["exp"]
     return Claims(
@@ -134,7 +134,7 @@ def claims_of(token: Mapping[str, object], *, keep_s: float) -> Claims:
 
 
 def identify(claims: Claims, *, tenant_fallback: str) -> Identity:
-    """Turn verified claims into an identity.
+    """Return the identity of verified claims.
 
     Raises:
         AccessRefused: The tenant claims disagree, are malformed or missing.
@@ -150,7 +150,7 @@ def identify(claims: Claims, *, tenant_fallback: str) -> Identity:
 
 
 def lacks(role: Role) -> AccessRefused:
-    """Return what a caller is told whose token was verified and does not give the role."""
+    """Return the refusal for a caller whose valid token does not give the role."""
     match role:
         case Role.ADMIN:
             return AccessRefused(401, "unauthorized. Admin only")
@@ -162,7 +162,7 @@ def lacks(role: Role) -> AccessRefused:
 
 def _roles(claims: Claims) -> frozenset[Role]:
     named = frozenset(role for role in Role if role in claims.scopes)
-    # The claim names a tenant's admin alone: operators of the cluster are named by scope.
+    # This claim only names admins of a tenant; operators of the cluster are named by scope.
     return named | {Role.ADMIN} if claims.role.upper() == "ADMIN" else named
 
 

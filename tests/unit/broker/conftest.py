@@ -1,4 +1,4 @@
-"""One shard's engine over a memory store, with a clock and a log the test moves."""
+"""One shard's engine over a memory store, with a clock and a log that the test moves."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ class TestClock:
 
 @dataclass
 class Seen:
-    """An observer that keeps what it hears."""
+    """An observer that records its events."""
 
     changes: list[TaskChange] = field(default_factory=list)
     entries: list[tuple[int, int]] = field(default_factory=list)
 
     def changed(self, change: TaskChange) -> None:
-        """Keep it."""
+        """Record it."""
         self.changes.append(change)
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
-        """Keep it."""
+        """Record it."""
         self.entries.append((shard, mutations))
 
 
 @dataclass
 class Shard:
-    """Everything a test of one engine touches."""
+    """One shard and all the parts that a test of its engine needs."""
 
     store: MemoryShard
     clock: TestClock
@@ -88,7 +88,7 @@ def make_shard(
     entry_bytes_max: int = 3 * 2**20,
     catalogue: Catalogue | None = None,
 ) -> Shard:
-    """Make an engine over a store that may have a history."""
+    """Return an engine over a store, which may have a history."""
     seen = Seen()
     catalogue = catalogue or Catalogue()
     engine = Engine(
@@ -102,7 +102,7 @@ def make_shard(
             bytes_max=bytes_max,
             lease_grace_ms=GRACE_MS,
             entry_bytes_max=entry_bytes_max,
-            gather_s=0,  # What is decided is taken at once: the tests do not wait.
+            gather_s=0,  # Decisions are taken at once, so that the tests need not wait.
         ),
         clock=clock,
         fraction=random.Random(7).random,
@@ -122,7 +122,7 @@ def shards_of(
     is_out: Callable[[int], bool] = lambda _shard: False,
     kind: type[F] = Forwarder,
 ) -> F:
-    """Return the shards of a node that has these, and peers only for calls."""
+    """Return a node's view of these shards, with peers only for calls."""
     return kind(
         node_id="n1",
         engines=[shard.engine for shard in shards],
@@ -139,7 +139,7 @@ def shards_of(
 
 @pytest.fixture
 def shard() -> Iterator[Shard]:
-    """Lend an engine that leads."""
+    """Yield an engine that leads."""
     made = make_shard(MemoryShard(), TestClock())
     made.log.term = 4
     made.log.lead()
@@ -148,13 +148,13 @@ def shard() -> Iterator[Shard]:
 
 
 def create(task_id: str, **fields: object) -> Create:
-    """Make a create of a small task."""
+    """Return a create of a small task."""
     defaults: dict[str, object] = {"tenant": "acme", "command": "render", "payload": "{}"}
     return Create(id=task_id, **(defaults | fields))  # type: ignore[arg-type]
 
 
 def claim(request: str, **fields: object) -> Claim:
-    """Make a claim of one task for a minute."""
+    """Return a claim of one task for a minute."""
     defaults: dict[str, object] = {
         "tenant": "acme",
         "worker": "ann",

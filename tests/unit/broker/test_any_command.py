@@ -44,7 +44,7 @@ KINDS = [
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that happens; `number` says how much of it."""
+    """One event; `number` is its size."""
 
     what: str
     queue: str
@@ -67,7 +67,7 @@ steps = st.lists(
 
 @dataclass
 class Story:
-    """One shard, and a walk over all its tasks to hold its answers against."""
+    """One shard, and a walk over all its tasks as the reference."""
 
     shard: Shard = field(default_factory=lambda: make_shard(MemoryShard(), TestClock()))
     ids: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Story:
     waiting: list[asyncio.Future[list[Outcome]]] = field(default_factory=list)
 
     async def take(self, step: Step) -> None:
-        """Let it happen, and hold what a node would look at against the walk."""
+        """Apply the step, and compare the node's answers with the walk."""
         await self._happen(step)
         heads = [
             (-task.priority, task.seq)
@@ -101,7 +101,7 @@ class Story:
                     await self._ask(operation)
 
     async def settle(self) -> None:
-        """Have everything committed that is on its way."""
+        """Commit every decision in flight."""
         if self.shard.log.held:
             self.shard.log.release()
         await asyncio.gather(*self.waiting)
@@ -189,7 +189,7 @@ class Story:
             assert expected == [task.id for task in outcome.tasks]
 
     def _walk(self, asked: Claim) -> list[str]:
-        """Return what a claim gets: of the first tasks of all queues the best, again and again."""
+        """Return the tasks a claim gets: repeatedly the best of all queues' first tasks."""
         view, now_ms = self._view(), self.shard.engine.now_ms
         turns: Turns = deepcopy(view.turns(TENANT))
         lines = {
@@ -214,7 +214,7 @@ class Story:
         return got
 
     def _lines(self) -> dict[str, list[Task]]:
-        """Return the ready tasks of every queue, found among all tasks there ever were."""
+        """Return the ready tasks of every queue, found among all tasks ever created."""
         found: dict[str, list[Task]] = {}
         for task in self._tasks():
             if task.state is State.READY:
@@ -234,7 +234,7 @@ class Story:
         view = self._view()
         found = {task_id: view.task(task_id) for task_id in self.ids}
         if not self.shard.log.held:
-            # What has ended stays so.
+            # Ended tasks stay ended.
             self.ids = [
                 task_id for task_id, task in found.items() if task and not task.state.terminal
             ]
@@ -248,7 +248,7 @@ class Story:
         return f"r{self.requests}"
 
     def _begin(self, operation: Operation) -> asyncio.Future[list[Outcome]]:
-        """Ask, at once: nothing else happens between what was looked at before and the decision."""
+        """Ask without a pause, so that nothing happens between the look and the decision."""
         answered: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self.shard.engine.begin([operation], answered)
         self.waiting.append(answered)

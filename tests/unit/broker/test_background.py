@@ -1,4 +1,4 @@
-"""Background work: it ends with its owner, and what it ends with does not go unseen."""
+"""Background work ends with its owner, and its failures are logged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.errors import NoLeader
 
 
 async def test_work_that_ends_by_a_fault_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody may await it: the log is where it is seen, with its traceback."""
+    """Its task may have no awaiting caller, so the log shows it with its traceback."""
     background = Background()
 
     async def faulty() -> None:
@@ -31,7 +31,7 @@ async def test_work_that_ends_by_a_fault_is_an_error(caplog: pytest.LogCaptureFi
 
 
 async def test_what_is_for_whoever_waits_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:
-    """An operating error goes to the caller, and an end with the node is none."""
+    """An operating error goes to the caller, and an end with the node is no error."""
     background = Background()
 
     async def refused() -> None:

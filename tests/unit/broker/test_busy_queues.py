@@ -1,4 +1,4 @@
-"""Busy queues: a queue that has work is found again, whatever it was left out for."""
+"""Busy queues: a queue with work is always found again, whatever the reason it was left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _claimed(shard: Shard, request: str) -> list[str]:
-    """Claim one task of any command; return what was got."""
+    """Claim one task of any command; return the claimed tasks."""
     [outcome] = await shard.engine.operate([claim(request, commands=())])
     assert isinstance(outcome, Claimed)
     return [task.id for task in outcome.tasks]
 
 
 async def test_a_queue_that_is_resumed_is_served_again(shard: Shard) -> None:
-    """It was left out by a look while it was paused; others had work all the time."""
+    """A look left it out while it was paused; other queues had work all the time."""
     await shard.engine.operate([create("one", command="left"), create("two", command="other")])
     await shard.engine.operate(
         [PauseQueue(request="p", tenant="acme", queue="left", by="operator")]
@@ -37,7 +37,7 @@ async def test_a_queue_that_is_resumed_is_served_again(shard: Shard) -> None:
 async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
     shard: Shard,
 ) -> None:
-    """A task that is gone would hide the one that is there from every look."""
+    """A deleted task would hide the existing one from every look."""
     await shard.engine.operate([create("one")])
     shard.log.depose("n2")
     assert shard.engine.head("acme", ()) is not None
@@ -54,7 +54,7 @@ async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
 
 
 async def test_a_task_of_a_higher_priority_brings_its_queue_forward(shard: Shard) -> None:
-    """Its queue had a place already, behind another one."""
+    """The queue already had a place, behind another one."""
     await shard.engine.operate(
         [create(each, command=each[0]) for each in ("a1", "a2", "a3", "b1", "b2")]
     )

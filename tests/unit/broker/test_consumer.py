@@ -1,4 +1,4 @@
-"""Claims that wait: who is woken, who gets the task, and what a vanished client leaves behind."""
+"""Claims that wait: which one is woken, which gets the task, and what a vanished client leaves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Desk:
 
 @pytest.fixture
 def desk() -> Desk:
-    """Lend a broker that leads its one shard."""
+    """Yield a broker that leads its one shard."""
     clock = TestClock()
     shard = make_shard(MemoryShard(), clock)
     waiters = Waiters(waiters_max=10)
@@ -86,7 +86,7 @@ def _ids(claims: Sequence[Claimed]) -> int:
 
 
 async def test_a_waiting_claim_is_woken_by_a_create(desk: Desk) -> None:
-    """The longest waiting gets the first task; the others wait on."""
+    """The longest waiting claim gets the first task; the others keep waiting."""
     waiting = [asyncio.ensure_future(desk.claim("render", wait_s=30)) for _ in range(3)]
     await _settle()
     await desk.create("render")
@@ -100,7 +100,7 @@ async def test_a_waiting_claim_is_woken_by_a_create(desk: Desk) -> None:
 
 
 async def test_two_spellings_of_a_command_are_one_queue(desk: Desk) -> None:
-    """A claim that names both waits, is woken and gets its task."""
+    """A claim that names both spellings waits, is woken and gets its task."""
     waiting = asyncio.ensure_future(desk.claim("render", "RENDER", wait_s=30))
     await _settle()
     await desk.create("Render")
@@ -118,7 +118,7 @@ async def test_a_claim_for_everything_is_woken_by_any_queue(desk: Desk) -> None:
 
 
 async def test_a_claim_that_vanishes_while_waiting_takes_nothing(desk: Desk) -> None:
-    """Its place in the line is gone with it."""
+    """Its place in the queue of waiters is gone with it."""
     waiting = asyncio.ensure_future(desk.claim("render", wait_s=30))
     await _settle()
     waiting.cancel()
@@ -129,7 +129,7 @@ async def test_a_claim_that_vanishes_while_waiting_takes_nothing(desk: Desk) -> 
 
 
 async def test_a_claim_that_vanishes_while_claiming_gives_back(desk: Desk) -> None:
-    """The task was leased for nobody: it is ready again and the delivery does not count."""
+    """The leased task is ready again, and the delivery does not count."""
     await desk.create("render")
     desk.shard.log.held = True
     claiming = asyncio.ensure_future(desk.claim("render"))
@@ -145,7 +145,7 @@ async def test_a_claim_that_vanishes_while_claiming_gives_back(desk: Desk) -> No
 
 
 async def test_a_wake_up_that_fails_is_passed_on(desk: Desk) -> None:
-    """The woken claim meets its deadline; the next in line gets the task."""
+    """The woken claim reaches its deadline; the next in line gets the task."""
     first = asyncio.ensure_future(desk.claim("render", wait_s=30, timeout_s=0.05))
     await _settle()
     second = asyncio.ensure_future(desk.claim("render", wait_s=30, worker="bob"))
@@ -162,7 +162,7 @@ async def test_a_wake_up_that_fails_is_passed_on(desk: Desk) -> None:
 
 
 async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) -> None:
-    """The second saying is refused, whatever it says."""
+    """The second item is refused, whatever its result."""
     await desk.create("render")
     [task] = (await desk.claim("render")).tasks
     said = NewResult(task_id=task.id, status="COMPLETED", body="1")
@@ -174,7 +174,7 @@ async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) ->
 
 
 async def test_a_batch_claim_is_ordered_by_priority(desk: Desk) -> None:
-    """However the tasks were gathered, the answer starts with what matters most."""
+    """The answer starts with the highest priority, however the tasks were gathered."""
     items = [
         NewTask(command="render", payload="{}", priority=priority) for priority in (1, 9, 5, 9, 0)
     ]

@@ -1,4 +1,4 @@
-"""Leaders of an earlier release: what they do not know is refused at once, and nothing was done."""
+"""Leaders of an earlier release: unknown methods are refused at once, and nothing was done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Earlier:
-    """The link to a leader that knows no method; some calls break before its answer comes."""
+    """The link to a leader that knows no method; some calls break before its answer arrives."""
 
     def __init__(self, *, breaks: int = 0) -> None:
         self.breaks = breaks
@@ -33,7 +33,7 @@ class Earlier:
         raise MethodUnknown(f"this release knows no method {method}")
 
     def give_up(self, peer: str, topic: int) -> None:
-        """Nothing waits."""
+        """No call waits."""
 
 
 def forwarder(shard: Shard, calls: Earlier) -> Forwarder:
@@ -43,7 +43,7 @@ def forwarder(shard: Shard, calls: Earlier) -> Forwarder:
 
 
 async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> None:
-    """Time would not change it; the caller hears that nothing was done."""
+    """Waiting would not help; the caller learns that nothing was done."""
     calls = Earlier()
     with pytest.raises(MethodUnknown) as refused:
         await forwarder(shard, calls).operate(
@@ -57,7 +57,7 @@ async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> N
 
 
 async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Shard) -> None:
-    """An earlier send was lost on the way: it may have reached a leader that knew it."""
+    """An earlier send was lost: it may have reached a leader that knew the method."""
     calls = Earlier(breaks=1)
     with pytest.raises(OutcomeUnknown):
         await forwarder(shard, calls).operate(
@@ -68,7 +68,7 @@ async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Sh
 
 
 async def test_a_method_of_a_later_release_is_refused_by_name(shard: Shard) -> None:
-    """Before its body is looked at, whatever that is."""
+    """It is refused before its body is read."""
     for body in (None, {"no": "trace"}, [0, []]):
         with pytest.raises(MethodUnknown, match="knows no method consult"):
             await forwarder(shard, Earlier()).serve("n2", "consult", body, 1.0)

@@ -1,4 +1,4 @@
-"""The engine answers what is durable, and only that."""
+"""The engine answers only what is durable."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _settle() -> None:
-    """Let every callback that is due run."""
+    """Run every callback that is due."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def _until_timer(shard: Shard) -> None:
-    """Let a timer of at most a few milliseconds of real time ring, and its work be applied."""
+    """Wait until a timer of a few milliseconds of real time has fired and its work is applied."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
     async with asyncio.timeout(60):
@@ -94,7 +94,7 @@ async def test_one_turn_commits_everything_decided_since_the_last(shard: Shard) 
 
 
 async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
-    """Handed over means unknown; not handed over means certainly not done."""
+    """A batch handed over is unknown; one not handed over was certainly not done."""
     shard.log.held = True
     sent = asyncio.ensure_future(shard.engine.operate([create("t1")]))
     await _settle()
@@ -113,7 +113,7 @@ async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
 
 
 async def test_an_entry_of_another_term_is_a_no_op(shard: Shard) -> None:
-    """The epoch fence: what a deposed leader decided can never take effect."""
+    """The epoch fence: a deposed leader's decisions can never take effect."""
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([create("t1")]))
     await _settle()
@@ -130,7 +130,7 @@ async def test_an_entry_of_another_term_is_a_no_op(shard: Shard) -> None:
 
 
 async def test_a_create_retried_at_the_next_leader_is_one_task(shard: Shard) -> None:
-    """The first send did take effect; the second finds its own task."""
+    """The first send took effect; the second finds its own task."""
     shard.log.held = True
     first = asyncio.ensure_future(shard.engine.operate([create("t1", idempotency_key="k")]))
     await _settle()
@@ -172,7 +172,7 @@ async def test_a_claim_retried_at_the_next_leader_gets_the_same_task(shard: Shar
 
 
 async def test_a_refusal_needs_a_proof_of_leadership(shard: Shard) -> None:
-    """A deposed leader that does not know it yet must not say "not found"."""
+    """A deposed leader that does not know it yet must not answer "not found"."""
     shard.log.held = True
     asked = asyncio.ensure_future(
         shard.engine.operate([Heartbeat(id="t9", tenant="acme", worker="ann", extend_ms=1)])
@@ -190,7 +190,7 @@ async def test_a_refusal_needs_a_proof_of_leadership(shard: Shard) -> None:
 
 
 async def test_a_refusal_is_answered_without_an_entry(shard: Shard) -> None:
-    """Nothing changes, so nothing is written."""
+    """Without changes, no entry is written."""
     before = shard.engine.applied_index
 
     [outcome] = await shard.engine.operate(
@@ -202,7 +202,7 @@ async def test_a_refusal_is_answered_without_an_entry(shard: Shard) -> None:
 
 
 async def test_a_full_queue_refuses_and_does_nothing() -> None:
-    """Beyond the bound a writer is told to come back."""
+    """Beyond the bound a writer is told to retry."""
     shard = make_shard(MemoryShard(), TestClock(), operations_max=2)
     shard.log.lead()
     shard.log.held = True
@@ -218,7 +218,7 @@ async def test_a_full_queue_refuses_and_does_nothing() -> None:
 
 
 async def test_a_read_sees_every_answer_given_before_it(shard: Shard) -> None:
-    """A read is confirmed by a quorum and then looks at what is applied."""
+    """A quorum confirms the read, which then reads the applied state."""
     await shard.engine.operate([create("t1")])
 
     rows = await shard.engine.read([keyspace.task("t1"), keyspace.task("t2")])
@@ -234,7 +234,7 @@ async def test_a_read_sees_every_answer_given_before_it(shard: Shard) -> None:
 
 
 async def test_a_delay_ends_without_anybody_asking(shard: Shard) -> None:
-    """The timer is set when the task is made."""
+    """The timer is set when the task is created."""
     await shard.engine.operate([create("t1", delay_ms=5)])
     assert shard.engine.head("acme", ("render",)) is None
     shard.clock.pass_ms(5)
@@ -246,7 +246,7 @@ async def test_a_delay_ends_without_anybody_asking(shard: Shard) -> None:
 async def test_time_goes_on_after_a_read_that_failed(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody asks for what is due, so nobody would notice if it were not tried again."""
+    """No caller waits for due timers, so a failed attempt must be repeated without one."""
     monkeypatch.setattr(engine, "RETRY_S", 0.001)
     await shard.engine.operate([create("t1", delay_ms=5)])
     read, failed = shard.store.state.get, asyncio.Event()
@@ -299,7 +299,7 @@ async def test_a_lease_ends_after_the_grace(shard: Shard) -> None:
 
 
 async def test_a_jump_of_the_wall_clock_ends_no_lease(shard: Shard) -> None:
-    """Within a reign the wall clock is not looked at again."""
+    """Within a leadership the wall clock is not read again."""
     shard.clock.pass_ms(GRACE_MS)
     await shard.engine.operate([create("t1"), claim("r1", lease_ms=60_000)])
     shard.clock.wall += 3_600_000
@@ -313,7 +313,7 @@ async def test_a_jump_of_the_wall_clock_ends_no_lease(shard: Shard) -> None:
 
 
 async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
-    """The next leader's wall clock may be behind; its decisions are not."""
+    """The next leader's wall clock may be behind; its decisions' clock is not."""
     store, clock = MemoryShard(), TestClock()
     old = make_shard(store, clock)
     old.log.lead()
@@ -335,7 +335,7 @@ async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
 
 
 async def test_a_caller_waits_for_the_batch_its_rows_are_in(shard: Shard) -> None:
-    """A decision that fills a batch is not answered by the empty batch after it."""
+    """A decision that fills a batch is answered with its own batch, not the empty one after it."""
     shard.log.held = True
     large = asyncio.ensure_future(shard.engine.operate([create("t1", payload="x" * 1_100_000)]))
     other = asyncio.ensure_future(shard.engine.operate([create("t2")]))
@@ -353,7 +353,7 @@ async def test_a_caller_waits_for_the_batch_its_rows_are_in(shard: Shard) -> Non
 
 
 async def test_a_replay_waits_for_the_task_it_replays(shard: Shard) -> None:
-    """A quorum's word about what is committed says nothing of what is still on its way."""
+    """A quorum confirms committed entries; it does not cover decisions still in flight."""
     shard.log.held = True
     first = asyncio.ensure_future(shard.engine.operate([create("t1", idempotency_key="k")]))
     await _settle()
@@ -375,7 +375,7 @@ async def test_a_replay_waits_for_the_task_it_replays(shard: Shard) -> None:
 
 
 async def test_a_batch_half_taken_is_unknown_when_the_reign_ends(shard: Shard) -> None:
-    """Nobody may call "not done" what is partly on its way."""
+    """A write that is partly in flight must not be answered "not done"."""
     shard.log.held = True
     asked = asyncio.ensure_future(
         shard.engine.operate([create(f"t{n}", payload="x" * 700_000) for n in range(2)])
@@ -389,7 +389,7 @@ async def test_a_batch_half_taken_is_unknown_when_the_reign_ends(shard: Shard) -
 
 
 async def test_time_acts_in_parts_that_fit_an_entry() -> None:
-    """Many tasks due at once are dealt with in as many entries as it takes."""
+    """Many tasks due at once are changed by as many entries as needed."""
     shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=20_000)
     shard.log.lead()
     for number in range(100):
@@ -404,7 +404,7 @@ async def test_time_acts_in_parts_that_fit_an_entry() -> None:
 
 
 async def test_what_fits_no_entry_is_refused_and_does_nothing() -> None:
-    """One operation larger than the log can carry is an answer, never the end of the leader."""
+    """An operation larger than an entry gets an error and does not stop the leader."""
     shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=20_000)
     shard.log.lead()
 
@@ -417,7 +417,7 @@ async def test_what_fits_no_entry_is_refused_and_does_nothing() -> None:
 
 
 async def test_a_node_that_no_longer_leads_knows_what_is_ready(shard: Shard) -> None:
-    """Its replica is made anew from what is committed, and follows the entries applied after."""
+    """Its replica is rebuilt from the committed state, and follows the entries applied after."""
     await shard.engine.operate([create("t1"), create("t2"), claim("r1")])
     shard.log.depose("n2")
 

@@ -1,4 +1,4 @@
-"""Errands: what the leader does outside of the log, with a test in the place of the world."""
+"""Outbox jobs: the leader's work outside the log, with a test in place of the outside world."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ AGE_MAX_MS = Rules().delivery_age_max_ms
 
 @dataclass
 class World:
-    """Runs errands as the test says: done at once, unless it is told otherwise.
+    """Runs jobs as the test asks: done at once by default.
 
     Attributes:
         begun: Ids, in order.
-        room: By server; any number where it says nothing.
+        room: By server; unlimited for a missing one.
         held: Ids whose runs wait for `let_go`.
-        answer: Returns what a run comes to.
+        answer: Returns the outcome of a run.
     """
 
     begun: list[str] = field(default_factory=list)
@@ -52,13 +52,13 @@ class World:
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def free(self, item: Item) -> int:
-        """Return the room for an errand's server."""
+        """Return the room for a job's server."""
         assert isinstance(item, Delivery)
         server = server_of(item.url)
         return self.room.get(server, ANY) - self._under_way[server]
 
     async def run(self, item: Item) -> Operation | None:
-        """Run an errand; never one that is under way."""
+        """Run a job; fails if it is running already."""
         assert isinstance(item, Delivery)
         assert not self._under_way[item.id], "an errand runs twice at once"
         places = (item.id, server_of(item.url))
@@ -73,7 +73,7 @@ class World:
             self._under_way.subtract(places)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that changes when a run begins or is let go."""
+        """Wait for a condition that changes when a run begins or is let go."""
         async with self._changed:
             await self._changed.wait_for(holds)
 
@@ -86,7 +86,7 @@ class World:
 
 @dataclass
 class Setting:
-    """A shard with its errands, and the world around it."""
+    """A shard with its outbox jobs, and the world around it."""
 
     shard: Shard
     world: World
@@ -94,7 +94,7 @@ class Setting:
     background: Background
 
     async def end(self, *task_ids: str, url: str = "http://swift/") -> None:
-        """Have tasks end, each with a delivery to a webhook; returns when it is committed."""
+        """End tasks, each with a delivery to a webhook; returns when that is committed."""
         for start in range(0, len(task_ids), 100):
             ids = task_ids[start : start + 100]
             await self.shard.engine.operate([create(each, webhook=url) for each in ids])
@@ -103,14 +103,14 @@ class Setting:
             )
 
     async def defer(self, delivery_id: str, ms: int) -> None:
-        """Put a delivery off."""
+        """Defer a delivery."""
         [outcome] = await self.shard.engine.operate(
             [Undelivered(tenant="acme", id=delivery_id, attempt=1, deferred_ms=ms)]
         )
         assert outcome.count == 1  # type: ignore[union-attr]
 
     def pending(self) -> list[Delivery]:
-        """Return the deliveries that stand, by due instant."""
+        """Return the stored deliveries, by due instant."""
         start, end = keyspace.prefix_range(keyspace.item_prefix(Kind.DELIVERY))
         found = [
             records.decode_item(value)
@@ -128,7 +128,7 @@ class Setting:
             await applied.wait()
 
     async def died(self, count: int) -> list[Delivery]:
-        """Wait until so many deliveries are dead; return them."""
+        """Wait until this many deliveries are dead; return them."""
         applied = asyncio.Event()
         self.shard.engine.on_rows(lambda _: applied.set())
         while len(dead := [each for each in self.pending() if each.died_ms]) < count:
@@ -144,12 +144,12 @@ class Setting:
 
 
 def done(item: Delivery) -> Operation:
-    """Tell that a delivery was accepted."""
+    """Return the operation for an accepted delivery."""
     return Delivered(tenant=item.tenant, id=item.id)
 
 
 def setting_over(store: MemoryShard, clock: TestClock) -> Setting:
-    """Make an engine and its errands over a store; nobody leads yet."""
+    """Return an engine and its outbox jobs over a store, without leadership."""
     shard = make_shard(store, clock)
     world, background = World(), Background()
     errands = Errands(
@@ -168,7 +168,7 @@ def setting_over(store: MemoryShard, clock: TestClock) -> Setting:
 
 @pytest_asyncio.fixture
 async def setting() -> AsyncIterator[Setting]:
-    """Lend a shard that leads, whose clock stands still."""
+    """Yield a shard that leads and whose clock stands still."""
     made = setting_over(MemoryShard(), TestClock())
     made.shard.log.lead()
     yield made
@@ -176,7 +176,7 @@ async def setting() -> AsyncIterator[Setting]:
 
 
 async def test_a_delivery_runs_once_and_is_gone(setting: Setting) -> None:
-    """What the run came to is decided like any operation."""
+    """The outcome of the run is decided like any operation."""
     await setting.end("a")
     await setting.end("b")
     await setting.world.until(lambda: len(setting.world.begun) == 2)
@@ -188,7 +188,7 @@ async def test_a_delivery_runs_once_and_is_gone(setting: Setting) -> None:
 
 
 async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
-    """An end that a deposed leader decided and nobody committed leaves the broker never."""
+    """The end of a task decided by a deposed leader, and never committed, causes no request."""
     log = setting.shard.log
     log.held = True
     lost = setting.background.spawn(setting.end("lost"))
@@ -212,7 +212,7 @@ async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
 async def test_a_delivery_under_way_is_not_begun_again_though_it_is_due_anew(
     setting: Setting,
 ) -> None:
-    """Its instant may change meanwhile, as an operator's or a put-off's may; it runs afterwards."""
+    """An operator or a deferral may change its instant meanwhile; it runs again afterwards."""
     world = setting.world
     world.held = {"a.1"}
     world.answer = lambda each: None if world.begun.count("a.1") == 1 else done(each)
@@ -282,7 +282,7 @@ async def test_only_so_many_run_at_once(setting: Setting) -> None:
 
 
 async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setting) -> None:
-    """Then another server's delivery is seen; nothing counts as an attempt, and it costs a row."""
+    """Another server's delivery is then in sight; a deferral is no attempt and costs one row."""
     world, state = setting.world, setting.shard.store.state
     world.room["silent"] = 0
     ids = [f"s{n:04d}" for n in range(IN_SIGHT + 10)]
@@ -301,16 +301,16 @@ async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setti
     assert [(each.id, each.due_ms - now_ms) for each in put_off] == [
         (f"{task_id}.1", PUT_OFF_MS + n * APART_MS) for n, task_id in enumerate(ids[:IN_SIGHT])
     ]
-    # Two creates, two ends, two outcomes (the last perhaps yet to come), one put-off.
+    # Two creates, two ends, two outcomes (the last perhaps still to come), one deferral.
     assert state.applied_index - before <= 7
 
 
 async def test_a_run_that_could_not_be_tried_leaves_no_trace(setting: Setting) -> None:
-    """The item stands as it is, and is run again after a while."""
+    """The item is unchanged, and runs again after a while."""
     world, state = setting.world, setting.shard.store.state
 
     def not_now(each: Delivery) -> None:
-        world.held = {each.id}  # The second run stays, so that nothing else comes of it.
+        world.held = {each.id}  # The second run is held, so that nothing else follows.
 
     world.answer = not_now
     await setting.end("a")
@@ -321,7 +321,7 @@ async def test_a_run_that_could_not_be_tried_leaves_no_trace(setting: Setting) -
 
 
 async def test_a_deposed_leader_begins_nothing_and_the_next_one_repeats(setting: Setting) -> None:
-    """What was under way is told to nobody; another node runs it under the same id."""
+    """The outcome of a running job is dropped; another node runs it under the same id."""
     world, log = setting.world, setting.shard.log
     world.held = {"a.1"}
     world.room["swift"] = 1
@@ -342,7 +342,7 @@ async def test_a_deposed_leader_begins_nothing_and_the_next_one_repeats(setting:
 
 
 async def test_a_leader_that_returns_goes_on(setting: Setting) -> None:
-    """What was under way all the time is not begun a second time."""
+    """A job that ran all the time is not started a second time."""
     world, log = setting.world, setting.shard.log
     world.held = {"a.1"}
     await setting.end("a", "b")
@@ -359,7 +359,7 @@ async def test_a_leader_that_returns_goes_on(setting: Setting) -> None:
 
 
 async def test_a_run_that_fails_is_repeated_and_does_not_spin(setting: Setting) -> None:
-    """Nor does it keep the others from running."""
+    """It does not keep other jobs from running either."""
     world = setting.world
 
     def answer(each: Delivery) -> Operation:
@@ -380,7 +380,7 @@ async def test_a_run_that_fails_is_repeated_and_does_not_spin(setting: Setting) 
 
 
 async def test_a_clock_set_back_delays_nothing(setting: Setting) -> None:
-    """Instants are given and met by the clock of decisions, which does not go back."""
+    """Instants are set and compared by the clock of decisions, which never goes back."""
     setting.shard.clock.wall -= 3_600_000
     await setting.end("a")
     await setting.world.until(lambda: bool(setting.world.begun))
@@ -392,7 +392,7 @@ async def test_a_clock_set_back_delays_nothing(setting: Setting) -> None:
 
 
 async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
-    """Not even what was planned."""
+    """Not even a planned look starts one."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a")
@@ -412,7 +412,7 @@ async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
 
 
 async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting) -> None:
-    """However far off the next one is due."""
+    """However late the next one is due."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a", "far")
@@ -427,7 +427,7 @@ async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting)
 
 
 async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> None:
-    """As much as is in sight by one entry, and what is behind it runs; nothing of it is tried."""
+    """One entry ends all that are in sight, without an attempt; those behind them then run."""
     world, clock = setting.world, setting.shard.clock
     world.room["dead"] = 0
     ids = [f"s{n:04d}" for n in range(2 * IN_SIGHT + 10)]
@@ -459,7 +459,7 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
 async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
     setting: Setting,
 ) -> None:
-    """However far off it was to be looked at again."""
+    """However late its next attempt was to be."""
     world, clock = setting.world, setting.shard.clock
     world.room["dead"] = 0
     await setting.end("a", url="http://dead/")
@@ -491,15 +491,15 @@ async def test_what_is_under_way_when_it_is_too_old_ends_as_it_ends(setting: Set
 
 
 class LiveClock(TestClock):
-    """A clock that goes."""
+    """A clock that runs."""
 
     def monotonic_ms(self) -> int:
-        """Return the machine's."""
+        """Return the machine's clock."""
         return time.monotonic_ns() // 1_000_000
 
 
 async def test_the_timer_is_set_for_whatever_is_due_next() -> None:
-    """Also when that comes before what it was set for, and again after each."""
+    """Also if that is earlier than the timer's present instant, and again after each job."""
     setting = setting_over(MemoryShard(), LiveClock())
     setting.shard.log.lead()
     world = setting.world

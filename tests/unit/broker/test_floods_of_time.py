@@ -1,4 +1,4 @@
-"""Floods of time: thousands of instants that come at once are all dealt with, unasked."""
+"""Floods of time: thousands of instants that are due at once are all handled, without a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_MS = 5  # Timers run in real time; the clock of decisions stands still mea
 
 
 async def _until(shard: Shard, happened: Callable[[], bool]) -> None:
-    """Let timers ring and entries be applied until it has happened."""
+    """Wait for timers and applied entries until the condition holds."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
     async with asyncio.timeout(60):
@@ -46,7 +46,7 @@ async def _lease_all(shard: Shard) -> None:
 
 
 async def test_every_task_comes_back_when_all_workers_are_dead(shard: Shard) -> None:
-    """Nobody claims, nobody asks; each lease is over and each task is ready again."""
+    """No client calls; each lease ends and each task is ready again."""
     await _lease_all(shard)
     assert _counters(shard).leased == TASKS
     shard.clock.pass_ms(LEASE_MS)

@@ -1,4 +1,4 @@
-"""Gathering: an entry waits for those who were just answered, unless it carries enough."""
+"""Gathering: an entry waits for the callers just answered, unless it carries enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
 
 
 async def test_an_entry_that_carries_enough_waits_for_nobody() -> None:
-    """Its cost is shared well already, and a batch is many operations of one caller."""
+    """Its cost is shared well enough, and a batch is many operations of one caller."""
     gathering = Gathering(_nobody, wait_s_max=60)
     gathering.begin(answered=3 * GATHERED_MAX, waiting=0, took_s=60)
 

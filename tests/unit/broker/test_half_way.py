@@ -17,7 +17,7 @@ from .conftest import START_MS, Shard, claim, create, shards_of
 pytestmark = pytest.mark.asyncio
 
 _TASKS = PAGE + 1
-_TIMEOUT_S = 2.0  # It passes without a leader, and is not to pass before the first page is done.
+_TIMEOUT_S = 2.0  # It expires without a leader, and must not expire before the first page is done.
 _Act = Callable[[Operators], Awaitable[object]]
 
 
@@ -26,7 +26,7 @@ def _operators(shard: Shard) -> Operators:
 
 
 async def _end(shard: Shard, *, dead: bool) -> None:
-    """Let more tasks end than one page holds."""
+    """End more tasks than fit a page."""
     ids = [f"t{number}" for number in range(_TASKS)]
     await shard.engine.operate([create(task_id, max_attempts=1) for task_id in ids])
     await shard.engine.operate([claim("c", count=_TASKS)])
@@ -45,7 +45,7 @@ async def _end(shard: Shard, *, dead: bool) -> None:
 
 
 def _depose_after_the_next_entry(shard: Shard) -> None:
-    """Let the leader answer the first page's action, and lose its leadership right after."""
+    """Let the leader answer the first page's action, then depose it."""
 
     def applied(rows: dict[bytes, bytes | None]) -> None:
         if rows:
@@ -76,7 +76,7 @@ async def _cleanup(operators: Operators) -> object:
 async def test_what_is_done_in_part_is_not_said_to_be_undone(
     shard: Shard, act: _Act, *, dead: bool
 ) -> None:
-    """The first page was acted on, so the answer is that the outcome is unknown."""
+    """The first page was changed, so the answer is that the outcome is unknown."""
     await _end(shard, dead=dead)
     _depose_after_the_next_entry(shard)
 

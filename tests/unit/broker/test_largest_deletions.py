@@ -1,4 +1,4 @@
-"""Deletions: as many tasks as one operation may name fit an entry, whatever they leave to sweep."""
+"""Deletions: the most tasks that one operation may name fit an entry, with all their artifacts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .conftest import Shard, claim, create
 
 pytestmark = pytest.mark.asyncio
 
-_TENANT = "a" * 63  # As long as a tenant's name may be; an upload's id has 40 characters at most.
+_TENANT = "a" * 63  # The longest name of a tenant; an upload's id has 40 characters at most.
 _UPLOADS = tuple(f"{number:040x}" for number in range(UPLOADS_MAX))
 
 
 async def _finish(shard: Shard, task_id: str) -> None:
-    """End a task whose result names as many uploads as there may be."""
+    """End a task whose result names the most uploads allowed."""
     await shard.engine.operate(
         [
             create(task_id, tenant=_TENANT),
@@ -42,7 +42,7 @@ async def _finish(shard: Shard, task_id: str) -> None:
 
 
 async def test_tasks_with_as_many_artifacts_as_may_be_are_deleted_at_once(shard: Shard) -> None:
-    """Each artifact leaves a row to sweep and an errand; all of them go into one entry."""
+    """Each artifact leaves a row and an outbox job; all of them fit one entry."""
     ids = tuple(f"{number:036}" for number in range(IDS_MAX))
     for task_id in ids:
         await _finish(shard, task_id)

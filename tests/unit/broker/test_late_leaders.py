@@ -1,4 +1,4 @@
-"""Claims on a node that hears of a policy before the leader of the shard with the work does."""
+"""Claims on a node that learns of a policy before the leader of the shard with the work does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Apart(Forwarder):
-    """Asks the leader for tasks, and a replica that knows more than it for where they are."""
+    """Sends claims to the leader, and looks for tasks in a replica that is ahead of it."""
 
     replica: Shard
 
@@ -32,7 +32,7 @@ class _Apart(Forwarder):
 
 
 def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
-    """Begin to claim on the replica's node, where nothing will happen any more."""
+    """Start to claim on the replica's node, where no further event will happen."""
     shards = shards_of(leader, kind=_Apart)
     shards.replica = replica
     background = Background()
@@ -52,7 +52,7 @@ def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
 
 
 async def test_a_claim_woken_before_the_leader_has_heard_asks_it_again(shard: Shard) -> None:
-    """A queue is open here, the leader learns of it later, and nothing else wakes the claim."""
+    """A queue opens here, the leader learns of it later, and no event wakes the claim."""
     pause = PauseQueue(request="p", tenant="acme", queue="render", by="op")
     await shard.engine.operate([create("t1")])
     replica = make_shard(MemoryShard(), TestClock())

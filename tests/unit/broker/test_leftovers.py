@@ -1,4 +1,4 @@
-"""Leftovers: what a task was leaves no row behind that could bring it back."""
+"""Leftovers: no row of an earlier state can bring a task back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _elapse(shard: Shard, ms: int) -> None:
 
 
 async def _finish_after_a_long_life(shard: Shard) -> None:
-    """Take t1 through a delay, a nack that rests, a lease that is extended, and its result."""
+    """Take t1 through a delay, a nack with a backoff, an extended lease, and its result."""
     shard.clock.pass_ms(GRACE_MS)
     await shard.engine.operate([create("t1", delay_ms=5)])
     await _elapse(shard, 5)
@@ -63,7 +63,7 @@ async def test_a_finished_task_has_no_row_of_an_earlier_state(shard: Shard) -> N
 
 
 async def test_no_instant_of_an_earlier_state_brings_a_finished_task_back(shard: Shard) -> None:
-    """Every delay and lease it ever had has passed, and time has acted on another task since."""
+    """All its delays and leases have passed, and timers have run on another task since."""
     await _finish_after_a_long_life(shard)
     await shard.engine.operate([create("t2", delay_ms=HOUR_MS)])
     await _elapse(shard, HOUR_MS)

@@ -1,4 +1,4 @@
-"""Links: every artifact has a URL that leads back to it, and no other URL does."""
+"""Links: every artifact's URL leads back to it, and no other URL does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = st.text(min_size=1, max_size=60).filter(is_name)
 @pytest.mark.parametrize("base", ["", "https://codeq.example.com", "http://[::1]:8080/q"])
 @given(name=NAMES)
 def test_a_link_leads_back_to_its_artifact(base: str, name: str) -> None:
-    """Whatever the name has in it."""
+    """Whatever characters the name has."""
     url = links.link(base, "task:1", UPLOAD, name)
 
     assert links.target(url, "task:1") == (UPLOAD, name)
@@ -40,12 +40,12 @@ def test_a_link_leads_back_to_its_artifact(base: str, name: str) -> None:
     ],
 )
 def test_other_urls_lead_nowhere_here(url: str) -> None:
-    """They are kept as they are."""
+    """They are kept unchanged."""
     assert links.target(url, "t") is None
 
 
 def test_the_uploads_of_a_result_are_told_once_each_and_of_its_own_task() -> None:
-    """Other artifacts have none."""
+    """Other artifacts belong to no upload."""
     own = [links.link("", "t", UPLOAD, name) for name in ("a", "b")]
     other = links.link("", "u", UPLOAD, "a")
     artifacts = [Artifact("x", url) for url in (*own, other, "https://example.com")]
@@ -54,7 +54,7 @@ def test_the_uploads_of_a_result_are_told_once_each_and_of_its_own_task() -> Non
 
 
 def test_no_two_uploads_have_one_id() -> None:
-    """Not even of the same files."""
+    """Not even two uploads of the same files."""
     digest = "d" * links.DIGEST_CHARS
     drawn = {links.new_upload(digest) for _ in range(1000)}
 

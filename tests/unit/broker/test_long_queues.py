@@ -20,7 +20,7 @@ _STORE = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20)
 
 
 class _CountingState(MemoryState):
-    """Counts the rows it has answered with."""
+    """Counts the rows it has returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ async def _claimed(shard: Shard, request: str, count: int) -> Sequence[str]:
 
 
 async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: Path) -> None:
-    """Many windows of one priority, in their order, from a store opened anew."""
+    """Many windows of one priority, in order, from a reopened store."""
     count = 20_500
     disk = RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE))
     shard = make_shard(disk, TestClock(), operations_max=count)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: P
 
 
 async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None:
-    """Counters and the next few timers, whatever waits, is delayed or is leased."""
+    """It reads counters and the next few timers, however many tasks wait or are leased."""
     read = []
     for count in (1000, 4000):
         store = MemoryShard()
@@ -93,7 +93,7 @@ async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None
 
 
 async def test_a_count_of_a_queue_reads_no_task() -> None:
-    """One row a priority tells how long the oldest waits; the rest is counted already."""
+    """One row a priority shows how long the oldest waits; the rest is counted already."""
     store = MemoryShard()
     store.state = state = _CountingState()
     shard = make_shard(store, TestClock())

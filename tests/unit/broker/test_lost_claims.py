@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 async def test_a_task_whose_claim_was_not_committed_is_claimed_by_the_next(
     shard: Shard, handed_over: bool
 ) -> None:
-    """Whether or not the log had it: the next leader knows what is committed and nothing else."""
+    """With or without the log entry: the next leader knows only what is committed."""
     await shard.engine.operate([create("t1")])
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([claim("r1", worker="ann")]))
@@ -49,7 +49,7 @@ async def test_a_task_whose_claim_was_not_committed_is_claimed_by_the_next(
 
 
 async def test_the_leader_that_was_deposed_offers_the_task_again(shard: Shard) -> None:
-    """What it had decided goes with its reign; what it knows then is what is committed."""
+    """Its decisions end with its leadership; then it knows only what is committed."""
     await shard.engine.operate([create("t1")])
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([claim("r1")]))
@@ -67,7 +67,7 @@ async def test_the_leader_that_was_deposed_offers_the_task_again(shard: Shard) -
 
 
 async def test_a_claim_that_may_have_leased_a_task_hands_out_no_other() -> None:
-    """That nobody knows what one shard did is said, though another shard has a task to give."""
+    """The claim fails with an unknown outcome, although another shard has a task."""
     clock = TestClock()
     shards = [make_shard(MemoryShard(), clock, number=number, shards=2) for number in range(2)]
     for number, shard in enumerate(shards):

@@ -30,7 +30,7 @@ _QUEUES = 2 * LOOKED_AT_MAX
 
 
 class _CountingState(MemoryState):
-    """Counts how often it is asked."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,13 +49,13 @@ class _CountingState(MemoryState):
 
 @pytest.fixture
 def state() -> _CountingState:
-    """Lend a store that counts."""
+    """Yield a store that counts."""
     return _CountingState()
 
 
 @pytest.fixture
 def many(state: _CountingState) -> Iterator[Shard]:
-    """Lend an engine that leads."""
+    """Yield an engine that leads."""
     store = MemoryShard()
     store.state = state
     made = make_shard(store, TestClock(), operations_max=_QUEUES)
@@ -65,7 +65,7 @@ def many(state: _CountingState) -> Iterator[Shard]:
 
 
 async def _fill(shard: Shard) -> None:
-    """Create a task in each queue, and let the one of the last queue die."""
+    """Create a task in each queue, and let the last queue's task die."""
     names = [f"queue-{number:05}" for number in range(_QUEUES)]
     await shard.engine.operate([create(name, command=name, max_attempts=1) for name in names])
     await shard.engine.operate([claim("c", commands=(names[-1],))])
@@ -75,7 +75,7 @@ async def _fill(shard: Shard) -> None:
 async def test_a_list_of_many_empty_places_is_walked_in_bounded_steps(
     many: Shard, state: _CountingState
 ) -> None:
-    """The one dead letter, in the last queue, is found, and no step looks at every queue."""
+    """The one dead letter, in the last queue, is found, and no step reads every queue."""
     await _fill(many)
     after, found, asked_most = b"", [], 0
     while after != END:
@@ -94,7 +94,7 @@ async def test_a_list_of_many_empty_places_is_walked_in_bounded_steps(
 
 
 async def test_every_task_of_many_queues_is_listed_once(many: Shard) -> None:
-    """Steps that end between two places lose none and repeat none."""
+    """Steps that end between two places lose no task and repeat none."""
     await _fill(many)
     after, found = b"", []
     while after != END:
@@ -111,7 +111,7 @@ async def test_every_task_of_many_queues_is_listed_once(many: Shard) -> None:
 async def test_others_get_their_turn_while_many_queues_are_counted(
     many: Shard, state: _CountingState
 ) -> None:
-    """Between two turns of the loop a bounded number of queues is looked up."""
+    """Between two turns of the loop a bounded number of queues is counted."""
     await _fill(many)
     state.asked = 0
     counting = asyncio.ensure_future(many.engine.depths("acme"))
@@ -125,7 +125,7 @@ async def test_others_get_their_turn_while_many_queues_are_counted(
 
 
 async def test_one_queue_is_counted_without_the_others(many: Shard, state: _CountingState) -> None:
-    """A count of one queue costs the same however many there are."""
+    """A count of one queue costs the same, however many there are."""
     await _fill(many)
     state.asked = 0
 
@@ -137,7 +137,7 @@ async def test_one_queue_is_counted_without_the_others(many: Shard, state: _Coun
 
 
 class _CountingCatalogue(Catalogue):
-    """Counts how often it is asked what governs a queue."""
+    """Counts its calls for a queue's policy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ async def _claimed(shard: Shard, request: str, *, count: int = 1) -> list[str]:
 
 
 async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from() -> None:
-    """However many have work: a look and a claim ask what governs a handful of them."""
+    """However many have work, a look and a claim ask for the policy of only a few."""
     asked = {}
     for queues in (10, 2000):
         catalogue = _CountingCatalogue()
@@ -185,7 +185,7 @@ async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from()
 
 
 async def test_paused_queues_are_looked_at_once() -> None:
-    """Hundreds of paused queues with work cost the claims of the others nothing, until resumed."""
+    """Hundreds of paused queues with work cost other claims nothing, until resumed."""
     catalogue = _CountingCatalogue()
     shard = make_shard(MemoryShard(), TestClock(), catalogue=catalogue)
     shard.log.lead()
@@ -230,7 +230,7 @@ async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
 
 
 class _CountingMetrics(Metrics):
-    """Counts how often it is asked for the label of a command."""
+    """Counts its calls for the label of a command."""
 
     asked = 0
 
@@ -241,7 +241,7 @@ class _CountingMetrics(Metrics):
 
 
 async def test_a_scrape_looks_at_each_of_many_queues_once(many: Shard) -> None:
-    """Their depths are added up by label before anything is made of them."""
+    """Their depths are added up by label before any sample is made."""
     await _fill(many)
     metrics = _CountingMetrics(commands_max=2)
     register_depths(metrics, [many.engine])
@@ -255,7 +255,7 @@ async def test_a_scrape_looks_at_each_of_many_queues_once(many: Shard) -> None:
 
 
 class _Unwalked(dict[tuple[str, str], Counters]):
-    """Counters that may be looked up, and not be walked over."""
+    """Counters that allow look-ups, but no iteration."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         raise AssertionError("somebody walks over the queues of all tenants")
@@ -265,7 +265,7 @@ class _Unwalked(dict[tuple[str, str], Counters]):
 
 
 async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() -> None:
-    """However many queues the others have; a tenant whose last task is gone has none."""
+    """However many queues others have; a tenant whose last task was deleted has none."""
     shard = make_shard(MemoryShard(), TestClock())
     shard.log.lead()
     engine = shard.engine

@@ -34,7 +34,7 @@ _ROWS = {
 
 @pytest_asyncio.fixture
 async def older() -> AsyncIterator[Setting]:
-    """Lend a shard with its errands; nobody leads yet."""
+    """Yield a shard with its outbox jobs, without leadership."""
     made = setting_over(MemoryShard(), TestClock())
     yield made
     await made.stop()
@@ -47,7 +47,7 @@ def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
 
 
 async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> None:
-    """It keeps the rows and their deletion as they are, and goes on."""
+    """It stores and deletes the rows unchanged, and continues."""
     world, shard = World(), older.shard
     catalogue = Catalogue()
     catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
@@ -65,7 +65,7 @@ async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> No
 
 
 async def test_an_older_leader_runs_the_errands_it_knows(older: Setting) -> None:
-    """One it does not know is due before them, and stays for a newer leader."""
+    """One of an unknown kind is due earlier, and waits for a newer leader."""
     _apply(older.shard, dict(_ROWS))
     older.shard.log.lead()
     await older.end("a")
@@ -77,7 +77,7 @@ async def test_an_older_leader_runs_the_errands_it_knows(older: Setting) -> None
 
 
 async def test_an_older_leader_ends_the_items_it_knows(older: Setting) -> None:
-    """One it does not know has ended before them, and stays for a newer leader."""
+    """One of an unknown kind has expired earlier, and waits for a newer leader."""
     shard = older.shard
     _apply(shard, dict(_ROWS))
     shard.log.lead()

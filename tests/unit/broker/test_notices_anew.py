@@ -1,4 +1,4 @@
-"""Notices of a node one of whose replicas was brought forward by a snapshot."""
+"""Notices of a node that has installed a snapshot in one of its replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GUARD_S = 60.0
 
 
 class _Node:
-    """Leads the tenant's home shard, and has a replica of another one."""
+    """A node that leads the tenant's home shard, and has a replica of another one."""
 
     def __init__(self, world: World, background: Background) -> None:
         self.home = make_shard(MemoryShard(), TestClock())
@@ -43,7 +43,7 @@ class _Node:
             shard.engine.on_reload(self.notices.reload)
 
     def falls_behind(self) -> Shard:
-        """Lead the other shard elsewhere, unheard of here, and return who does."""
+        """Let another leader run the other shard without this node, and return that leader."""
         self.other.log.depose()
         elsewhere = make_shard(self.other.store, self.other.clock)
         elsewhere.log.term = self.other.log.term
@@ -51,7 +51,7 @@ class _Node:
         return elsewhere
 
     def catches_up(self, elsewhere: Shard) -> None:
-        """Take over the state as a whole, and lead the shard from there."""
+        """Replace the whole state, and lead the shard from there."""
         elsewhere.log.depose()
         self.other.engine.reload()
         self.other.log.term = elsewhere.log.term
@@ -73,7 +73,7 @@ def _subscribe() -> Subscribe:
 
 
 async def test_a_queue_that_was_emptied_unheard_of_is_told_of_when_it_fills() -> None:
-    """What a node knew before the snapshot does not keep it from telling what comes after."""
+    """The node's state before the snapshot does not suppress later notices."""
     world, background = World(), Background()
     node = _Node(world, background)
     await node.home.engine.operate([_subscribe()])

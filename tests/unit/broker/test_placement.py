@@ -1,4 +1,4 @@
-"""Placement: a new task goes where it saves a way or an entry, and no shard fills up alone."""
+"""Placement: a new task goes where it saves a hop or an entry, and no shard fills up alone."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Replica:
     leader: str | None = "n1"
 
     def ready(self, tenant: str, queue: str) -> int:
-        """Return what waits in the one queue there is."""
+        """Return the depth of the only queue."""
         assert (tenant, queue) == ("t", "work")
         return self.waiting
 
 
 @dataclass
 class Node:
-    """The shards of a cluster, of which this node leads some."""
+    """The shards of a cluster, some of which this node leads."""
 
     replicas: list[Replica] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ class Node:
     async def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
     ) -> list[Outcome]:
-        """Count what is asked, and keep whose id names another shard; nothing comes of it."""
+        """Count the operations and check that each id names its shard; nothing is done."""
         self.asked[shard] += len(operations)
         creates = [each for each in operations if isinstance(each, Create)]
         self.lost += [each.id for each in creates if shard_of(each.id, self.count) != shard]
@@ -71,7 +71,7 @@ class Node:
 
 
 async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "") -> Counter[int]:
-    """Return on which shards new tasks would be."""
+    """Return the shards chosen for new tasks."""
     producer = Producer(node, TestClock())  # type: ignore[arg-type]
     item = NewTask(command="Work", payload="{}", idempotency_key=key)
     node.asked.clear()
@@ -88,7 +88,7 @@ async def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
 
 
 async def test_the_id_of_a_task_names_its_shard() -> None:
-    """By the id alone every node finds the task later."""
+    """Every node finds the task later by its id alone."""
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
     assert await placed(node) == {1: 100}
@@ -96,7 +96,7 @@ async def test_the_id_of_a_task_names_its_shard() -> None:
 
 
 async def test_a_node_that_leads_several_shards_fills_them_in_turn() -> None:
-    """Tasks that come together share entries; none of the shards is left out."""
+    """Tasks that arrive together share entries; no shard is left out."""
     node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
 
     assert await placed(node, tasks=TOGETHER) == {0: TOGETHER}
@@ -111,7 +111,7 @@ async def test_tasks_of_one_request_stay_together() -> None:
 
 
 async def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
-    """Producers that all ask one node fill no shard alone."""
+    """Producers that all ask one node cannot fill one shard alone."""
     node = Node([Replica(leads=False), Replica(leads=True, waiting=AHEAD_MAX + 1)])
 
     assert set(await placed(node)) == {0, 1}
@@ -120,7 +120,7 @@ async def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
 
 
 async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
-    """One log decides about it, so a replay finds it."""
+    """One log decides about it, so a retry finds the task."""
     mine = Node([Replica(leads=True), *(Replica(leads=False) for _ in range(3))])
     other = Node([*(Replica(leads=False) for _ in range(3)), Replica(leads=True)])
 
@@ -130,7 +130,7 @@ async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
 
 @dataclass
 class Caller:
-    """Producers that ask one node, so many at a time."""
+    """Producers that ask one node, a given number at a time."""
 
     node: Node
     clock: TestClock = field(default_factory=TestClock)
@@ -139,7 +139,7 @@ class Caller:
         self.producer = Producer(self.node, self.clock)  # type: ignore[arg-type]
 
     async def ask(self, at_once: int, *, payload: str = "{}") -> Counter[int]:
-        """Return on which shards so many tasks would be that are created at the same time."""
+        """Return the shards of tasks that are created at the same time."""
         self.node.asked.clear()
         item = NewTask(command="work", payload=payload)
         async with asyncio.TaskGroup() as group:
@@ -154,7 +154,7 @@ def _leading(*shards: int) -> Caller:
 
 
 async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
-    """They share its entries, and every shard has its turn."""
+    """They share its entries, and each shard has its turn."""
     mine, other = _leading(0, 3), _leading(1)
     for caller in (mine, other):
         await caller.ask(MEET_MIN)
@@ -171,7 +171,7 @@ async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
 
 
 async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
-    """The first of them to ask again goes where the others will."""
+    """The first to ask again goes to the same shard as the others will."""
     caller = _leading(1)
     await caller.ask(MEET_MIN)
     caller.clock.pass_ms(SLOT_MS - caller.clock.wall_ms() % SLOT_MS)
@@ -187,7 +187,7 @@ async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
 
 @pytest.mark.parametrize("at_once", [1, MEET_MIN - 1, MEET_MAX + 2])
 async def test_few_and_very_many_tasks_stay_where_they_arrive(at_once: int) -> None:
-    """Few have nobody to share an entry with, many fill entries of their own."""
+    """A few have no company to share an entry with; many fill entries of their own."""
     caller = _leading(2)
     await caller.ask(at_once)
 
@@ -195,7 +195,7 @@ async def test_few_and_very_many_tasks_stay_where_they_arrive(at_once: int) -> N
 
 
 async def test_a_large_payload_stays_where_it_arrives() -> None:
-    """Its way to another node costs more than the entry that it would share."""
+    """Sending it to another node costs more than the shared entry saves."""
     caller = _leading(2)
     await caller.ask(MEET_MIN)
 

@@ -1,4 +1,4 @@
-"""Postbox and audience: who is told, and what becomes of what cannot be sent."""
+"""Notification queue and subscribers: who is notified, and what is dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.core.items import Mode, Subscription
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of a POST."""
+    """The outcome of a POST."""
 
     ok: bool = True
     error: str = ""
@@ -25,7 +25,7 @@ class Sent:
 
 @dataclass
 class World:
-    """Takes the place of what is outside: targets with room or without, and a rate limit."""
+    """The outside world: targets with room or without, and a rate limit."""
 
     room_of: dict[str, int] = field(default_factory=dict)
     answer: Sent = Sent()
@@ -49,14 +49,14 @@ class World:
         trace_state: str = "",
         span: object = None,
     ) -> Sent:
-        """Hear a call, which belongs to nobody's trace."""
+        """Record a call, which belongs to no trace."""
         assert (trace_parent, trace_state, span) == ("", "", None)
         self.heard.append((url, body, delivery))
         await self.tell()
         return self.answer
 
     async def wait_s(self, tenant: str) -> float:
-        """Say whether the tenant may call."""
+        """Return whether the tenant may call."""
         assert tenant == "acme"
         await self.tell()
         return 1.0 if self.limited else 0.0
@@ -66,17 +66,17 @@ class World:
         self.counts[queue, outcome] += 1
 
     async def tell(self) -> None:
-        """Wake whoever waits for something to have happened."""
+        """Wake the callers that wait for an event."""
         async with self.changed:
             self.changed.notify_all()
 
     async def until_heard(self, count: int) -> None:
-        """Wait until so many calls were made."""
+        """Wait until this many calls were made."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.heard) >= count)
 
     def letter(self, name: str, server: str = "swift", body: bytes | None = b"{}") -> Letter:
-        """Write a letter."""
+        """Return a notification."""
         return Letter(
             id=name,
             key=(name,),
@@ -89,18 +89,18 @@ class World:
 
 
 def opened(world: World, background: Background) -> Postbox:
-    """Open a postbox into a world."""
+    """Return a notification queue that sends into a world."""
     return Postbox(world, background=background, wait_s=world.wait_s, counted=world.counted)
 
 
 async def ended(background: Background) -> None:
-    """Wait until what was begun has ended."""
+    """Wait until all requests that were begun have ended."""
     while background._tasks:
         await asyncio.wait(tuple(background._tasks))
 
 
 async def test_each_letter_is_tried_once_and_counted() -> None:
-    """Whether it was taken or not."""
+    """With success or without."""
     world, background = World(), Background()
     box = opened(world, background)
     box.put(world.letter("a"))
@@ -115,7 +115,7 @@ async def test_each_letter_is_tried_once_and_counted() -> None:
 
 
 async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
-    """A second one of its key is the same letter; it is sent by itself when there is room."""
+    """A second one of its key is not queued; the first is sent once there is room."""
     world, background = World(room_of={"slow": 0}), Background()
     box = opened(world, background)
     box.put(world.letter("s", "slow"))
@@ -131,7 +131,7 @@ async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
 
 
 async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None:
-    """The first is nobody's loss, the second is counted."""
+    """The first is not counted; the second is counted as dropped."""
     world, background = World(), Background()
     box = opened(world, background)
     box.put(world.letter("empty", body=None))
@@ -148,7 +148,7 @@ async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None
 
 
 async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded_time() -> None:
-    """What is beyond it, and what has waited too long, is thrown away and counted."""
+    """Notifications beyond the bound, or waiting too long, are dropped and counted."""
     world, background = World(room_of={"dead": 0}), Background()
     thrown_away = asyncio.Event()
 
@@ -169,7 +169,7 @@ async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded
 
 
 def subscription(name: str, mode: Mode, group: str = "") -> Subscription:
-    """Make a subscription."""
+    """Return a subscription."""
     return Subscription(
         tenant="acme",
         id=name,
@@ -181,7 +181,7 @@ def subscription(name: str, mode: Mode, group: str = "") -> Subscription:
 
 
 def test_a_member_that_leaves_a_hash_party_moves_only_its_own_queues() -> None:
-    """That is what rendezvous is for."""
+    """Rendezvous hashing guarantees this."""
     members = [subscription(f"s{number}", Mode.HASH) for number in range(5)]
     queues = [f"q{number}" for number in range(200)]
 
@@ -200,7 +200,7 @@ def test_a_member_that_leaves_a_hash_party_moves_only_its_own_queues() -> None:
 
 
 def test_a_group_goes_on_after_the_one_that_heard_last_whoever_comes_and_goes() -> None:
-    """And waits for the member that may hear first when none may now."""
+    """If all members must wait, the one whose wait ends first is picked."""
     members = [subscription(name, Mode.GROUP, "g") for name in ("a", "b", "c")]
     audience = Audience()
 

@@ -1,4 +1,4 @@
-"""Wake-ups: as many claims as may be served are woken, and no wake-up is lost."""
+"""Wake-ups: as many claims as can be served are woken, and no wake-up is lost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _WAITING = 20
 
 @dataclass
 class Office:
-    """A leader whose claims wait, as a node connects it."""
+    """A leader whose claims wait, connected as in a node."""
 
     shard: Shard
     waiters: Waiters
     consumer: Consumer
 
     def claiming(self, *commands: str) -> asyncio.Future[Claimed]:
-        """Begin to claim one task."""
+        """Start to claim one task."""
         return asyncio.ensure_future(
             self.consumer.claim(
                 "acme",
@@ -49,7 +49,7 @@ class Office:
 
 @pytest.fixture
 def office(shard: Shard) -> Office:
-    """Lend a leader."""
+    """Yield a leader."""
     catalogue = Catalogue()
     catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
     waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
@@ -63,7 +63,7 @@ def office(shard: Shard) -> Office:
 
 @pytest.fixture
 def waiting(office: Office) -> Iterator[Callable[[], int]]:
-    """Let many wait for work; tell how many of them are called."""
+    """Let many claims wait for work; return how many of them are woken."""
     with ExitStack() as stack:
         tickets: Sequence[Ticket] = [
             stack.enter_context(office.waiters.for_work("acme", ("render",)))
@@ -90,7 +90,7 @@ def _topic(max_consumers: int) -> PutTopic:
 async def test_nobody_is_woken_for_what_nobody_may_claim(
     office: Office, waiting: Callable[[], int]
 ) -> None:
-    """Tasks of a paused queue call no claim, however many there are."""
+    """Tasks of a paused queue wake no claim, however many there are."""
     pause = PauseQueue(request="p", tenant="acme", queue="render", by="op")
     await office.shard.engine.operate([pause])
     await office.shard.engine.operate([create(f"t{number}") for number in range(5)])
@@ -101,7 +101,7 @@ async def test_nobody_is_woken_for_what_nobody_may_claim(
 async def test_as_many_are_woken_as_there_are_places(
     office: Office, waiting: Callable[[], int]
 ) -> None:
-    """A topic lets two tasks be in progress, one is: one claim is called."""
+    """A topic allows two tasks in progress, one is: one claim is woken."""
     engine = office.shard.engine
     await engine.operate([_topic(2), create("t0"), claim("c")])
     await engine.operate([create(f"t{number}") for number in range(1, 10)])
@@ -112,7 +112,7 @@ async def test_as_many_are_woken_as_there_are_places(
 async def test_a_place_that_is_free_again_wakes_one(
     office: Office, waiting: Callable[[], int]
 ) -> None:
-    """Of many that wait behind the limit one is called when a task ends."""
+    """Of many claims that wait behind the limit, one is woken when a task ends."""
     engine = office.shard.engine
     await engine.operate([_topic(1), create("t0"), claim("c")])
     await engine.operate([create(f"t{number}") for number in range(1, 10)])
@@ -125,7 +125,7 @@ async def test_a_place_that_is_free_again_wakes_one(
 
 
 async def test_a_claim_that_takes_of_another_queue_passes_its_call_on(office: Office) -> None:
-    """Called for one queue it finds work in another of a better priority."""
+    """Woken for one queue, it finds work of a better priority in another."""
     either = office.claiming("render", "print")
     behind = office.claiming("render")
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""A window answers what a scan of the whole range would, reading each dead row at most once."""
+"""A window returns what a scan of the whole range would, and reads each dead row at most once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _key(number: int) -> bytes:
 def test_a_window_agrees_with_a_scan_of_the_whole_range(
     steps: list[tuple[str, int]], already: int
 ) -> None:
-    """Whatever is added and removed, before or beyond the edge, first and order are the scan's."""
+    """After any adds and removes, before or beyond the edge, first and order equal the scan's."""
     rows = _Rows()
     rows.live = {_key(number) for number in range(0, already, 2)}
     window = Window(START, END, rows.read)
@@ -60,7 +60,7 @@ def test_a_window_agrees_with_a_scan_of_the_whole_range(
 
 
 def test_a_served_queue_reads_each_row_once() -> None:
-    """Claiming a queue to its end costs one reading of it, however long it is."""
+    """Claiming all of a queue costs one read of it, however long it is."""
     rows = _Rows()
     rows.live = {_key(number) for number in range(5000)}
     window = Window(START, END, rows.read)
@@ -92,7 +92,7 @@ def test_a_window_forgets_its_far_half_when_it_grows_too_large() -> None:
 
 
 def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> None:
-    """Together no more than the budget and a few each; none of the keys is lost."""
+    """Together they keep the budget and a few keys each; no key is lost."""
     rows = [_Rows() for _ in range(20)]
     budget = KeyBudget(100)
     windows = [Window(START, END, each.read, budget=budget, empty=True) for each in rows]
@@ -110,7 +110,7 @@ def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> 
 
 
 def test_a_window_on_an_empty_range_reads_nothing() -> None:
-    """Who knows that nothing is there need not look; what comes is known."""
+    """It is known to be empty, so it need not be read; new keys are added."""
     rows = _Rows()
     window = Window(START, END, rows.read, empty=True)
     window.add(_key(3))
