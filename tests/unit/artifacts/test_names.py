@@ -1,4 +1,4 @@
-"""Names of artifacts: which there are, and where they lead."""
+"""Names of artifacts: which are allowed, and the paths they lead to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.artifacts.names import (
     upload_prefix,
 )
 
-# Biased towards what leads elsewhere.
+# Biased towards names that lead elsewhere.
 NAMES = st.one_of(
     st.text(max_size=300),
     st.lists(st.sampled_from(["..", ".", "", "a", "!", "%2e%2e", "#1", "é"]), max_size=6).map(
@@ -52,7 +52,7 @@ def path(name: str) -> str:
     ],
 )
 def test_what_is_no_name_is_refused(name: str) -> None:
-    """Neither the question nor the path lets it pass."""
+    """Neither the check nor the path accepts it."""
     assert not is_name(name)
     with pytest.raises(ValueError, match="no name of an artifact"):
         path(name)
@@ -69,7 +69,7 @@ def test_an_ordinary_name_is_one(name: str) -> None:
 @example("%2e%2e/a")
 @example("🎉" * 255)
 def test_no_name_leads_out_of_its_upload(name: str) -> None:
-    """Whatever a name is, its path is one more segment below the upload's prefix."""
+    """The path of any name is one more segment below the upload's prefix."""
     if not is_name(name):
         with pytest.raises(ValueError, match="no name"):
             path(name)
@@ -96,7 +96,7 @@ def test_two_names_have_two_paths(one: str, other: str) -> None:
 @given(st.text().filter(str.isprintable), st.text(min_size=1).filter(str.isprintable))
 @example("", "task")
 def test_no_task_has_another_tasks_prefix(tenant: str, task_id: str) -> None:
-    """A prefix is two segments, whatever the tenant and the task are called."""
+    """A prefix is two segments, whatever the names of tenant and task."""
     segments = task_prefix(tenant, task_id).split("/")
 
     assert 2 == len(segments)
@@ -122,5 +122,5 @@ def test_no_task_has_another_tasks_prefix(tenant: str, task_id: str) -> None:
     ],
 )
 def test_a_content_type_is_a_media_type(text: str, *, expected: bool) -> None:
-    """Nothing else gets into a header."""
+    """No other text gets into a header."""
     assert expected == is_content_type(text)

@@ -1,1 +1,1 @@
-"""Tests of who is let in."""
+"""Tests of authentication and access."""

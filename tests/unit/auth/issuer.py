@@ -20,13 +20,13 @@ _CURVES: dict[str, ec.EllipticCurve] = {
 
 
 class Issuer:
-    """Signs tokens and publishes the keys it is told to.
+    """Signs tokens and publishes keys.
 
     Attributes:
-        fetches: How often the keys were asked for.
+        fetches: How often the keys were fetched.
         broken: While true, the key server answers 500.
-        odd: Descriptions published beside the keys, as they are.
-        answer: Sent instead of the keys when it is not None.
+        odd: Descriptions published unchanged beside the keys.
+        answer: Sent instead of the keys if it is not None.
         silent: While not set, the key server does not answer.
     """
 
@@ -62,7 +62,7 @@ class Issuer:
         await self._runner.cleanup()
 
     def publish(self, *kids: str, algorithm: str = "ES256") -> None:
-        """Publish these keys and no others, making those that do not exist."""
+        """Publish only these keys; make those that do not exist."""
         for kid in kids:
             self._key(kid, algorithm)
         self._published = list(kids)
@@ -75,7 +75,7 @@ class Issuer:
         headers: dict[str, object] | None = None,
         **fields: object,
     ) -> str:
-        """Sign a token of subject `s` that lives for a minute, unless the fields say otherwise."""
+        """Return a signed token of subject `s` that lives for a minute by default."""
         claims = {"sub": "s", "exp": int(time.time()) + 60, **fields}
         claims = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(
@@ -86,7 +86,7 @@ class Issuer:
         )
 
     def described(self, kid: str) -> dict[str, object]:
-        """Return the public half of a key as it is published."""
+        """Return the published description of a key's public half."""
         return {**_public(self._keys[kid]), "kid": kid, "use": "sig"}
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -106,7 +106,7 @@ class Issuer:
 
 
 def make_key(algorithm: str, *, bits: int = 2048) -> Any:
-    """Make a private key for an algorithm; `EdDSA-448` for the longer curve."""
+    """Return a new private key for an algorithm; `EdDSA-448` for the longer curve."""
     match algorithm:
         case "EdDSA":
             return ed25519.Ed25519PrivateKey.generate()

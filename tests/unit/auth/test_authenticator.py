@@ -1,4 +1,4 @@
-"""Authenticator: who enters, and what the others are told."""
+"""Authenticator: which callers are admitted, and the answers to the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "a secret of more than thirty-two bytes"
 
 
 def static(*tokens: StaticToken) -> AuthProviderSettings:
-    """Describe a provider of static tokens."""
+    """Return the settings of a provider of static tokens."""
     return AuthProviderSettings(kind="static", tokens=tokens)
 
 
@@ -33,7 +33,7 @@ def authenticator(
     producer_as_worker: bool = False,
     cached_tokens_max: int = 10,
 ) -> Authenticator:
-    """Build an authenticator whose fallback is the default tenant."""
+    """Return an authenticator whose fallback is the default tenant."""
     return Authenticator(
         AuthSettings(
             producer=producer,
@@ -46,7 +46,7 @@ def authenticator(
 
 
 async def refusal(auth: Authenticator, header: str | None, access: Access) -> tuple[int, str]:
-    """Return what a caller who is not let in is told."""
+    """Return the answer for a caller who is not admitted."""
     with pytest.raises(AccessRefused) as refused:
         await auth.authenticate(header, access)
     return refused.value.status, refused.value.text
@@ -76,21 +76,21 @@ WORKER = static(
     ],
 )
 async def test_a_header_that_names_no_caller_is_told_why(header: str | None, text: str) -> None:
-    """Clients compare the words."""
+    """Clients compare the text."""
     auth = authenticator(producer=(PRODUCER,))
 
     assert await refusal(auth, header, Access.PRODUCER) == (401, text)
 
 
 async def test_the_scheme_is_case_insensitive() -> None:
-    """As HTTP has it."""
+    """HTTP requires this."""
     auth = authenticator(producer=(PRODUCER,))
 
     assert (await auth.authenticate("bEaReR produce", Access.PRODUCER)).subject == "p"
 
 
 async def test_each_class_of_route_asks_its_own_providers() -> None:
-    """A producer's token is no worker's, and the other way round; reads take either."""
+    """A producer's token is not valid for a worker's routes, nor the reverse; reads accept both."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,))
 
     assert await refusal(auth, "Bearer produce", Access.WORKER) == (401, "invalid token")
@@ -100,7 +100,7 @@ async def test_each_class_of_route_asks_its_own_providers() -> None:
 
 
 async def test_a_worker_needs_event_types_and_a_scope() -> None:
-    """Each is missed in its own words."""
+    """Each missing claim has its own error text."""
     auth = authenticator(worker=(WORKER,))
 
     assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
@@ -119,7 +119,7 @@ async def test_only_an_admin_enters_admin_routes() -> None:
 
 
 async def test_only_an_operator_enters_the_clusters_routes() -> None:
-    """An admin is refused there, and an operator on the admin's routes."""
+    """An admin is refused there, and an operator is refused on the admin's routes."""
     operator = static(StaticToken(token="operate", subject="o", scopes=("codeq:operator",)))
     auth = authenticator(producer=(PRODUCER, ADMIN), worker=(operator,))
     forbidden = (403, "forbidden. Operator only (scope codeq:operator)")
@@ -135,7 +135,7 @@ async def test_only_an_operator_enters_the_clusters_routes() -> None:
 
 @pytest.mark.parametrize("access", [Access.PRODUCER, Access.TENANT])
 async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
-    """Also where its issuer is the producers', whose tokens name nothing; it may ask who leads."""
+    """Also if its issuer is the producers', whose tokens name no claims; it may ask who leads."""
     operator = static(StaticToken(token="operate", subject="o", scopes=("codeq:operator",)))
     auth = authenticator(producer=(operator,), worker=(operator,), producer_as_worker=True)
     refused = (403, "forbidden. An operator has no tenant's data: use a token of the tenant")
@@ -156,7 +156,7 @@ async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
 async def test_an_operator_who_is_an_admin_or_a_worker_too_keeps_what_that_gives(
     token: StaticToken,
 ) -> None:
-    """One more scope takes nothing away."""
+    """One more scope takes no right away."""
     auth = authenticator(producer=(static(token),), worker=(static(token),))
 
     assert (await auth.authenticate("Bearer both", Access.PRODUCER)).subject == "b"
@@ -176,7 +176,7 @@ async def test_a_producer_serves_as_worker_only_where_that_is_allowed() -> None:
 
 
 async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> None:
-    """A worker that merely lacks a scope keeps lacking it."""
+    """A worker without a scope still lacks it."""
     both = static(
         StaticToken(token="work", subject="w", scopes=("codeq:claim",), event_types=("a",))
     )
@@ -198,7 +198,7 @@ async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> N
 async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
     token: StaticToken, text: str
 ) -> None:
-    """What it names, it is bound to: it must not end up with every command and every scope."""
+    """It is bound to its claims: it must not gain every command and every scope."""
     both = static(token)
     auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
 
@@ -206,7 +206,7 @@ async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
 
 
 async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_know_it() -> None:
-    """One issuer for all, as in development; an admin's scope says nothing of a worker."""
+    """One issuer for all, as in development; an admin's scope is no claim of a worker."""
     both = static(StaticToken(token="rule", subject="r", scopes=("codeq:admin",)))
     auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
 
@@ -217,14 +217,14 @@ async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_kno
 
 
 async def test_a_refused_stranger_is_told_what_a_worker_is_told() -> None:
-    """The fallback to producers does not change the words."""
+    """The fallback to producers does not change the text."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)
 
     assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
 
 
 async def test_a_caller_let_in_once_is_known_by_its_header_on_that_class_alone() -> None:
-    """What is remembered for reads opens no other door."""
+    """A cached verdict for reads admits to no other routes."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,))
     header = "Bearer produce"
 
@@ -237,7 +237,7 @@ async def test_a_caller_let_in_once_is_known_by_its_header_on_that_class_alone()
 
 
 async def test_the_oldest_remembered_token_makes_room() -> None:
-    """Memory is bounded, whoever calls."""
+    """Memory is bounded, however many tokens come."""
     tokens = tuple(StaticToken(token=f"t{i}", subject=f"s{i}") for i in range(3))
     auth = authenticator(producer=(static(*tokens),), cached_tokens_max=2)
 
@@ -249,14 +249,14 @@ async def test_the_oldest_remembered_token_makes_room() -> None:
 
 
 def signed(**fields: object) -> str:
-    """Sign a header's token with the shared secret."""
+    """Return a header whose token is signed with the shared secret."""
     claims = {"sub": "s", "exp": int(time.time()) + 60, **fields}
     claims = {name: value for name, value in claims.items() if value is not None}
     return f"Bearer {jwt.encode(claims, SECRET, algorithm='HS256')}"
 
 
 async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
-    """The memory never outlives the token."""
+    """A cached verdict never outlives the token."""
     now_s = time.time()
     provider = AuthProviderSettings(kind="hs256", secret=SECRET, cache_seconds=3600)
     auth = Authenticator(
@@ -318,12 +318,12 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 def by_keys(issuer: Issuer) -> AuthProviderSettings:
-    """Describe a provider that trusts the issuer's keys."""
+    """Return the settings of a provider that trusts the issuer's keys."""
     return AuthProviderSettings(kind="jwks", jwks_url=issuer.url)
 
 
 async def test_a_token_signed_with_a_published_key_is_accepted(issuer: Issuer) -> None:
-    """The whole way: header, key server, signature."""
+    """It tests the whole way: header, key server, signature."""
     auth = authenticator(producer=(by_keys(issuer),))
 
     identity = await auth.authenticate(f"Bearer {issuer.token('one', tid='acme')}", Access.PRODUCER)
@@ -332,7 +332,7 @@ async def test_a_token_signed_with_a_published_key_is_accepted(issuer: Issuer) -
 
 
 async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> None:
-    """Neither an unknown key nor a borrowed key id helps."""
+    """Neither an unknown key nor a copied key id helps."""
     auth = authenticator(producer=(by_keys(issuer),))
     unknown = issuer.token("two")
     borrowed = issuer.token("two", headers={"kid": "one"})
@@ -344,7 +344,7 @@ async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> Non
 async def test_a_provider_may_tolerate_more_or_less_of_a_skew_than_the_others(
     issuer: Issuer,
 ) -> None:
-    """In place of the general minute, for its own tokens."""
+    """Its own skew replaces the general minute, for its tokens only."""
     patient = replace(by_keys(issuer), clock_skew_s=300.0)
     strict = replace(by_keys(issuer), clock_skew_s=0.0)
     now_s = int(time.time())
@@ -375,7 +375,7 @@ async def _enters(auth: Authenticator, header: str) -> bool:
 
 
 async def test_a_provider_may_wait_less_for_its_issuer_than_the_others(issuer: Issuer) -> None:
-    """Its fetch ends when it says, and not only when the usual one would."""
+    """Its fetch ends at its own timeout, before the usual one."""
     issuer.silent.clear()
     auth = authenticator(producer=(replace(by_keys(issuer), fetch_timeout_s=0.05),))
 
@@ -386,7 +386,7 @@ async def test_a_provider_may_wait_less_for_its_issuer_than_the_others(issuer: I
 
 
 async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> None:
-    """The algorithm is the list's to choose, not the token's."""
+    """The configured list decides the algorithm, not the token."""
     auth = authenticator(producer=(by_keys(issuer),))
     forged = jwt.encode(
         {"sub": "s", "exp": int(time.time()) + 60},
@@ -399,7 +399,7 @@ async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> N
 
 
 async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) -> None:
-    """An issuer that is down is no verdict; another provider's yes still counts."""
+    """An unreachable issuer proves nothing; another provider's approval still counts."""
     issuer.broken = True
     alone = authenticator(producer=(by_keys(issuer),))
     with_static = authenticator(producer=(by_keys(issuer), PRODUCER))

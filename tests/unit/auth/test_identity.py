@@ -8,7 +8,7 @@ from codeq_cluster.auth.identity import AccessRefused, Claims, Role, claims_of, 
 
 
 def claims(**fields: object) -> Claims:
-    """Read the claims of a token that has the given fields."""
+    """Return the claims of a token that has the given fields."""
     return claims_of({"sub": "s", "exp": 10, **fields}, keep_s=1.0)
 
 
@@ -79,12 +79,12 @@ def test_scopes_come_as_a_string_or_as_an_array() -> None:
     [{"scope": "codeq:admin"}, {"role": "ADMIN"}, {"role": "admin"}, {"role": "Admin"}],
 )
 def test_an_admin_is_named_by_scope_or_role(fields: dict[str, object]) -> None:
-    """The claim in any case, the scope as it is written; neither names an operator."""
+    """The role claim in any case, the scope only as written; neither names an operator."""
     assert identify(claims(**fields), tenant_fallback="default").roles == {Role.ADMIN}
 
 
 def test_an_operator_is_named_by_its_scope() -> None:
-    """It is no admin of its tenant, unless the token says that too."""
+    """It is no admin of its tenant, unless the token has that scope too."""
     operator = identify(claims(scope="codeq:operator"), tenant_fallback="default")
     both = identify(claims(scope="codeq:operator", role="ADMIN"), tenant_fallback="default")
 
@@ -108,5 +108,5 @@ def test_an_operator_is_named_by_its_scope() -> None:
     ],
 )
 def test_nothing_else_names_a_role(fields: dict[str, object]) -> None:
-    """Words that look alike entitle to nothing."""
+    """Similar words give no rights."""
     assert not identify(claims(**fields), tenant_fallback="default").roles

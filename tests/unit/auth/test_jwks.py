@@ -1,4 +1,4 @@
-"""Jwks: published keys, fetched as seldom as possible and trusted no longer than they may be."""
+"""Jwks: published keys, fetched rarely and trusted no longer than allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Hours:
 
 @pytest.fixture
 async def issuer() -> AsyncIterator[Issuer]:
-    """Run an issuer that publishes the keys `one` and `two`."""
+    """Yield an issuer that publishes the keys `one` and `two`."""
     async with Issuer() as running:
         running.publish("one", "two")
         yield running
@@ -55,7 +55,7 @@ async def test_a_key_published_later_is_found_after_the_interval(issuer: Issuer)
 
 
 async def test_a_key_withdrawn_is_trusted_no_longer_than_the_ttl(issuer: Issuer) -> None:
-    """What the issuer no longer publishes is gone with the next fetch."""
+    """A key that the issuer no longer publishes is gone with the next fetch."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, clock=clock)
     await keys.key("one")
@@ -66,7 +66,7 @@ async def test_a_key_withdrawn_is_trusted_no_longer_than_the_ttl(issuer: Issuer)
 
 
 async def test_unknown_key_ids_cost_one_fetch_an_interval(issuer: Issuer) -> None:
-    """A forger cannot drive the issuer."""
+    """Forged tokens cause no load on the issuer."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)
 
@@ -77,7 +77,7 @@ async def test_unknown_key_ids_cost_one_fetch_an_interval(issuer: Issuer) -> Non
 
 
 async def test_known_keys_outlive_an_issuer_that_is_down_but_not_for_ever(issuer: Issuer) -> None:
-    """Within the bound the old keys serve; beyond it nothing can be judged."""
+    """Within the bound the old keys are accepted; beyond it no token can be verified."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, clock=clock)
     await keys.key("one")
@@ -92,7 +92,7 @@ async def test_known_keys_outlive_an_issuer_that_is_down_but_not_for_ever(issuer
 
 
 async def test_a_token_without_key_id_takes_the_only_key(issuer: Issuer) -> None:
-    """With two keys there is no telling which."""
+    """With two keys it would be ambiguous."""
     two_keys = await Jwks(issuer.url, ttl_s=300).key(None)
     issuer.publish("one")
     one_key = await Jwks(issuer.url, ttl_s=300).key(None)
@@ -103,7 +103,7 @@ async def test_a_token_without_key_id_takes_the_only_key(issuer: Issuer) -> None
 
 @pytest.mark.parametrize("kid", [7, ["one"], {"a": 1}])
 async def test_a_key_id_that_is_no_text_names_no_key(issuer: Issuer, kid: object) -> None:
-    """Nor does it crash anything."""
+    """It does not crash the node either."""
     assert await Jwks(issuer.url, ttl_s=300).key(kid) is None
 
 
@@ -123,7 +123,7 @@ async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
 
 
 async def test_a_failing_issuer_keeps_nobody_waiting_who_has_a_known_key(issuer: Issuer) -> None:
-    """After one failure the old keys serve at once; the next attempt is the refresher's."""
+    """After one failure the old keys are used at once; the refresher makes the next attempt."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)
     await keys.start()
@@ -147,7 +147,7 @@ async def test_a_failing_issuer_keeps_nobody_waiting_who_has_a_known_key(issuer:
 
 
 async def test_old_keys_serve_no_longer_than_the_bound_beside_a_refresher(issuer: Issuer) -> None:
-    """The background does not make them younger."""
+    """The refresher's attempts do not make them younger."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, clock=clock)
     await keys.start()
@@ -165,9 +165,9 @@ async def test_old_keys_serve_no_longer_than_the_bound_beside_a_refresher(issuer
 
 
 async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> None:
-    """A fetch has its time, and is not tried a second time.
+    """A fetch has a timeout, and is not repeated.
 
-    On a busy machine that time can end before the request arrives, so there may be none to count.
+    On a busy machine the timeout can expire before the request arrives, so the count may be 0.
     """
     issuer.silent.clear()
     keys = Jwks(issuer.url, ttl_s=300, timeout_s=0.05)
@@ -194,7 +194,7 @@ async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> Non
     ],
 )
 async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.Response) -> None:
-    """Too large, compressed, elsewhere or broken: the keys are not had, and nothing falls over."""
+    """Too large, compressed, redirected or broken: no keys are loaded, and the node goes on."""
     issuer.answer = answer
     keys = Jwks(issuer.url, ttl_s=300)
 
@@ -205,7 +205,7 @@ async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.
 
 
 async def test_of_several_keys_without_an_id_none_is_guessed(issuer: Issuer) -> None:
-    """One alone serves tokens without an id; of two nobody can tell."""
+    """A single one serves tokens without an id; with two it would be ambiguous."""
     issuer.publish()
     issuer.odd = [_unnamed(issuer)]
     one = await Jwks(issuer.url, ttl_s=300).key(None)

@@ -1,4 +1,4 @@
-"""Rotation: keys come and go while tokens are remembered."""
+"""Rotation: keys change while verified tokens are cached."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 def trusting(issuer: Issuer, clock: Hours) -> Authenticator:
-    """Trust the issuer's keys for as long as they are young."""
+    """Return an authenticator that trusts the issuer's keys while they are young."""
     provider = AuthProviderSettings(kind="jwks", jwks_url=issuer.url, cache_seconds=TTL_S)
     return Authenticator(
         AuthSettings(producer=(provider,), tenant_fallback="default"),
@@ -52,12 +52,12 @@ def trusting(issuer: Issuer, clock: Hours) -> Authenticator:
 
 
 def header(issuer: Issuer, kid: str) -> str:
-    """Sign an hour's token."""
+    """Return the header of a token that lives for an hour."""
     return f"Bearer {issuer.token(kid, exp=int(time.time()) + 3600)}"
 
 
 async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Issuer) -> None:
-    """Not even for a token that was let in just before, and is remembered."""
+    """Not even for a token that was verified just before and is cached."""
     clock = Hours()
     auth = trusting(issuer, clock)
     early, late = header(issuer, "old"), header(issuer, "old") + " "
@@ -78,7 +78,7 @@ async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Is
 
 
 async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> None:
-    """Both serve while both are published; an unknown id has the keys fetched."""
+    """Both are valid while both are published; an unknown id triggers a fetch."""
     clock = Hours()
     auth = trusting(issuer, clock)
     await auth.authenticate(header(issuer, "old"), Access.PRODUCER)
@@ -93,7 +93,7 @@ async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> N
 
 
 async def test_nothing_is_remembered_on_the_word_of_keys_that_are_too_old(issuer: Issuer) -> None:
-    """While the issuer is away its old keys serve, and each token is judged anew."""
+    """While the issuer is away its old keys are used, and each token is verified again."""
     clock = Hours()
     auth = trusting(issuer, clock)
     token = header(issuer, "old")
@@ -123,7 +123,7 @@ async def test_nothing_is_remembered_on_the_word_of_keys_that_are_too_old(issuer
     ],
 )
 def test_keys_from_another_host_need_tls_or_a_decision(url: str, *, exposed: bool) -> None:
-    """Who is between the issuer and this node could publish keys of its own."""
+    """An attacker between the issuer and this node could publish other keys."""
     provider = AuthProviderSettings(kind="jwks", jwks_url=url.replace("HTTP:", "http:"))
 
     assert AuthProviderSettings(kind="jwks", jwks_url=url).keys_exposed is exposed

@@ -1,4 +1,4 @@
-"""Signatures: every algorithm of the list is verified, and nothing beside the list."""
+"""Signatures: every listed algorithm is verified, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 def trusting(issuer: Issuer, *algorithms: str) -> Authenticator:
-    """Trust the issuer's keys, for these algorithms or for all on the list."""
+    """Return a provider that trusts the issuer's keys, for these algorithms or all listed ones."""
     provider = AuthProviderSettings(
         kind="jwks", jwks_url=issuer.url, issuer="us", audience="codeq", algorithms=algorithms
     )
@@ -39,7 +39,7 @@ def trusting(issuer: Issuer, *algorithms: str) -> Authenticator:
 
 
 def token(issuer: Issuer, algorithm: str, kid: str = "one") -> str:
-    """Sign a token as the issuer does."""
+    """Return a token signed by the issuer."""
     return issuer.token(kid, algorithm=algorithm, iss="us", aud="codeq")
 
 
@@ -52,7 +52,7 @@ async def reason(auth: Authenticator, refused: str) -> str:
 
 
 def forged(header: dict[str, object], secret: bytes = b"") -> str:
-    """Write a token by hand, with an HMAC of the secret or no signature at all."""
+    """Return a handmade token, with an HMAC of the secret or without a signature."""
     claims = {"sub": "s", "exp": int(time.time()) + 60, "iss": "us", "aud": "codeq"}
     signed = f"{_segment(header)}.{_segment(claims)}"
     if not secret:
@@ -67,7 +67,7 @@ def _segment(value: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 async def test_every_algorithm_of_the_list_is_verified(issuer: Issuer, algorithm: str) -> None:
-    """With the right key the token is good, with another of the same kind it is not."""
+    """With the right key the token is valid; with another of the same kind it is not."""
     issuer.publish("one", algorithm=algorithm)
     auth = trusting(issuer)
     stolen = issuer.token("two", algorithm=algorithm, headers={"kid": "one"}, iss="us", aud="codeq")
@@ -82,7 +82,7 @@ async def test_every_algorithm_of_the_list_is_verified(issuer: Issuer, algorithm
 async def test_an_algorithm_that_is_not_configured_is_refused(
     issuer: Issuer, algorithm: str
 ) -> None:
-    """The list of a provider narrows what its keys are good for."""
+    """A provider's list limits the algorithms of its keys."""
     issuer.publish("one", algorithm=algorithm)
     auth = trusting(issuer, "RS512")
 
@@ -105,7 +105,7 @@ async def test_a_key_serves_no_algorithm_of_another_kind(
 
 
 async def test_a_key_made_for_one_algorithm_serves_that_alone(issuer: Issuer) -> None:
-    """What the issuer says of its key counts."""
+    """The issuer's description of the key decides."""
     issuer.publish("one", algorithm="RS256")
     issuer.odd = [{**issuer.described("one"), "alg": "RS256"}]
     auth = trusting(issuer)
@@ -118,7 +118,7 @@ async def test_a_key_made_for_one_algorithm_serves_that_alone(issuer: Issuer) ->
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE", ""])
 async def test_a_token_without_a_signature_is_refused(issuer: Issuer, name: str) -> None:
-    """However the word is spelt."""
+    """However the algorithm's name is spelt."""
     issuer.publish("one")
     auth = trusting(issuer)
 
@@ -127,7 +127,7 @@ async def test_a_token_without_a_signature_is_refused(issuer: Issuer, name: str)
 
 @pytest.mark.parametrize("name", ["HS256", "HS384", "HS512", "hs256"])
 async def test_a_published_key_is_no_shared_secret(issuer: Issuer, name: str) -> None:
-    """Everybody has the public key, in every form it could be taken for a secret."""
+    """Every caller knows the public key, in every form that could be taken for a secret."""
     issuer.publish("one", algorithm="RS256")
     auth = trusting(issuer)
     described = issuer.described("one")
@@ -139,7 +139,7 @@ async def test_a_published_key_is_no_shared_secret(issuer: Issuer, name: str) ->
 
 
 async def test_what_is_no_public_key_for_signatures_is_not_taken_for_one(issuer: Issuer) -> None:
-    """Shared secrets, private and weak keys, keys to encrypt with, and rubbish."""
+    """Shared secrets, private and weak keys, keys to encrypt with, and garbage."""
     issuer.publish("one", algorithm="RS256")
     private = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(make_key("ES256")))
     weak = make_key("RS256", bits=1024)
@@ -184,7 +184,7 @@ async def test_what_is_no_public_key_for_signatures_is_not_taken_for_one(issuer:
 async def test_a_header_that_is_odd_makes_the_token_invalid(
     issuer: Issuer, header: dict[str, object]
 ) -> None:
-    """No header crashes a node, brings its own key or names a rule that is not kept."""
+    """No header crashes a node, supplies its own key or demands an unknown extension."""
     issuer.publish("one")
     auth = trusting(issuer)
 
@@ -196,14 +196,14 @@ async def test_a_header_that_is_odd_makes_the_token_invalid(
     [".", "..", "a.b.c", "e30.e30.", "e30.e30.AA", "\x00.\x00.\x00", "é.é.é", "\udcff.e30.AA"],
 )
 async def test_a_text_that_is_no_token_is_invalid(issuer: Issuer, text: str) -> None:
-    """Whatever comes in the header."""
+    """Whatever text the header holds."""
     auth = trusting(issuer)
 
     assert await reason(auth, text)
 
 
 async def test_a_header_nested_beyond_reading_is_invalid(issuer: Issuer) -> None:
-    """It fits the line of a header, and must not cost more than a refusal."""
+    """It fits a header line, and must cost no more than a refusal."""
     auth = trusting(issuer)
     nested = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 5000 + b"]" * 5000 + b"}").decode()
 
@@ -211,7 +211,7 @@ async def test_a_header_nested_beyond_reading_is_invalid(issuer: Issuer) -> None
 
 
 async def test_what_a_stranger_wrote_is_cut_in_the_reason(issuer: Issuer) -> None:
-    """The log is no place for a stranger's text."""
+    """The log must not repeat a stranger's text at length."""
     auth = trusting(issuer)
 
     assert len(await reason(auth, forged({"alg": "x" * 4000}))) < 100
@@ -234,7 +234,7 @@ SECRET = "a secret of more than thirty-two bytes"
 async def test_clocks_may_differ_by_the_skew_and_no_more(
     fields: dict[str, int], *, good: bool
 ) -> None:
-    """A minute each way: expiry, not-before and issued-at alike."""
+    """A minute each way, for expiry, not-before and issued-at."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(
         AuthSettings(producer=(provider,), tenant_fallback="default", clock_skew_seconds=60)
@@ -254,7 +254,7 @@ async def test_clocks_may_differ_by_the_skew_and_no_more(
 @pytest.mark.parametrize("instant", ["Infinity", "1e400", "NaN", "[]", "{}", '"soon"', "null"])
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
 async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, instant: str) -> None:
-    """Even when the issuer itself wrote it."""
+    """Even if the issuer itself wrote it."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     fields = {"sub": '"s"', "exp": str(int(time.time()) + 60), claim: instant}
@@ -266,7 +266,7 @@ async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, insta
 
 @pytest.mark.parametrize("instant", ["1" + "0" * 400, '"4102444800"', "true"])
 async def test_an_expiry_that_is_no_number_of_seconds_makes_the_token_invalid(instant: str) -> None:
-    """Not even one that reads like a number: how long it holds must not be a matter of opinion."""
+    """Not even a text that reads like a number: its meaning would depend on the library."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     odd = jwt.api_jws.encode(f'{{"sub":"s","exp":{instant}}}'.encode(), SECRET, algorithm="HS256")

@@ -1,4 +1,4 @@
-"""Static tokens: what a node keeps of them, and what a guess learns."""
+"""Static tokens: what a node stores of them, and what a guess reveals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "a-long-random-text-of-an-operator"
 
 
 def _reachable(start: object) -> list[object]:
-    """Return every value the object holds, directly or not, short of classes and modules."""
+    """Return every value the object holds, directly or not, except classes and modules."""
     found: dict[int, object] = {}
     waiting = [start]
     while waiting:
@@ -26,7 +26,7 @@ def _reachable(start: object) -> list[object]:
 
 
 async def test_a_provider_keeps_digests_and_no_token() -> None:
-    """Two digests are compared, so that a guess that begins right gains nothing by it."""
+    """Digests are compared, so that a guess with a correct start gains nothing."""
     provider = StaticProvider([StaticToken(token=SECRET, subject="s", tenant="acme")])
     claims = await provider.verify(SECRET)
     texts = [value for value in _reachable(provider) if isinstance(value, str)]
@@ -40,7 +40,7 @@ async def test_a_provider_keeps_digests_and_no_token() -> None:
 
 @pytest.mark.parametrize("guess", ["", SECRET[:-1], SECRET + "x", SECRET.upper(), "x" + SECRET])
 async def test_a_token_is_good_as_a_whole_or_not_at_all(guess: str) -> None:
-    """However much of it a guess has."""
+    """However much of it a guess contains."""
     provider = StaticProvider([StaticToken(token=SECRET, subject="s")])
 
     with pytest.raises(TokenRejected, match="no such static token"):

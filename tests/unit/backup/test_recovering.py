@@ -1,4 +1,4 @@
-"""Recovering: the last node with the data becomes a cluster of one, whatever it was doing."""
+"""Recovery: the last node with the data becomes a cluster of one, from any state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(path: Path) -> DataDirectory:
 
 
 def members_of(directory: DataDirectory) -> Membership:
-    """Return who forms the group, as the log on the disk says; a new log says it from now on."""
+    """Return the members of the group, by the log on disk; the log counts as new afterwards."""
     settings = StoreSettings()
     store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
     try:
@@ -37,7 +37,7 @@ def members_of(directory: DataDirectory) -> Membership:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the directory of one of three nodes; it does not run."""
+    """Return the directory of one of three stopped nodes."""
     with opened(tmp_path) as directory:
         three = tuple(Member(id=f"n{n}", data=n) for n in (2, 3))
         directory.found(Membership(members=(Member(id="n1", data=directory.data), *three)))
@@ -51,7 +51,7 @@ def recover(path: Path) -> None:
 
 
 def test_what_is_left_is_one_member(path: Path) -> None:
-    """And no other when it is done twice."""
+    """Repeating it changes nothing."""
     for _ in range(2):
         recover(path)
 
@@ -67,13 +67,13 @@ def stands(path: Path) -> list[Stand]:
 
 
 def contents(path: Path) -> dict[Path, tuple[int, bytes]]:
-    """Return when each file below a directory was written, and what."""
+    """Return each file below a directory with its time of writing and content."""
     files = (each for each in path.rglob("*") if each.is_file())
     return {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in files}
 
 
 def test_looking_changes_nothing(path: Path) -> None:
-    """Not a byte: neither whose votes count nor the library's own files."""
+    """Not a byte: neither the membership nor RocksDB's own files."""
     before = contents(path)
 
     found = stands(path)
@@ -99,7 +99,7 @@ def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
 
 
 def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
-    """A crash has interrupted its exchange; the next start would have gone on with that."""
+    """A crash has interrupted its swap, which the next start would otherwise complete."""
     shutil.copytree(path / "shard-0", path / "shard-0.incoming")
     (path / "shard-0.ready").touch()
 
@@ -111,7 +111,7 @@ def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["CURRENT", "*"])
 def test_looking_at_a_damaged_shard_makes_nothing_in_its_place(path: Path, lost: str) -> None:
-    """Whatever is left of it may be the last there is."""
+    """The remains may be the last copy there is."""
     for file in (path / "shard-0").glob(lost):
         file.unlink()
     left = {each.name for each in (path / "shard-0").iterdir()}

@@ -1,4 +1,4 @@
-"""Rows: every family of rows is either in a backup or follows from what is."""
+"""Rows: every family of rows is either in a backup or follows from rows that are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from codeq_cluster.codec.keyspace import Family, family
 
 
 def test_every_family_is_accounted_for() -> None:
-    """A new one has to be put on one side before it is lost in a restore."""
+    """A new family must be assigned, or a restore would lose it."""
     itself = {Family.META, Family.OTHER}  # The manifest has the former, the latter is not written.
 
     assert set(PRIMARY) | DERIVED | itself == set(Family)

@@ -1,4 +1,4 @@
-"""Running: what a backup says of the cluster it is taken from."""
+"""Backup jobs: the facts that a backup states about its cluster."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ T = TypeVar("T")
 
 
 class Spawned:
-    """Runs what is handed to it."""
+    """Runs the work it is given."""
 
     def __init__(self, tasks: list[asyncio.Task[Any]]) -> None:
         self._tasks = tasks
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Note it."""
+        """Start and keep it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         return task
 
 
 class Shard:
-    """A replica that is up to date, of a group that uses formats of a level.
+    """A replica that is up to date, of a group with formats of a level.
 
     Attributes:
-        wrong: What is, from the step `wrong_from` on.
-        steps: What was asked of it.
+        wrong: Its fault, from the step `wrong_from` on.
+        steps: The calls it got.
     """
 
     def __init__(self, store: RocksShard, level: int) -> None:
@@ -50,13 +50,13 @@ class Shard:
         self._store = store
 
     def watched(self) -> Callable[[], str]:
-        """Tell what is wrong, once it is."""
+        """Return the fault, once there is one."""
         self.steps.append("watched")
         return lambda: self.wrong if self.wrong_from in self.steps else ""
 
     @property
     def level(self) -> int:
-        """Return what the test wants."""
+        """Return the test's level."""
         self.steps.append("sealed")
         return self.used
 
@@ -66,21 +66,21 @@ class Shard:
         self.steps.append("settled")
 
     def checkpoint(self, path: Path) -> None:
-        """Make one."""
+        """Make a checkpoint."""
         self._store.checkpoint(path)
         self.steps.append("cut")
 
 
 @dataclass
 class Clock:
-    """Tells what the test wants."""
+    """Returns the test's time."""
 
     now_ms: int = NOW_MS
 
 
 @dataclass
 class Rig:
-    """Backups of two shards, and what they were recorded as."""
+    """Backups of two shards, and their audit records."""
 
     place: BackupDirectory
     shards: list[Shard]
@@ -90,11 +90,11 @@ class Rig:
     clock: Clock
 
     async def record(self, progress: Progress) -> None:
-        """Note it."""
+        """Record it."""
         self.recorded.append(progress)
 
     async def taken(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
-        """Take a backup and return how it has ended."""
+        """Take a backup and return its outcome."""
         begun = self.backups.start(record)
         await asyncio.gather(*self.tasks)
         ended = await self.backups.progress(begun.id)
@@ -104,7 +104,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    """Make one, of formats of the first level."""
+    """Return a rig with formats of the first level."""
     world = World(2, seed=3)
     world.live(10)
     shards = []
@@ -139,7 +139,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
     *,
     written: bool,
 ) -> None:
-    """Of all shards; the first ones are not named, as in backups of before."""
+    """Of all shards; the first level is not written, as in older backups."""
     monkeypatch.setattr(levels, "LEVEL", 2)
     for shard, level in zip(rig.shards, used, strict=True):
         shard.used = level

@@ -265,7 +265,7 @@ class Story:
 @given(steps=steps)
 @settings(max_examples=60, deadline=None)
 def test_any_command_is_every_command_that_has_work(steps: list[Step]) -> None:
-    """On the leader, on a follower, over a change between them and with nothing committed."""
+    """It holds on a leader, on a follower, after a change of leader, and without any commit."""
 
     async def live() -> None:
         story = Story()

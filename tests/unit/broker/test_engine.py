@@ -149,7 +149,7 @@ async def test_a_create_retried_at_the_next_leader_is_one_task(shard: Shard) -> 
 
 
 async def test_a_claim_retried_at_the_next_leader_gets_the_same_task(shard: Shard) -> None:
-    """Its first answer was lost; the lease is found under the request and nothing else is taken."""
+    """Its first answer was lost; the request leads to the lease, and no more is taken."""
     await shard.engine.operate([create("t1"), create("t2")])
     shard.log.held = True
     first = asyncio.ensure_future(shard.engine.operate([claim("r1")]))

@@ -1,4 +1,4 @@
-"""Many queues: claims, lists and counts of a tenant with thousands of them hold nobody up."""
+"""Many queues: claims, lists and counts of a tenant with thousands delay no other request."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_paused_queues_are_looked_at_once() -> None:
 async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
     many: Shard, state: _CountingState
 ) -> None:
-    """The first look reads some; the rest is read between other work, and then order is exact."""
+    """The first look reads some; other work runs between the rest; then the order is exact."""
     names = [f"queue-{number:05}" for number in range(_QUEUES)]
     await many.engine.operate([create(name, command=name) for name in names])
     urgent = create("urgent", command=names[-1], priority=9)

@@ -30,7 +30,7 @@ def test_a_wait_ends_at_its_deadline() -> None:
 
 
 def test_a_wait_that_has_ended_is_left_alone() -> None:
-    """What it ended with stays."""
+    """Its outcome stays."""
     clock, loop, deadlines = a_loop()
     wait: asyncio.Future[str] = loop.create_future()
     deadlines.watch(wait, loop.time() + 1.0)
@@ -42,7 +42,7 @@ def test_a_wait_that_has_ended_is_left_alone() -> None:
 
 
 def test_a_loop_without_waits_has_no_timer() -> None:
-    """Also after there were some."""
+    """Also after it had some."""
     clock, loop, deadlines = a_loop()
     wait: asyncio.Future[str] = loop.create_future()
     deadlines.watch(wait, loop.time() + 1.0)

@@ -1,4 +1,4 @@
-"""Forwarding from a node whose replica is out: it hears of no leader, so nobody waits for one."""
+"""Forwarding from a node whose replica is out: it hears of no leader, so callers must not wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Replica:
         """Nothing changes."""
 
     async def operate(self, operations: object) -> list[Outcome]:
-        """Nobody asks it."""
+        """Never called."""
         raise AssertionError(operations)
 
 
@@ -48,7 +48,7 @@ def forwarder(is_out: Callable[[int], bool]) -> Forwarder:
 
 
 async def test_nobody_waits_for_a_replica_that_is_out() -> None:
-    """The caller is told at once that nothing was done, and may ask another node."""
+    """The caller learns at once that nothing was done, and may ask another node."""
     operations: list[Operation] = []
     deadline = asyncio.get_running_loop().time() + FAR_S
 
@@ -58,7 +58,7 @@ async def test_nobody_waits_for_a_replica_that_is_out() -> None:
 
 
 async def test_without_an_outage_a_leader_is_waited_for() -> None:
-    """An election is a matter of moments."""
+    """An election takes only moments."""
     operations: list[Operation] = []
     deadline = asyncio.get_running_loop().time() + FAR_S
 

@@ -1,4 +1,4 @@
-"""Forwarding between releases: what this one does not know is refused before anything is done."""
+"""Forwarding between releases: an unknown method is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.no_peers import NoPeers
 
 
 class Replica:
-    """A leader's, which notes what it is asked."""
+    """A leader's replica that records the calls it gets."""
 
     leader = "n1"
     leads = True
@@ -27,12 +27,12 @@ class Replica:
         """Nothing changes."""
 
     async def operate(self, operations: list[Operation]) -> list[Outcome]:
-        """Note it."""
+        """Record it."""
         self.asked += operations
         return []
 
     async def answer(self, question: object) -> object:
-        """Note it."""
+        """Record it."""
         self.asked.append(question)
         return None
 
@@ -65,7 +65,7 @@ HEARTBEAT = ["heartbeat", "id", "tenant", "worker", 1000, 7]
     ids=["method", "operation", "question", "form"],
 )
 async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: object) -> None:
-    """With what came beside it; the caller hears of it at once, and that nothing was done."""
+    """With the rest of its batch; the caller learns at once that nothing was done."""
     replica = Replica()
 
     with pytest.raises(MethodUnknown, match="this release"):
@@ -75,7 +75,7 @@ async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: o
 
 
 async def test_what_a_later_release_appends_may_be_ignored() -> None:
-    """An operation is what it was; so only what may be ignored can be appended."""
+    """The operation keeps its meaning, so only optional fields may be appended."""
     replica = Replica()
 
     await served(replica).serve("n2", "operate", [0, [[*HEARTBEAT, "appended"]]], 1.0)

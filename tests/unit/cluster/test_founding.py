@@ -1,4 +1,4 @@
-"""Founding: who begins a cluster, and who came later."""
+"""Bootstrap: which nodes start a cluster, and which joins later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDER = ("n3", "n1", "n2")
 
 
 def standing(node_id: str, data: int = 0, **more: object) -> Standing:
-    """Return a node on its own data; `n2` on data 2, unless told otherwise."""
+    """Return a node's statement on its own data; by default `n2` on data 2."""
     made = Standing(
         me=Member(id=node_id, data=data or int(node_id[1:]), level=1), peers=PEERS, states=EMPTY
     )
@@ -32,7 +32,7 @@ FOUNDED = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
 
 @dataclass(frozen=True)
 class Case:
-    """A node that asks, what it hears, and a part of why it waits."""
+    """A node that asks, the answers it gets, and a part of its reason to wait."""
 
     mine: Standing
     others: tuple[Standing, ...]
@@ -40,14 +40,14 @@ class Case:
 
 
 def test_the_first_of_them_begins_when_all_are_there() -> None:
-    """With everybody's data, in the order in which they shall lead."""
+    """The membership has the data of all, in the order in which they are to lead."""
     others = [standing("n2"), standing("n3")]
 
     assert judge(standing("n1"), others, order=ORDER, level=1) == FOUNDED
 
 
 def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
-    """The oldest decides."""
+    """The oldest release decides."""
     old = standing("n2", me=Member(id="n2", data=2, level=1))
     new = [standing(node_id, me=Member(id=node_id, data=1, level=4)) for node_id in ("n1", "n3")]
 
@@ -69,7 +69,7 @@ def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
     ids=["not the first", "one is away", "alone", "other peers", "other data"],
 )
 def test_nobody_begins_before_it_is_sure(case: Case) -> None:
-    """Each reason is told."""
+    """Each reason is reported."""
     waits = judge(case.mine, case.others, order=ORDER, level=1)
 
     assert isinstance(waits, str)
@@ -77,7 +77,7 @@ def test_nobody_begins_before_it_is_sure(case: Case) -> None:
 
 
 def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
-    """Whoever tells it, and whoever else is away."""
+    """Whichever node reports it, and whichever other node is away."""
     told = standing("n3", founding=codec.encode(FOUNDED))
 
     assert judge(standing("n2"), [told], order=ORDER, level=1) == FOUNDED
@@ -85,7 +85,7 @@ def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
 
 @pytest.mark.parametrize("node_id", ["n1", "n2"])
 def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
-    """Also the one that would begin, and also when all answer."""
+    """Also the node that would bootstrap, and also if all answer."""
     wiped = standing(node_id, data=99)
     told = standing("n3", founding=codec.encode(FOUNDED))
     other = standing("n1" if node_id == "n2" else "n2", data=98)
@@ -94,21 +94,21 @@ def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
 
 
 def test_two_that_lost_their_data_wait_for_the_third() -> None:
-    """It has what they forgot."""
+    """It has the data that they lost."""
     waits = judge(standing("n1", data=99), [standing("n2", data=98)], order=ORDER, level=1)
 
     assert waits == "not all nodes answer"
 
 
 def test_a_node_among_members_that_were_let_in_came_later() -> None:
-    """They know no founding, and are part of a cluster all the same."""
+    """They know no bootstrap membership, but are members of a cluster."""
     told = standing("n3", members=codec.encode(FOUNDED))
 
     assert judge(standing("n1"), [standing("n2"), told], order=ORDER, level=1) is Outcome.LATER
 
 
 def test_a_single_node_begins_at_once() -> None:
-    """It asks nobody."""
+    """It asks no other node."""
     alone = standing("n1", peers=("n1",))
 
     founding = judge(alone, [], order=("n1",), level=1)
@@ -118,7 +118,7 @@ def test_a_single_node_begins_at_once() -> None:
 
 @dataclass
 class Node:
-    """A node that asks, and what the others are."""
+    """A node that asks, and the answers of the others."""
 
     mine: Standing
     others: dict[str, Standing | bytes]
@@ -129,7 +129,7 @@ class Node:
     callers: tuple[str, ...] = ()
 
     def founding(self) -> Founding:
-        """Return its part."""
+        """Return its bootstrap."""
         return Founding(
             standing=lambda: self.mine,
             order=ORDER,
@@ -141,7 +141,7 @@ class Node:
         )
 
     def found(self, membership: Membership) -> None:
-        """Write it down, when the disk lets it."""
+        """Write it down, unless the disk refuses."""
         if self.disk_fails:
             self.disk_fails -= 1
             raise StorageFailed("no space left")
@@ -155,7 +155,7 @@ class Node:
         assert timeout_s > 0
         self.asked += 1
         if self.asked > 6 and self.mine.me.id == "n3":
-            # They have lost their data, and begin anew.
+            # They have lost their data, and bootstrap a new cluster.
             self.others = {"n1": standing("n1", 91), "n2": standing("n2", 92)}
             begun = tuple(each.me for each in (*self.others.values(), self.mine))
             self.others["n1"] = standing("n1", 91, founding=codec.encode(Membership(members=begun)))
@@ -167,14 +167,14 @@ class Node:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a round follow the other at once."""
+    """Start each round right after the last one."""
     monkeypatch.setattr(module, "PAUSE_S", 0)
     monkeypatch.setattr(module, "LATER_PAUSE_S", 0)
 
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_disk_that_refuses_is_tried_again() -> None:
-    """What was not written down was not begun."""
+    """A membership that was not written down has no effect."""
     node = Node(standing("n1"), {"n2": standing("n2"), "n3": standing("n3")}, disk_fails=2)
 
     assert await node.founding().run() is Outcome.FOUNDED
@@ -184,7 +184,7 @@ async def test_a_disk_that_refuses_is_tried_again() -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_came_later_hears_of_all_members() -> None:
-    """Those it was not told of let it in, and it has to know them for that."""
+    """Nodes it was not configured with decide whether it joins, so it must know their addresses."""
     five = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 4, 5, 6)))
     told = standing("n1", members=codec.encode(five))
     node = Node(standing("n3", 93), {"n1": told})
@@ -196,7 +196,7 @@ async def test_a_node_that_came_later_hears_of_all_members() -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too() -> None:
-    """Nobody is left who has any."""
+    """No node has any data left."""
     told = standing("n1", founding=codec.encode(FOUNDED))
     node = Node(standing("n3", 93), {"n1": told})
     founding = node.founding()
@@ -211,7 +211,7 @@ async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too(
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_calls() -> None:
-    """Those in its configuration are gone; who has proved to be of the cluster tells it."""
+    """Its configured peers are gone; nodes that proved to be of the cluster tell it."""
     told = standing("n8", founding=codec.encode(FOUNDED))
     node = Node(standing("n2", 92), {"n8": told}, callers=("n8",))
 
@@ -222,7 +222,7 @@ async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
-    """It waits to be let in itself; who begins is as configured."""
+    """It waits to join itself; the configuration decides who bootstraps."""
     node = Node(
         standing("n1"),
         {"n2": standing("n2"), "n3": standing("n3"), "n8": standing("n8", 8)},
@@ -236,7 +236,7 @@ async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
-    """Until it need not wait any more."""
+    """Until it no longer has to wait."""
     node = Node(standing("n1"), {"n2": standing("n2")})
     founding = node.founding()
     running = asyncio.create_task(founding.run())

@@ -1,4 +1,4 @@
-"""Gathering what each node alone knows."""
+"""Gathering facts that only each node has."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from codeq_cluster.errors import MethodUnknown, PeerUnreachable
 
 
 class Load(Struct, array_like=True):
-    """What a node says here."""
+    """A node's fact in this test."""
 
     node: str
     asked: str
 
 
 class Link:
-    """Connects nodes of one process; those that are away answer nothing."""
+    """Connects nodes of one process; those that are away do not answer."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Gathering] = {}
@@ -31,7 +31,7 @@ class Link:
     async def call(
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
     ) -> object:
-        """Hand a call over."""
+        """Pass a call on."""
         assert topic is None
         if peer in self.away:
             raise PeerUnreachable(peer)
@@ -41,7 +41,7 @@ class Link:
 
 
 def answers(node: str) -> Callable[[object], Awaitable[object]]:
-    """Return what a node answers with."""
+    """Return a node's answers."""
 
     async def answer(question: object) -> object:
         return Load(node, str(question))
@@ -50,7 +50,7 @@ def answers(node: str) -> Callable[[object], Awaitable[object]]:
 
 
 def cluster(*nodes: str) -> Link:
-    """Connect nodes that know how loaded they are."""
+    """Return connected nodes that know their load."""
     link = Link()
     for node in nodes:
         link.nodes[node] = Gathering(node_id=node, peers=lambda: nodes, calls=link)
@@ -59,7 +59,7 @@ def cluster(*nodes: str) -> Link:
 
 
 async def test_every_node_is_asked_and_this_one_comes_first() -> None:
-    """Whoever gathers knows its own answer without a call."""
+    """The asking node knows its own answer without a call."""
     link = cluster("n1", "n2", "n3")
     found = await link.nodes["n2"].ask("load", "now", Load)
 
@@ -68,7 +68,7 @@ async def test_every_node_is_asked_and_this_one_comes_first() -> None:
 
 
 async def test_a_node_that_is_away_is_left_out() -> None:
-    """What is shown is of the others."""
+    """The others are shown."""
     link = cluster("n1", "n2", "n3")
     link.away.add("n3")
 
@@ -78,7 +78,7 @@ async def test_a_node_that_is_away_is_left_out() -> None:
 async def test_a_node_that_is_silent_is_waited_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The view comes again before long."""
+    """The view refreshes soon."""
     monkeypatch.setattr(gathering, "WAIT_S", 0.01)
     link = cluster("n1", "n2", "n3")
     link.silent.add("n2")
@@ -87,7 +87,7 @@ async def test_a_node_that_is_silent_is_waited_for_a_moment(
 
 
 async def test_a_node_of_another_release_is_left_out() -> None:
-    """It knows no such question, or answers with something else."""
+    """It does not know the question, or answers in another form."""
     link = cluster("n1", "n2", "n3")
 
     async def another(question: object) -> object:
@@ -101,6 +101,6 @@ async def test_a_node_of_another_release_is_left_out() -> None:
 
 @pytest.mark.parametrize("body", [["unheard", 1], [], "load", ["load"], {"load": 1}, None])
 async def test_what_is_no_question_is_unknown(body: object) -> None:
-    """The peer is told so and does nothing."""
+    """The peer gets an error and nothing is done."""
     with pytest.raises(MethodUnknown):
         await cluster("n1").nodes["n1"].serve("n2", "gather", body, 1.0)

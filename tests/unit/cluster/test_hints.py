@@ -1,4 +1,4 @@
-"""Hints: whom a node asks for a shard of which it hears nothing itself."""
+"""Leader hints: which peer a node asks about a shard it hears nothing of itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from codeq_cluster.errors import LinkLost, NotLeader
 
 
 def test_who_is_named_is_asked_until_it_is_gone() -> None:
-    """Shard by shard; then whoever is there."""
+    """For each shard; afterwards any connected peer."""
     peers = ["n3", "n1"]
     hints = Hints(lambda: peers)
 
@@ -21,7 +21,7 @@ def test_who_is_named_is_asked_until_it_is_gone() -> None:
 
 
 def test_without_a_word_the_next_is_asked() -> None:
-    """Also when the one named is none that is connected, or is the one that was asked."""
+    """Also if the named one is not connected, or is the one that was asked."""
     hints = Hints(lambda: ["n1", "n3", "n4"])
 
     asked = []

@@ -1,4 +1,4 @@
-"""Joining: each change, what it makes of a group, and what speaks against it."""
+"""Joining: the membership after each change, and the reasons against one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def after(
     lives: tuple[tuple[str, int], ...] = (),
     away: str = "",
 ) -> Membership:
-    """Return what the change makes of the membership."""
+    """Return the membership after the change."""
     return changed(
         membership,
         change,
@@ -42,7 +42,7 @@ def refusal(*arguments: object, **more: object) -> MembershipRefused:
 
 
 def test_a_node_that_is_on_record_as_it_is_changes_nothing() -> None:
-    """It may say so as often as it likes."""
+    """It may register as often as it likes."""
     assert after(newcomer()) == THREE
 
 
@@ -54,7 +54,7 @@ def test_a_node_that_moved_keeps_its_vote() -> None:
 
 
 def test_a_node_on_other_data_is_a_learner_in_its_own_place() -> None:
-    """It has forgotten what it promised."""
+    """It has lost its log and vote."""
     membership = after(newcomer(data=22))
 
     assert membership.voters == ("n1", "n3")
@@ -64,7 +64,7 @@ def test_a_node_on_other_data_is_a_learner_in_its_own_place() -> None:
 
 
 def test_a_node_on_other_data_waits_for_a_majority_of_the_others() -> None:
-    """Else nothing would be agreed on any more, not even with its old data back."""
+    """Otherwise no entry could commit any more, not even with its old data back."""
     refused = refusal(newcomer(data=22), away="n3")
 
     assert (refused.code, refused.retryable) == ("no-majority", True)
@@ -74,7 +74,7 @@ def test_a_node_on_other_data_waits_for_a_majority_of_the_others() -> None:
 
 
 def test_a_node_whose_other_self_lives_is_refused() -> None:
-    """It may try again: that one may end."""
+    """It may retry: the other process may end."""
     refused = refusal(newcomer(data=22), lives=(("n2", 2),))
 
     assert (refused.code, refused.retryable) == ("node-lives", True)
@@ -82,7 +82,7 @@ def test_a_node_whose_other_self_lives_is_refused() -> None:
 
 
 def test_the_only_voter_cannot_come_back_without_its_data() -> None:
-    """Nobody else has it."""
+    """No other node has them."""
     alone = Membership(members=(Member(id="n2", data=2),))
 
     assert refusal(newcomer(data=22), alone).code == "last-voter"
@@ -97,7 +97,7 @@ def test_nobody_comes_in_unexpected() -> None:
 
 
 def test_an_expected_node_comes_in_on_the_data_it_has() -> None:
-    """As a learner, whatever data that is."""
+    """As a learner, whatever its data."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
     assert expecting.of("n4") == Member(id="n4", data=0, voter=False, link="h4:1", http="http://h4")
 
@@ -109,13 +109,13 @@ def test_an_expected_node_comes_in_on_the_data_it_has() -> None:
 
 
 def test_a_member_is_not_expected_again() -> None:
-    """At its own address that is nothing new, at another one it is somebody else."""
+    """At its own address this changes nothing; at another one it would be another node."""
     assert after(Expect(id="n2", link="h2:1", http="http://h2")) == THREE
     assert refusal(Expect(id="n2", link="h9:1", http="http://h9")).code == "already-a-member"
 
 
 def test_a_release_that_is_too_old_is_refused() -> None:
-    """It could not read what the others write."""
+    """It could not read the other nodes' formats."""
     newer = Membership(members=THREE.members, level=2)
 
     assert refusal(newcomer(level=1), newer).code == "level-too-low"
@@ -123,7 +123,7 @@ def test_a_release_that_is_too_old_is_refused() -> None:
 
 
 def test_a_cluster_has_a_bound() -> None:
-    """Far beyond what is sensible."""
+    """The bound is far above a sensible size."""
     full = Membership(members=tuple(Member(id=f"n{n}", data=n + 1) for n in range(MEMBERS_MAX)))
 
     assert (
@@ -132,7 +132,7 @@ def test_a_cluster_has_a_bound() -> None:
 
 
 def test_a_node_goes_when_a_majority_of_the_others_answers() -> None:
-    """Itself it need not."""
+    """The node itself need not answer."""
     assert after(Dismiss(id="n2"), away="n2").voters == ("n1", "n3")
     assert after(Dismiss(id="n9")) == THREE
 
@@ -142,14 +142,14 @@ def test_a_node_goes_when_a_majority_of_the_others_answers() -> None:
 
 
 def test_a_learner_may_always_go() -> None:
-    """Nobody counts on it."""
+    """No majority needs it."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
 
     assert after(Dismiss(id="n4"), expecting, away="n1 n2 n3") == THREE
 
 
 def test_the_last_voter_stays() -> None:
-    """A group of nobody holds nothing."""
+    """A group without voters could not keep its data."""
     alone = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2, voter=False)))
 
     assert refusal(Dismiss(id="n1"), alone).code == "last-voter"
@@ -167,7 +167,7 @@ def knowing(*known: int, level: int = 1) -> Membership:
 
 
 def test_newer_formats_are_used_once_every_node_knows_them() -> None:
-    """Without a number: the newest there are."""
+    """Without a number: the newest that any knows."""
     assert after(Raise(level=0), knowing(2, 2, 2)) == knowing(2, 2, 2, level=2)
     assert after(Raise(level=2), knowing(3, 2, 3)) == knowing(3, 2, 3, level=2)
     assert after(Raise(level=0), knowing(2, 2, 2, level=2)) == knowing(2, 2, 2, level=2)
@@ -185,7 +185,7 @@ def test_newer_formats_are_used_once_every_node_knows_them() -> None:
 def test_formats_that_a_node_does_not_know_are_not_used(
     known: tuple[int, ...], level: int, named: str
 ) -> None:
-    """Be it a learner; who and what they know is said."""
+    """Not even a learner may lack them; the refusal names the node and its level."""
     refused = refusal(Raise(level=level), knowing(*known))
 
     assert (refused.code, refused.retryable) == ("level-unknown", False)
@@ -193,12 +193,12 @@ def test_formats_that_a_node_does_not_know_are_not_used(
 
 
 def test_formats_in_use_are_never_given_up() -> None:
-    """They are in logs and snapshots."""
+    """Logs and snapshots contain them."""
     assert refusal(Raise(level=1), knowing(2, 2, 2, level=2)).code == "level-in-use"
 
 
 def test_an_earlier_release_may_come_back_until_newer_formats_are_used() -> None:
-    """The record says what it knows, and so holds the formats back."""
+    """The record has its level, which holds the formats back."""
     back = after(newcomer("n2", 2, level=1), knowing(2, 2, 2))
 
     assert [member.level for member in back.members] == [2, 1, 2]
@@ -206,14 +206,14 @@ def test_an_earlier_release_may_come_back_until_newer_formats_are_used() -> None
 
 
 def test_a_node_that_is_expected_holds_newer_formats_back_until_it_came() -> None:
-    """Nobody knows which release it will be."""
+    """Its release is not known yet."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"), knowing(2, 2, 2))
 
     assert "n4 (level 1)" in str(refusal(Raise(level=2), expecting))
 
 
 def test_data_of_another_history_is_not_let_in() -> None:
-    """Nor after later changes; on other data the same node is."""
+    """Nor after later changes; the same node on other data may join."""
     recovered = Membership(members=THREE.members[:1], past=(2, 3))
     expecting = after(Expect(id="n2", link="h2:1", http="http://h2"), recovered)
 

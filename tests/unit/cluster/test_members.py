@@ -1,4 +1,4 @@
-"""Members: what a leader makes of a change that is asked for."""
+"""Members: a leader's answers to requested changes."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ class Replica:
     leader: str | None = "n1"
 
     def on_leader(self, call: Callable[[], None]) -> None:
-        """Tell nobody: it never changes."""
+        """Keep no callback: the leader never changes."""
 
 
 @dataclass
 class Group:
-    """A group that agrees at once."""
+    """A group that commits at once."""
 
     membership: Membership = THREE
     changing: bool = False
     fetching: str = ""
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
-        """Agree."""
+        """Commit it."""
         self.membership = membership
         done(True)
         return True
 
     def out_of_reach(self, peer: str) -> bool:
-        """Tell who needs a snapshot."""
+        """Return whether the peer needs a snapshot."""
         return peer == self.fetching
 
     def transfer(self, peer: str | None) -> bool:
-        """Nobody asks."""
+        """Never called."""
         raise AssertionError(peer)
 
 
@@ -56,15 +56,15 @@ class Link:
     async def call(
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
     ) -> object:
-        """Nobody is asked."""
+        """Never called."""
         raise AssertionError((peer, method, body, timeout_s, topic))
 
     def connected(self, peer: str) -> bool:
-        """Tell who is there."""
+        """Return whether a peer is connected."""
         return peer in self.data
 
     def data_at(self, peer: str) -> int | None:
-        """Tell on which data."""
+        """Return a peer's data."""
         return self.data.get(peer)
 
 
@@ -73,7 +73,7 @@ def members(group: Group, link: Link | None = None) -> Members:
 
 
 async def test_a_change_is_done_when_it_is_agreed_on() -> None:
-    """And done again, it is done already."""
+    """Repeating it reports it as done already."""
     group = Group()
     asked = members(group)
 
@@ -86,7 +86,7 @@ async def test_a_change_is_done_when_it_is_agreed_on() -> None:
 
 
 async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
-    """What was asked for before is in this leader's log, and nobody has agreed."""
+    """An earlier request's change is in this leader's log, and is not committed."""
     asked = members(Group(THREE.without("n3"), changing=True))
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=0.2)
@@ -96,7 +96,7 @@ async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
 
 @pytest.mark.parametrize(("data", "code"), [(2, ""), (22, "no-majority")])
 async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> None:
-    """It is connected, and what it says does not count."""
+    """It is connected, but does not count."""
     asked = members(Group(), Link({"n2": data, "n3": 3}))
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=5, dry=True)
@@ -110,7 +110,7 @@ async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> 
 async def test_a_node_goes_only_when_those_who_stay_can_agree(
     fetching: str, gone: str, code: str
 ) -> None:
-    """One that needs a snapshot answers; the shard would stand still until it has it."""
+    """A node that needs a snapshot is connected, but the shard would stop until it has one."""
     asked = members(Group(fetching=fetching))
 
     effect = await asked.change(0, Dismiss(id=gone), timeout_s=5, dry=True)
@@ -119,7 +119,7 @@ async def test_a_node_goes_only_when_those_who_stay_can_agree(
 
 
 async def test_a_peer_that_is_asked_gives_up_before_the_one_who_asks() -> None:
-    """Why nobody decided is known to the peer, and would come too late."""
+    """The peer knows why no leader decided, and its answer must arrive in time."""
     waits: list[tuple[float, float]] = []
 
     class Silent(Link):

@@ -1,4 +1,4 @@
-"""A table of what was used lately stays bounded, and keeps what is in use as long as it can."""
+"""The table of recent entries stays bounded, and keeps used entries as long as it can."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from codeq_cluster.cluster.recent import Recent
 
 
 def test_an_entry_is_made_once_and_found_again() -> None:
-    """As long as it is remembered."""
+    """While it is remembered."""
     table = Recent[str, list[int]](idle=lambda entry: not entry, entries_max=10)
     table.of("a", list).append(1)
 
@@ -14,7 +14,7 @@ def test_an_entry_is_made_once_and_found_again() -> None:
 
 
 def test_idle_entries_go_when_others_come() -> None:
-    """At most as many are kept as are in use, however many keys pass through."""
+    """No more of them stay than of used ones, however many keys pass through."""
     table = Recent[int, list[int]](idle=lambda entry: not entry, entries_max=1_000)
     for key in range(20):
         table.of(key, list).append(1)
@@ -26,7 +26,7 @@ def test_idle_entries_go_when_others_come() -> None:
 
 
 def test_beyond_the_bound_the_least_recently_used_entry_goes() -> None:
-    """Though it is in use: the bound comes first."""
+    """Even if it is in use: the bound comes first."""
     table = Recent[int, list[int]](idle=lambda entry: not entry, entries_max=8)
     for key in range(100):
         table.of(key, list).append(1)

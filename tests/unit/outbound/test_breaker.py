@@ -1,4 +1,4 @@
-"""Breaker: closed, open, half-open, and never more than is remembered."""
+"""Circuit breaker: closed, open and half-open; bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOST, OTHER = "hooks.example:443", "other.example:443"
 
 
 class Clock:
-    """Monotonic seconds that pass when they are told to."""
+    """Monotonic seconds that a test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -38,7 +38,7 @@ def _fail(breaker: Breaker, times: int, host: str = HOST) -> None:
 
 
 def test_failures_in_a_row_open_the_circuit_of_that_host_alone() -> None:
-    """One success in between begins the count anew."""
+    """One success in between resets the count."""
     breaker = _breaker(Clock())
     _fail(breaker, 2)
     breaker.succeeded(HOST)
@@ -69,7 +69,7 @@ def test_after_the_cool_down_one_request_probes_and_the_others_wait() -> None:
 
 
 def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
-    """A success forgets all of it."""
+    """A success resets it."""
     clock = Clock()
     breaker = _breaker(clock)
     _fail(breaker, 3)
@@ -87,7 +87,7 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
 
 
 def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() -> None:
-    """Requests under way when a circuit opens say nothing new."""
+    """Requests in progress when a circuit opens are no news."""
     clock = Clock()
     breaker = _breaker(clock)
     _fail(breaker, 3)
@@ -98,7 +98,7 @@ def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() ->
 
 
 def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
-    """A request that was cancelled decides nothing."""
+    """A cancelled request decides nothing."""
     clock = Clock()
     breaker = _breaker(clock)
     _fail(breaker, 3)
@@ -113,7 +113,7 @@ def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
 
 
 def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
-    """Whoever names hosts cannot fill the memory."""
+    """Users who name hosts cannot fill the memory."""
     breaker = _breaker(Clock(), hosts_max=2)
     _fail(breaker, 3, "a")
     _fail(breaker, 2, "b")
@@ -138,7 +138,7 @@ def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
 def test_whatever_happens_a_host_is_tried_again_within_the_cap(
     events: list[tuple[str, str, float]],
 ) -> None:
-    """And memory stays within its bound."""
+    """Memory stays within its bound as well."""
     clock = Clock()
     breaker = _breaker(clock, hosts_max=3)
     for name, host, passes_s in events:

@@ -1,4 +1,4 @@
-"""Signing: known vectors, and what a receiver computes."""
+"""Signing: known vectors, and a receiver's own computation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_signature_is_that_of_another_implementation(secret: str, expected: 
 
 @given(st.text(min_size=1), st.integers(0, 2**40), st.binary())
 def test_a_receiver_computes_the_same(secret: str, unix_s: int, body: bytes) -> None:
-    """From the headers and the body alone."""
+    """It uses only the headers and the body."""
     signed = headers(secret, previous="", unix_s=unix_s, body=body)
 
     text = signed["X-CodeQ-Timestamp"].encode() + b"." + body

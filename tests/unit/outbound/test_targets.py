@@ -1,4 +1,4 @@
-"""Targets: no spelling of a private address gets through, and public ones do."""
+"""Targets: private addresses are refused in every spelling, public ones are accepted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ private_v6 = st.one_of(*(st.ip_addresses(network=network) for network in PRIVATE
 
 
 def _carriers(address: IPv4Address) -> tuple[IPv6Address, ...]:
-    """Return the IPv6 addresses by which the IPv4 address is reached: mapped, 6to4, NAT64."""
+    """Return the IPv6 addresses that carry the IPv4 address: mapped, 6to4, NAT64."""
     number = int(address)
     return (
         IPv6Address((0xFFFF << 32) + number),
@@ -41,7 +41,7 @@ def _carriers(address: IPv4Address) -> tuple[IPv6Address, ...]:
 
 
 def _spellings(address: IPv4Address) -> tuple[str, ...]:
-    """Return how the C library and browsers let the address be written."""
+    """Return the spellings of the address that the C library and browsers accept."""
     number = int(address)
     a, b, c, d = address.packed
     low_24, low_16 = number & 0xFFFFFF, number & 0xFFFF
@@ -61,7 +61,7 @@ def _spellings(address: IPv4Address) -> tuple[str, ...]:
 def test_a_public_address_is_one_the_registries_call_global(
     address: IPv4Address | IPv6Address,
 ) -> None:
-    """Nothing is public here that is not public there."""
+    """No address is public here that is not public there."""
     judged = address
     if isinstance(address, IPv6Address):
         carried = (
@@ -97,7 +97,7 @@ def test_a_private_ipv6_address_is_refused_however_it_is_spelt(address: IPv6Addr
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv6_address_is_as_public_as_the_ipv4_address_it_carries(address: IPv4Address) -> None:
-    """Mapped, 6to4 and NAT64 lead to it."""
+    """Mapped, 6to4 and NAT64 addresses lead to it."""
     verdicts = {is_public(str(carrier)) for carrier in _carriers(address)}
 
     assert {is_public(str(address))} == verdicts
@@ -117,7 +117,7 @@ def test_a_public_address_is_a_target(address: str) -> None:
 
 @given(st.text("0123456789abcdefxABCDEFX.", min_size=1, max_size=16))
 def test_what_the_c_library_takes_for_an_address_is_never_taken_for_a_name(host: str) -> None:
-    """Its resolver would turn such a name into an address behind our back."""
+    """The system's resolver would turn the name into an address without a check."""
     try:
         packed = socket.inet_aton(host)
     except OSError:
@@ -135,7 +135,7 @@ def test_what_the_c_library_takes_for_an_address_is_never_taken_for_a_name(host:
 @example("http://[]@")
 @example("//[]@")
 def test_no_text_makes_reading_fail(text: str) -> None:
-    """It is a target or it is refused, and a target has a host, a port and no user."""
+    """It is a target or refused; a target has a host, a port and no user."""
     found = read(text, allow_private=True)
 
     if isinstance(found, Target):
@@ -224,7 +224,7 @@ async def test_a_name_is_allowed_when_one_of_its_addresses_is(
 
 
 async def test_a_name_that_does_not_resolve_is_let_through() -> None:
-    """It may be there tomorrow, and it is checked again then."""
+    """It may exist tomorrow, and it is checked again then."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, name)
@@ -233,7 +233,7 @@ async def test_a_name_that_does_not_resolve_is_let_through() -> None:
 
 
 async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
-    """A slow name server does not hold up the request, and its answer is not waited for."""
+    """A slow name server does not delay the request; its answer is dropped."""
     cancelled = asyncio.Event()
 
     async def lookup(name: str) -> Sequence[str]:
@@ -250,7 +250,7 @@ async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
 
 
 async def test_no_name_server_is_asked_about_what_is_decided_without() -> None:
-    """Addresses, malformed URLs, and everything where private targets are allowed."""
+    """Addresses, malformed URLs, and every URL if private targets are allowed."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise AssertionError(name)

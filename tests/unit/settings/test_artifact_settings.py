@@ -1,4 +1,4 @@
-"""Where artifacts are kept, as it is configured."""
+"""The artifact store in the configuration."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def loaded(environment: dict[str, str]) -> Loaded:
 
 
 def test_artifacts_have_no_place_unless_one_is_given() -> None:
-    """A node that is told nothing refuses them."""
+    """A node without the setting refuses artifacts."""
     assert ArtifactSettings() == loaded({}).settings.artifacts
     assert ArtifactProvider.NONE is ArtifactSettings().provider
 
 
 def test_a_directory_is_given() -> None:
-    """Provider and path are all it takes."""
+    """Provider and path are enough."""
     found = loaded({"ARTIFACTS_PROVIDER": "local", "ARTIFACTS_DIRECTORY": "/srv/a"})
 
     assert found.settings.artifacts == ArtifactSettings(
@@ -50,7 +50,7 @@ def test_a_directory_is_given() -> None:
 
 
 def test_a_bucket_is_given() -> None:
-    """Every key reaches its field; slashes around a prefix mean nothing."""
+    """Every key reaches its field; slashes around a prefix are dropped."""
     assert loaded(S3).settings.artifacts == ArtifactSettings(
         provider=ArtifactProvider.S3,
         s3_bucket="tasks",
@@ -66,7 +66,7 @@ def test_a_bucket_is_given() -> None:
 
 
 def test_the_keys_of_the_bucket_are_not_shown() -> None:
-    """Neither in the effective configuration nor in what a log would print."""
+    """Neither in the effective configuration nor in a log's representation."""
     found = loaded(S3)
 
     assert SECRET not in repr(found)

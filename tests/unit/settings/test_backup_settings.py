@@ -1,4 +1,4 @@
-"""Where backups are kept, as it is configured."""
+"""The place of backups in the configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loaded(environment: dict[str, str]) -> Loaded:
 
 
 def test_backups_have_no_place_unless_one_is_given() -> None:
-    """A node that is told nothing takes none."""
+    """A node without the setting takes none."""
     settings = loaded({}).settings.backup
 
     assert BackupSettings() == settings
@@ -41,7 +41,7 @@ def test_backups_have_no_place_unless_one_is_given() -> None:
 
 
 def test_a_directory_or_a_bucket_is_given() -> None:
-    """Either is all it takes, and the secret is shown nowhere."""
+    """Either is enough, and the secret is never shown."""
     directory = open_place(loaded({"BACKUP_DIRECTORY": "/srv/backups"}).settings.backup)
     found = loaded(S3)
     bucket = open_place(found.settings.backup)

@@ -1,4 +1,4 @@
-"""Certificates in the configuration: files that belong together come together."""
+"""Certificates in the configuration: files that belong together are given together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _loaded(**environment: str) -> NodeSettings:
 
 
 def test_without_files_everything_is_plain() -> None:
-    """No certificate is made up."""
+    """No certificate is generated."""
     settings = _loaded()
 
     assert TlsSettings() == settings.tls
@@ -57,6 +57,6 @@ def test_all_files_of_a_certificate_are_taken() -> None:
     ],
 )
 def test_a_file_that_is_missing_is_named(given: dict[str, str], missing: str) -> None:
-    """A node with half a certificate would serve without one."""
+    """A node with half a certificate would serve without TLS."""
     with pytest.raises(ConfigInvalid, match=f"^{missing}=.*allowed is a file"):
         _loaded(**given)

@@ -1,4 +1,4 @@
-"""Keys of codeQ: those with a meaning here are obeyed, the others named with the reason."""
+"""Keys of codeQ: those with a meaning here are used, the others named with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEAST: Mapping[str, str] = {"PERSISTENCE_PATH": "data", **_TOKENS}
 
 
 def _says(loaded: Loaded) -> dict[str, str]:
-    """Return what is said of each key that is not taken as it is."""
+    """Return the remark on each key that is not used as it is."""
     said = {remark.name: remark.says for remark in loaded.remarks}
     assert len(said) == len(loaded.remarks)
     return said
@@ -79,7 +79,7 @@ def test_a_file_for_the_embedded_store_loads() -> None:
 
 
 def test_a_file_with_every_key_of_a_server_loads() -> None:
-    """Keys that mean something are obeyed, the others named one by one."""
+    """Keys with a meaning are used, the others named one by one."""
     loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
 
     settings = loaded.settings
@@ -134,7 +134,7 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
 
 
 def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
-    """What it leaves empty counts as not set, and it trusts the identity service by its URL."""
+    """Its empty keys count as not set, and it trusts the identity service by its URL."""
     audience = {"PERSISTENCE_PATH": "data", "IDENTITY_AUDIENCE": "codeq"}
 
     loaded = load(file=configurations.CHART, environment=audience)
@@ -149,7 +149,7 @@ def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
 
 
 def test_the_environments_of_a_raft_cluster_load() -> None:
-    """They need a secret of the cluster more than codeQ has, and say the same on every node."""
+    """They need only the cluster's secret in addition, and are the same on every node."""
     loaded = {
         name: load(environment={**variables, **configurations.CLUSTER_SECRET})
         for name, variables in configurations.raft_environments().items()
@@ -179,7 +179,7 @@ def test_the_environments_of_a_raft_cluster_load() -> None:
 
 
 def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
-    """CodeQ's link lets anybody in."""
+    """CodeQ's link admits every node."""
     refused = _refusal(configurations.raft_environments()["left"])
 
     assert refused == (
@@ -189,7 +189,7 @@ def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
 
 
 def test_the_forms_of_its_raft_variables_are_understood() -> None:
-    """Its heartbeat is a follower's patience: beside its election time it cannot be ours."""
+    """Its heartbeat is a follower's timeout: beside its election time it cannot be a pause."""
     environment = {
         "RAFT_ENABLED": "true",
         "RAFT_SELF_ID": "node-2",
@@ -217,7 +217,7 @@ def test_the_forms_of_its_raft_variables_are_understood() -> None:
 
 
 def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> None:
-    """An address without a host leads nobody anywhere."""
+    """An address without a host is no address for a client."""
     settings = _settings({"RAFT_BIND_ADDR": ":7000", "RAFT_ENABLED": "false"})
 
     assert (settings.link_host, settings.link_port) == ("", 7000)
@@ -228,7 +228,7 @@ def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> N
 
 @pytest.mark.parametrize("provider", ["redis", "memory", "postgres"])
 def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -> None:
-    """In one line, with what to write instead, and before anything else is found wrong."""
+    """In one line, with the remedy, and before any other error."""
     file = tmp_path / "codeq.yaml"
     file.write_text(f"persistenceProvider: {provider}\npersistenceConfig: {{addr: 'redis:6379'}}\n")
     instead = (
@@ -247,7 +247,7 @@ def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -
 
 
 def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
-    """It is the only one; what is said of Redis beside it is ignored."""
+    """It is the only one; keys of Redis beside it are ignored."""
     file = tmp_path / "codeq.yaml"
     file.write_text("persistenceConfig: {addr: 'redis:6379', password: turnip, path: data}\n")
 
@@ -272,7 +272,7 @@ def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(tmp_path: Path, text: str, named: str) -> None:
-    """Nodes that each have a part, or begin alone although they know others, would lose track."""
+    """Nodes that each have a part, or bootstrap alone despite peers, would lose data."""
     file = tmp_path / "codeq.yaml"
     file.write_text(text)
     tokens = {"AUTH_PRODUCER": '[{"kind":"static","tokens":["t"]}]'}
@@ -295,7 +295,7 @@ def test_what_cannot_be_obeyed_is_refused(tmp_path: Path, text: str, named: str)
     ],
 )
 def test_a_misspelt_key_stays_an_error(tmp_path: Path, text: str) -> None:
-    """Whether it was to be one of ours or one of codeQ's."""
+    """As a key of this broker or of codeQ."""
     file = tmp_path / "codeq.yaml"
     file.write_text(text)
 
@@ -303,7 +303,7 @@ def test_a_misspelt_key_stays_an_error(tmp_path: Path, text: str) -> None:
 
 
 def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
-    """By the source that decides; and what a template left empty is not named."""
+    """By the source that decides; keys that a template left empty are not named."""
     file = tmp_path / "codeq.yaml"
     file.write_text("redisAddr: redis:6379\nredisPassword: ''\ntimezone:\n")
 
@@ -315,14 +315,14 @@ def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
 
 
 def test_variables_without_a_key_are_named_as_they_are() -> None:
-    """Of the libraries that codeQ is made of."""
+    """Those of codeQ's libraries."""
     variables = ("KVROCKS_PASSWORD", "GIN_MODE", "CODEQ_PPROF", "CODEQ_PPROF_ADDR")
 
     assert _remarks(dict.fromkeys(variables, "1")).keys() == set(variables)
 
 
 def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
-    """In nanoseconds, as Go writes durations; without them, ours."""
+    """In nanoseconds, Go's durations; without them, this broker's defaults."""
     block = {
         "jwksUrl": "https://issuer.example/keys",
         "issuer": "https://issuer.example",
@@ -352,7 +352,7 @@ def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
 
 
 def test_an_issuer_of_workers_has_codeqs_audience_by_default() -> None:
-    """As its own default is; the issuer has none."""
+    """It equals codeQ's default; the issuer has none."""
     issuer = {"WORKER_JWKS_URL": "https://issuer.example/keys", "WORKER_ISSUER": "i"}
 
     (provider,) = _settings(issuer).auth.worker
@@ -361,7 +361,7 @@ def test_an_issuer_of_workers_has_codeqs_audience_by_default() -> None:
 
 
 def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
-    """A URL of its own for the keys decides, and the service is only the issuer."""
+    """A separate URL for the keys decides, and the service is only the issuer."""
     service = {
         "PERSISTENCE_PATH": "data",
         "ALLOW_PRODUCER_AS_WORKER": "true",
@@ -382,7 +382,7 @@ def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
 
 
 def test_ours_decide_where_both_are_given() -> None:
-    """A file can be taken over key by key."""
+    """A file can be migrated key by key."""
     environment = {
         "TRACING_SERVICE_NAME": "theirs",
         "OTEL_SERVICE_NAME": "ours",
@@ -405,7 +405,7 @@ def test_ours_decide_where_both_are_given() -> None:
 
 
 def test_tracing_that_is_switched_off_is_off() -> None:
-    """Though there is a collector; switched on, it needs one."""
+    """Even with a collector; switched on, it needs one."""
     collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
     off, on = {"TRACING_ENABLED": "false"}, {"TRACING_ENABLED": "true"}
 
@@ -430,7 +430,7 @@ def test_tracing_that_is_switched_off_is_off() -> None:
     ],
 )
 def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpoint: str) -> None:
-    """Over TLS unless it is said otherwise, and only when tracing is on."""
+    """Over TLS by default, and only if tracing is on."""
     on = {"TRACING_ENABLED": "true"}
     ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://ours.example:4318"}
 
@@ -450,14 +450,14 @@ def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpo
 
 
 def test_a_collector_of_codeq_that_is_no_address_is_refused_by_its_own_name() -> None:
-    """As any other value that cannot be."""
+    """Like any other invalid value."""
     refusal = _refusal({"TRACING_ENABLED": "true", "TRACING_OTLP_ENDPOINT": "user:word@host"})
 
     assert "TRACING_OTLP_ENDPOINT" in refusal
 
 
 def test_no_secret_of_codeq_is_shown() -> None:
-    """Neither in a remark nor in what is in effect."""
+    """Neither in a remark nor in the effective configuration."""
     loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
 
     seen = f"{loaded!r}"
@@ -467,7 +467,7 @@ def test_no_secret_of_codeq_is_shown() -> None:
 
 
 def test_every_key_and_variable_of_codeq_is_known() -> None:
-    """None is an unknown key in a file, none is without effect and without a word."""
+    """None is an unknown key in a file, and none is dropped without a remark."""
     ours, theirs = {key.name: key.env for key in KEYS}, FOREIGN
     known = {**ours, **{each.name: each.env for each in theirs.values()}}
 
@@ -477,7 +477,7 @@ def test_every_key_and_variable_of_codeq_is_known() -> None:
 
 
 def test_variables_of_codeq_do_not_reach_a_child() -> None:
-    """A development cluster does not obey the environment of a codeQ beside it."""
+    """A development cluster ignores the environment of a codeQ beside it."""
     variables = dict.fromkeys((name for name in configurations.KEYS.values() if name), "redis")
 
     assert without_settings({**variables, "GIN_MODE": "release", "PATH": "/bin"}) == {

@@ -1,4 +1,4 @@
-"""Documentation: the tables people read agree with the code they describe."""
+"""Documentation: its tables agree with the code they describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIGURATION, _COMING = (
 _PACKAGE = _ROOT / "codeq_cluster"
 _DEPENDENCIES = (_ROOT / "docs" / "dependencies.md").read_text()
 _PLACE = re.compile(r"`([\w/]+(?:/|\.py))`")
-# What a library is imported as, where that is not its name.
+# Import names of libraries, if they differ from the package's name.
 _IMPORTED = {"PyJWT": "jwt", "PyYAML": "yaml", "opentelemetry-api": "opentelemetry"}
 _NO_LIBRARIES = {*sys.stdlib_module_names, "codeq_cluster", "_typeshed"}
 
@@ -41,7 +41,7 @@ def test_the_documentation_has_every_key_as_it_is() -> None:
 
 
 def test_the_documentation_has_no_key_that_is_not() -> None:
-    """A row of the key tables that no key has is left over."""
+    """A row without a key is left over."""
     rows = re.findall(r"^\| `[^|]*\| `[A-Z0-9_]+`.*$", _CONFIGURATION, re.MULTILINE)
 
     assert len(rows) == len(KEYS)
@@ -66,7 +66,7 @@ def test_the_documentation_says_what_becomes_of_each_key_of_codeq() -> None:
 
 
 def test_the_documentation_accounts_for_every_dependency() -> None:
-    """No library comes in without a reason."""
+    """No library is added without a reason."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     pins = [*project["dependencies"], *(pin for extra in extras for pin in extra)]
@@ -79,7 +79,7 @@ def test_the_documentation_accounts_for_every_dependency() -> None:
 
 
 def test_the_documentation_says_where_each_dependency_is_used() -> None:
-    """A library stays in the places that its row names, and each of them needs it."""
+    """A library is used only in the places that its row names, and in each of them."""
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", _DEPENDENCIES, re.MULTILINE)[1:]
     places = {
         _IMPORTED.get(library, library.lower().replace("-", "_")): set(_PLACE.findall(where))
@@ -121,7 +121,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def test_the_design_of_raft_names_its_modules() -> None:
-    """Each module once and no other, so that a reader can find what is held where."""
+    """Each module exactly once, so that a reader can find its content."""
     package = _PACKAGE / "raft"
     table = (package / "DESIGN.md").read_text().partition("## Modules")[2].partition("\n## ")[0]
     named = [

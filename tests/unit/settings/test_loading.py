@@ -1,4 +1,4 @@
-"""Loading: sources in their order, and one clear line for whatever is wrong."""
+"""Loading: sources in their order, and one clear line for every error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _refusal(
 
 
 def test_the_defaults_are_those_of_the_settings_classes() -> None:
-    """A node that is told only what it must be told runs with every default."""
+    """A node with only the required settings runs with every default."""
     settings = _load().settings
 
     assert RaftSettings() == settings.raft
@@ -86,7 +86,7 @@ def test_the_defaults_are_those_of_the_settings_classes() -> None:
 
 
 def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
-    """No knob is out of reach, and no key leads nowhere."""
+    """Every setting can be set, and every key has an effect."""
     placed_by_hand = {
         *("link_host", "link_port"),
         *("auth.producer", "auth.worker"),
@@ -159,7 +159,7 @@ def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_reference_loads(tmp_path: Path) -> None:
-    """Its names and forms keep their meaning, and those that mean nothing here are remarked on."""
+    """Its names and forms keep their meaning; keys without a meaning here get a remark."""
     file = _file(
         tmp_path,
         """
@@ -245,7 +245,7 @@ clusterSecret: a-secret-of-the-cluster
 
 
 def test_peers_come_in_the_same_order_on_every_node() -> None:
-    """The order of the text does not reach the cluster."""
+    """The order in the text does not matter."""
     environment = {"RAFT_SELF_ID": "a", "CLUSTER_SECRET": _SECRET}
 
     one = _load({**environment, "RAFT_PEERS": "a=h:1,b=h:2,c=h:3"}).settings
@@ -256,7 +256,7 @@ def test_peers_come_in_the_same_order_on_every_node() -> None:
 
 
 def test_a_node_without_peers_is_a_cluster_of_one() -> None:
-    """It needs no secret, and its link still has one that nobody knows."""
+    """It needs no secret, and its link still has a random one."""
     one, other = _load().settings, _load().settings
 
     assert [peer.id for peer in one.peers] == [one.node_id]
@@ -265,7 +265,7 @@ def test_a_node_without_peers_is_a_cluster_of_one() -> None:
 
 
 def test_a_node_that_is_to_meet_others_begins_no_cluster_of_its_own() -> None:
-    """A secret is for others; who they are, or that there are none, has to be said."""
+    """A secret is for peers; they must be named, or declared to be none."""
     assert "raft.peers" in _refusal({"CLUSTER_SECRET": _SECRET})
     assert "raft.peers" in _refusal({"RAFT_SELF_ID": "n4", "CLUSTER_SECRET": _SECRET})
 
@@ -380,7 +380,7 @@ def test_an_ipv6_peer_stands_in_brackets() -> None:
 def test_a_bad_value_is_named_with_what_is_allowed(
     environment: Mapping[str, str], named: tuple[str, ...]
 ) -> None:
-    """One line has the key, its value and what would do."""
+    """One line has the key, its value and the allowed values."""
     text = _refusal(environment)
 
     for part in named:
@@ -388,7 +388,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(
 
 
 def test_a_data_directory_must_be_named() -> None:
-    """A node does not scatter data where it happens to be started."""
+    """A node must not write data to its current directory."""
     with pytest.raises(ConfigInvalid, match=r"persistenceConfig\.path=not set"):
         load(environment={name: v for name, v in _LEAST.items() if name != "PERSISTENCE_PATH"})
 
@@ -410,7 +410,7 @@ def test_a_data_directory_must_be_named() -> None:
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, named: str) -> None:
-    """An unknown key or bytes that are no configuration stop the start."""
+    """An unknown key or invalid bytes stop the start."""
     assert named in _refusal(None, _file(tmp_path, text))
 
 
@@ -426,7 +426,7 @@ def test_an_unknown_flag_is_refused() -> None:
 
 
 def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
-    """By variable, by key and by flag; its last line break is no part of it."""
+    """By variable, by key and by flag; its last line break is dropped."""
     path = str(_file(tmp_path, f"{_SECRET}\n", "secret"))
     alone = {"RAFT_SELF_ID": "n1", "RAFT_PEERS": "n1=h:1"}
     by_key = _file(tmp_path, f"clusterSecretFile: {path}\n")
@@ -510,7 +510,7 @@ def test_providers_of_the_reference_are_understood() -> None:
 
 
 def test_budgets_stand_in_a_file_by_tenant(tmp_path: Path) -> None:
-    """A tenant's own take the place of all the general ones."""
+    """A tenant's own budgets replace all the general ones."""
     file = _file(
         tmp_path,
         """
@@ -532,7 +532,7 @@ budgets:
 
 
 def test_rate_limits_stand_in_a_file_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
-    """Two numbers a scope; a tenant's own take the place of the general ones."""
+    """Two numbers a scope; a tenant's own replace the general ones."""
     file = _file(
         tmp_path,
         """
@@ -571,12 +571,12 @@ def test_the_store_can_be_given_as_one_variable() -> None:
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    """Compose files pass variables on whether or not they have a value."""
+    """Compose files pass on variables without a value."""
     assert _load({"PORT": "", "LOG_LEVEL": ""}).settings.port == 8080
 
 
 def test_settings_of_this_process_do_not_reach_a_child() -> None:
-    """What configures a node is taken out of an environment, the rest stays."""
+    """Variables that configure a node are removed from an environment, the rest stays."""
     left = without_settings({"PORT": "1", "CLUSTER_SECRET_FILE": "x", "PATH": "/bin"})
 
     assert left == {"PATH": "/bin"}

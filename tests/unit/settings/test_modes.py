@@ -1,4 +1,4 @@
-"""Modes: no word in a configuration or an environment relaxes a check."""
+"""Modes: no mode in a configuration or an environment relaxes a check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST: Mapping[str, str] = {
 
 @pytest.mark.parametrize("mode", ["dev", "development", "local", "test", "prod", "production"])
 def test_a_node_is_the_same_in_every_mode_of_the_reference(tmp_path: Path, mode: str) -> None:
-    """Whether the file or the environment names it, and where nobody does."""
+    """Whether the file, the environment or neither names it."""
     file = tmp_path / "codeq.yaml"
     file.write_text(f"env: {mode}\n")
     plain = load(file=None, environment=_LEAST).settings
@@ -32,7 +32,7 @@ def test_a_node_is_the_same_in_every_mode_of_the_reference(tmp_path: Path, mode:
 
 
 def test_a_node_that_is_told_nothing_relaxes_nothing() -> None:
-    """What a development cluster allows has to be asked for, key by key."""
+    """A development cluster's relaxations must be set, key by key."""
     settings = load(file=None, environment=_LEAST).settings
 
     assert not settings.auth.allow_producer_as_worker

@@ -1,4 +1,4 @@
-"""The history that charts are drawn from."""
+"""The history behind the charts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from codeq_cluster.telemetry.history import (
     merged,
 )
 
-FIRST = 12_000  # The slot under way at the start; a coarse slot begins with it.
+FIRST = 12_000  # The current slot at the start; a coarse slot begins with it.
 NEVER = 2**40
 
 
@@ -32,18 +32,18 @@ class Story:
         self.history = History(lambda: self.shards, lambda: self.slot * FINE_S + 1.0)
 
     async def pass_by(self, slots: int = 1) -> None:
-        """Let so many slots end, one by one."""
+        """End this many slots, one by one."""
         for _ in range(slots):
             self.slot += 1
             await self.history.end_slots(self.slot)
 
     def flows(self, tenant: str | None = "acme", queue: str = "", step_s: int = FINE_S) -> Slice:
-        """Return all slots there are."""
+        """Return all slots."""
         return self.history.slots(tenant, queue, step_s=step_s, since=0, until=NEVER)
 
 
 async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() -> None:
-    """Each flow for itself, each slot for itself."""
+    """Each flow and each slot separately."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)
     story.history.count("acme", "resize", Flow.CREATED)
@@ -61,7 +61,7 @@ async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() 
 
 
 async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
-    """A queue that is empty again says so."""
+    """A queue that is empty again has 0."""
     story = Story()
     story.shards = [
         {("resize", "acme"): Counters(1, 2, 3, 4), ("resize", ""): Counters(ready=7)},
@@ -78,7 +78,7 @@ async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
 
 
 async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
-    """After the one it names, and before the one it may not have yet."""
+    """After the last one it has, and without the current one."""
     story = Story()
     for number in range(4):
         for _ in range(number):
@@ -97,7 +97,7 @@ async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> 
 
 
 async def test_coarse_slots_add_up_fine_ones() -> None:
-    """One that was not seen from its beginning is not told."""
+    """A slot that began before the history is left out."""
     story = Story()
     await story.pass_by(5)
     for _ in range(3 * COARSE_S // FINE_S):
@@ -124,7 +124,7 @@ async def test_only_the_last_slots_are_kept() -> None:
 
 
 async def test_a_machine_that_slept_has_empty_slots() -> None:
-    """What had been counted before belongs to the slot that was under way."""
+    """Earlier events belong to the slot that was current."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)
     story.slot += 4
@@ -152,7 +152,7 @@ async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
 
 
 async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
-    """Neither what was before nor the slot under way is in it, and quiet queues are left out."""
+    """Earlier events and the current slot are not in it, and quiet queues are left out."""
     story = Story()
     for flow in (Flow.CREATED, Flow.STARTED, Flow.COMPLETED):
         story.history.count("acme", "resize", flow)
@@ -187,7 +187,7 @@ async def test_queues_whose_dead_letters_grow_are_named() -> None:
 
 
 async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
-    """Memory does not grow with the queues there are."""
+    """Memory does not grow with the number of queues."""
     story = Story()
     for number in range(QUEUES_MAX + 10):
         story.history.count("acme", f"q{number}", Flow.CREATED)
@@ -199,7 +199,7 @@ async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
 
 
 async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
-    """The same of tenants."""
+    """The same for tenants."""
     story = Story()
     for number in range(TENANTS_MAX + 10):
         story.history.count(f"t{number}", "resize", Flow.CREATED)
@@ -211,7 +211,7 @@ async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
 
 
 async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
-    """One that waits and is not worked on is not quiet."""
+    """A queue with waiting tasks is not quiet, even if no worker claims them."""
     story = Story()
     story.shards = [{("q0", "acme"): Counters(ready=1)}]
     for number in range(QUEUES_MAX):
@@ -238,7 +238,7 @@ async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
 def test_what_nodes_have_counted_is_added_up_slot_by_slot(
     first: int, counted: list[int], expected: list[int]
 ) -> None:
-    """A node that began later, or is a slot ahead, is heard where the asking one has a slot."""
+    """A node that started later, or is a slot ahead, counts in the slots of the asking one."""
     own = Slice(FIRST, [[10, 20, 30]] * len(Flow), [[1, 2, 3]] * 4)
     other = Slice(first, [counted] * len(Flow), [[9] * len(counted)] * 4)
 

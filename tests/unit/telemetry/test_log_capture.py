@@ -1,4 +1,4 @@
-"""Log capture: nothing that a process has to say goes past the log."""
+"""Log capture: no output of a process bypasses the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ raise ValueError("at the end")
 
 
 def test_warnings_and_uncaught_errors_are_lines_like_any_other() -> None:
-    """Whoever reads the log by machine meets nothing else."""
+    """A program that reads the log meets only JSON lines."""
     ran = subprocess.run(
         [sys.executable, "-c", _TALKATIVE],
         cwd=Path(__file__).resolve().parents[3],

@@ -14,7 +14,7 @@ from codeq_cluster.telemetry.logs import JsonLines
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
-    """Format a record and read it back."""
+    """Return a formatted record, parsed."""
     text = JsonLines(node="n1").format(record)
     assert "\n" not in text
     fields: dict[str, object] = json.loads(text)
@@ -22,7 +22,7 @@ def line(record: logging.LogRecord) -> dict[str, object]:
 
 
 def record(**fields: object) -> logging.LogRecord:
-    """Make a record as `log.info("lease expired", extra=fields)` does."""
+    """Return a record like that of `log.info("lease expired", extra=fields)`."""
     made = logging.makeLogRecord({"msg": "lease expired", "levelno": 20, "levelname": "INFO"})
     made.created = 1.5
     made.name = "here"
@@ -31,7 +31,7 @@ def record(**fields: object) -> logging.LogRecord:
 
 
 def test_a_line_is_an_event_and_its_fields() -> None:
-    """Types stay what they were."""
+    """Types are kept."""
     assert line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None)) == {
         "ts": "1970-01-01T00:00:01.500Z",
         "level": "info",
@@ -47,7 +47,7 @@ def test_a_line_is_an_event_and_its_fields() -> None:
 
 
 def test_no_field_takes_the_place_of_what_every_line_has() -> None:
-    """Where a line comes from, and how grave it is, is never something else."""
+    """A field cannot replace a line's source or level."""
     package = Path(codeq_cluster.__file__).parent
     fields = {
         (file.name, key.value)

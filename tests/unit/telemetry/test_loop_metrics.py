@@ -1,4 +1,4 @@
-"""Loop metrics: counted without the library, shown as the library's own metrics show them."""
+"""Loop metrics: counted without the library, and scraped like the library's own metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _seconds = st.one_of(st.sampled_from([0.0, *_BOUNDS_S]), st.floats(0, 100))
 
 
 def _text(registry: CollectorRegistry) -> list[str]:
-    """Return the scrape; when a series was begun is the clock's."""
+    """Return the scrape without the creation times of series."""
     lines = generate_latest(registry).decode().splitlines()
     return [line.rpartition(" ")[0] if "_created{" in line else line for line in lines]
 
@@ -24,7 +24,7 @@ def _text(registry: CollectorRegistry) -> list[str]:
 def test_a_histogram_is_scraped_as_the_librarys(
     values: list[tuple[tuple[str, int], float]],
 ) -> None:
-    """Bounds belong to the bucket below them; sums, order and names are the same."""
+    """A bound belongs to the bucket below it; sums, order and names are the same."""
     expected, registry = CollectorRegistry(), CollectorRegistry()
     theirs = Histogram("codeq_seconds", "Help.", _LABELS, buckets=_BOUNDS_S, registry=expected)
     ours = LoopHistogram("codeq_seconds", "Help.", _LABELS, _BOUNDS_S)
@@ -38,7 +38,7 @@ def test_a_histogram_is_scraped_as_the_librarys(
 
 @given(values=st.lists(st.tuples(_labels, st.integers(0, 100))))
 def test_a_counter_is_scraped_as_the_librarys(values: list[tuple[tuple[str, int], int]]) -> None:
-    """One that has counted nothing yet is there, too."""
+    """A counter without events is there, too."""
     expected, registry = CollectorRegistry(), CollectorRegistry()
     theirs = Counter("codeq_events", "Help.", _LABELS, registry=expected)
     ours = LoopCounter("codeq_events", "Help.", _LABELS)

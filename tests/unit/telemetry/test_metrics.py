@@ -37,7 +37,7 @@ def test_the_references_names_are_kept() -> None:
 
 
 def test_commands_beyond_the_cap_are_counted_together() -> None:
-    """Producers choose the names, so they must not choose the number of series."""
+    """Producers choose the names, so they must not control the number of series."""
     metrics = Metrics(commands_max=2)
 
     for command in ("a", "A", "b", "c", "d"):
@@ -51,7 +51,7 @@ def test_commands_beyond_the_cap_are_counted_together() -> None:
 
 
 def test_levels_are_read_when_they_are_scraped() -> None:
-    """A gauge is as old as the scrape; what shares a capped label is added up."""
+    """A gauge is as recent as the scrape; samples with a capped label are added up."""
     metrics = Metrics(commands_max=1)
     depth = {"a": 1.0}
     metrics.read_at_scrape(
@@ -81,7 +81,7 @@ def test_two_nodes_of_one_process_count_apart() -> None:
 
 
 def test_requests_are_timed_by_route_method_and_status() -> None:
-    """The route is its pattern, so ids make no series."""
+    """The route is its pattern, so ids create no series."""
     metrics = Metrics()
     metrics.http_answered("/tasks/{id}", "GET", 200, 0.002)
 
@@ -119,7 +119,7 @@ def test_what_one_look_yields_is_looked_at_once() -> None:
 
 
 def test_outcomes_that_are_known_begin_at_nothing() -> None:
-    """The first failure is seen as one more."""
+    """The first failure then shows as an increase."""
     assert lines(Metrics(), "codeq_artifact_sweeps_total") == [
         'codeq_artifact_sweeps_total{outcome="success"} 0.0',
         'codeq_artifact_sweeps_total{outcome="failure"} 0.0',

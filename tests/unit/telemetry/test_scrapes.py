@@ -11,7 +11,7 @@ from codeq_cluster.telemetry.scrapes import RESTS, Scrapes
 
 
 class Counted:
-    """A text that tells how often it has been made, and a clock by which that took its time."""
+    """A text that counts its makings, and a clock that shows their duration."""
 
     def __init__(self, *, took_s: float = 0.0) -> None:
         self.made = 0
@@ -23,7 +23,7 @@ class Counted:
         return b"%d" % self.made
 
     def now_s(self) -> float:
-        """Tell the time: before and after each making."""
+        """Return the time: before and after each making."""
         return next(self._now_s)
 
     @staticmethod
@@ -35,7 +35,7 @@ class Counted:
 
 
 async def test_all_who_ask_at_once_are_given_one_text() -> None:
-    """A crowd costs as much as one."""
+    """Many callers cost as much as one."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
 
@@ -45,7 +45,7 @@ async def test_all_who_ask_at_once_are_given_one_text() -> None:
 
 
 async def test_nobody_is_given_what_was_made_before_asking() -> None:
-    """What was counted before a scrape is in it."""
+    """Events counted before a scrape are in it."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
 
@@ -53,7 +53,7 @@ async def test_nobody_is_given_what_was_made_before_asking() -> None:
 
 
 async def test_after_a_text_that_took_long_the_node_does_something_else() -> None:
-    """For some times as long."""
+    """For a multiple of that time."""
     counted = Counted(took_s=0.02)
     scrapes = Scrapes(counted.text, clock=counted.now_s)
     begun_s = asyncio.get_running_loop().time()
@@ -66,7 +66,7 @@ async def test_after_a_text_that_took_long_the_node_does_something_else() -> Non
 
 
 async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
-    """A client that vanishes cancels its own request."""
+    """A client that vanishes cancels only its own request."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
     gone, waiting = (asyncio.create_task(scrapes.text()) for _ in range(2))
@@ -78,7 +78,7 @@ async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
 
 
 async def test_a_failure_is_told_to_who_asked_and_the_next_is_tried_again() -> None:
-    """A source that cannot be read is no reason to stay silent for ever."""
+    """A source that fails once must not silence the metrics for ever."""
     counted = Counted()
 
     def text() -> bytes:

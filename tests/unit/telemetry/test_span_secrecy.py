@@ -1,4 +1,4 @@
-"""Span secrecy: what a stranger writes into a trace header reaches no log."""
+"""Span secrecy: a stranger's text in a trace header reaches no log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_SAMPLED = "00-" + "a" * 32 + "-" + "b" * 16 + "-00"
 
 @pytest.fixture
 async def spans() -> AsyncIterator[Spans]:
-    """Make spans, of which none is sent."""
+    """Yield a maker of spans that sends none."""
     made = Spans(TracingSettings(otlp_endpoint="http://127.0.0.1:1"), node_id="n1")
     yield made
     await made.stop()
@@ -27,7 +27,7 @@ async def spans() -> AsyncIterator[Spans]:
 async def test_a_trace_state_that_is_none_is_not_repeated_in_the_log(
     spans: Spans, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
-    """The span is made before the token is looked at: the text may be anybody's."""
+    """The span is made before the token is verified: the text may be any stranger's."""
     caplog.set_level(logging.DEBUG)
 
     with spans.serving("GET", "/r", {"traceparent": NOT_SAMPLED, "tracestate": state}):
