@@ -1,7 +1,7 @@
-"""Costs: how often things are done for one operation, on three nodes of one shard.
+"""Costs: counts of work for one operation, on three nodes of one shard.
 
-A count that grows is a cost that grows: these bounds are lowered when something gets cheaper, and
-raised only for a reason that is worth it.
+A higher count is a higher cost. These bounds are lowered when something gets cheaper, and raised
+only for a good reason.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from codeq_cluster.testing.sim_brokers import SimBrokers
 
 _T = TypeVar("_T")
 
-# Enough for an operation, its announcement and the spill of its rows; less than between two beats.
+# Enough for an operation, its commit's announcement and the spill of its rows; less than the time
+# between two heartbeats.
 SETTLED_S = 0.4
 
 
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
-    """Lend three quiet nodes with one shard that A leads."""
+    """Yield three quiet nodes with one shard that A leads."""
     brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
     for node_id in brokers.ids:
         brokers.start(node_id)
@@ -72,9 +73,9 @@ class Costs:
         self.counts[kind, sender] += 1
 
     def of(self, ask: Callable[[Broker], Awaitable[_T]], node_id: str) -> tuple[_T, Counter[str]]:
-        """Have a node's broker do something; return what it did and what all nodes did for it.
+        """Run one action on a node's broker; return its result and the work of all nodes for it.
 
-        What a quiet cluster does in the same time, its heartbeats, is taken off.
+        The work of a quiet cluster in the same time, its heartbeats, is subtracted.
         """
         brokers = self._brokers
         idle = self._during(lambda: brokers.run(SETTLED_S))
@@ -105,7 +106,7 @@ CREATE = {
 
 
 def within(costs: Mapping[str, int], bounds: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return what was done more often than it may be, with the bound."""
+    """Return the counts above their bounds, with the bounds."""
     return {
         what: (costs.get(what, 0), bound)
         for what, bound in bounds.items()
@@ -129,7 +130,7 @@ def test_a_create_at_the_leader(brokers: SimBrokers) -> None:
 
 
 def test_a_create_at_a_follower(brokers: SimBrokers) -> None:
-    """One call and its answer more; it is served without a task at the leader."""
+    """One more call and its answer; the leader serves it without a task."""
     counted = create(brokers, Costs(brokers), "B")
 
     assert {} == within(counted, CREATE | {"calls": 2})
@@ -158,7 +159,7 @@ def test_a_claim_and_a_result_at_the_leader(brokers: SimBrokers) -> None:
 
 
 def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None:
-    """The first goes at once; what comes while it is under way is the second."""
+    """The first is taken at once; creates that arrive during its commit form the second."""
     costs = Costs(brokers)
     new = (NewTask(command="work", payload='{"n": 1}'),)
     work = [
@@ -174,7 +175,7 @@ def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None
 
 
 def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
-    """Whoever has just been answered joins those who wait: one entry a round, not two."""
+    """A caller just answered joins those who wait: one entry a round, not two."""
     costs = Costs(brokers)
     lanes, rounds = 16, 10
     new = (NewTask(command="work", payload='{"n": 1}'),)
@@ -187,7 +188,7 @@ def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
 
     work = [brokers.outside.create_task(lane()) for _ in range(lanes // 2)]
     brokers.run(0.0015)
-    # These come while the entry of the others is on its way.
+    # These arrive while the others' entry is in flight.
     work += [brokers.outside.create_task(lane()) for _ in range(lanes // 2)]
     counted = costs._during(lambda: brokers.run_until(lambda: all(map(Task.done, work)), seconds=5))
 

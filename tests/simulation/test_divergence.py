@@ -1,4 +1,4 @@
-"""A replica whose state is another than its log makes: found, outvoted, made anew."""
+"""A replica whose state differs from the one its log makes: found, outvoted and replaced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_wrong_of_two() -> SimCluster:
 
 
 def test_a_follower_whose_state_differs_is_made_anew() -> None:
-    """The leader stays, its clients notice nothing, and the follower's log goes on."""
+    """The leader stays, its clients notice nothing, and the follower's log continues."""
     cluster = settled()
     propose(cluster, 3)
     term = cluster.nodes["A"].group.status().term
@@ -47,7 +47,7 @@ def test_a_follower_whose_state_differs_is_made_anew() -> None:
 
 
 def test_a_leader_whose_state_differs_gives_up_and_is_made_anew() -> None:
-    """Two others are equal: the leader is wrong, and no one takes its state."""
+    """Two others are equal: the leader is wrong, and no node fetches its state."""
     cluster = settled()
     propose(cluster, 3)
     cluster.nodes["A"].machine.corrupt()
@@ -64,7 +64,7 @@ def test_a_leader_whose_state_differs_gives_up_and_is_made_anew() -> None:
 
 
 def test_without_a_majority_nobody_says_who_is_right() -> None:
-    """Two that differ serve nothing until the third is back; then the wrong one is made anew."""
+    """Two that differ serve nothing until the third is back; then the wrong one is replaced."""
     cluster = one_wrong_of_two()
     for number in range(20):
         cluster.propose(b"in vain%d" % number)
@@ -90,7 +90,7 @@ def test_without_a_majority_nobody_says_who_is_right() -> None:
     ids=["all rules", "without"],
 )
 def test_a_leader_is_not_right_because_it_leads(rules: Rules, spreads: bool) -> None:
-    """A follower that differs is told to be made anew by whom a majority stands behind alone."""
+    """Only a leader with a majority behind it can make a differing follower fetch its state."""
     cluster = settled(rules=rules)
     propose(cluster, 3)
     wire = Wiretap(cluster)
@@ -110,14 +110,14 @@ def test_a_leader_is_not_right_because_it_leads(rules: Rules, spreads: bool) -> 
     ids=["all rules", "without"],
 )
 def test_what_was_acknowledged_beyond_the_snapshot_stays(rules: Rules, lost: bool) -> None:
-    """The log was never wrong: entries that count on this replica's copy are kept."""
+    """The log was never wrong: entries that need this replica's copy are kept."""
     cluster = settled(rules=rules)
     propose(cluster, 3)
     cluster.snapshot_s = lambda: 0.3
     cluster.nodes["B"].machine.corrupt()
     cluster.propose(b"shows it")
     cluster.run_until(lambda: cluster.nodes["B"].reseeding)
-    # Acknowledged by A and B alone while the snapshot, which is older, is on its way.
+    # Acknowledged only by A and B, while the older snapshot is being sent.
     cluster.cut("C", "AB")
 
     def story() -> None:
@@ -139,7 +139,7 @@ def test_what_was_acknowledged_beyond_the_snapshot_stays(rules: Rules, lost: boo
 
 
 def test_a_replica_that_is_wrong_does_not_stand() -> None:
-    """It knows that a majority does without it; asked by its leader, it stays where it is."""
+    """It knows that a majority works without it; its leader's request does not change that."""
     cluster = settled()
     propose(cluster, 3)
     cluster.snapshot_s = lambda: 30.0
@@ -161,7 +161,7 @@ def test_a_replica_that_is_wrong_does_not_stand() -> None:
 
 
 def test_a_judgement_about_a_state_that_is_gone_is_ignored() -> None:
-    """A message that was on its way while the replica was made anew changes nothing."""
+    """A message sent before the replica's state was replaced changes nothing."""
     cluster = settled()
     propose(cluster, 3)
     wire = Wiretap(cluster)
@@ -182,7 +182,7 @@ def test_a_judgement_about_a_state_that_is_gone_is_ignored() -> None:
 
 
 def test_a_state_in_doubt_is_not_lent() -> None:
-    """Whoever has fallen behind waits until it is known who is right."""
+    """A follower that is behind waits until a majority decides."""
     cluster = one_wrong_of_two()
 
     def leading() -> list[SimNode]:
@@ -198,7 +198,7 @@ def test_a_state_in_doubt_is_not_lent() -> None:
 
 
 def test_five_nodes_outvote_two() -> None:
-    """Both are made anew, one after the other or at once."""
+    """Both are replaced, one after the other or at once."""
     cluster = settled("ABCDE")
     propose(cluster, 3)
     cluster.nodes["B"].machine.corrupt()

@@ -1,4 +1,4 @@
-"""Gathering: an entry waits for callers who were just answered, and never for long."""
+"""Gathering: an entry waits briefly for callers who were just answered."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import SimBrokers
 
-_ENTRY_S = 0.01  # More than one takes on three quiet nodes; less than between two heartbeats.
+_ENTRY_S = 0.01  # More than an entry takes on three quiet nodes; less than between two heartbeats.
 _NEW = (NewTask(command="work", payload='{"n": 1}'),)
 
 
 def test_callers_who_do_not_come_again_are_not_waited_for() -> None:
-    """Of twenty who were answered together, one asks again; the entry goes within its bound."""
+    """Of twenty callers answered together, one asks again; the entry goes within its bound."""
     brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
     for node_id in brokers.ids:
         brokers.start(node_id)

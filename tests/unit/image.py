@@ -1,4 +1,4 @@
-"""Image: what the container image sets and makes, read from its Dockerfile."""
+"""Image: the environment and directories of the container image, read from its Dockerfile."""
 
 from __future__ import annotations
 

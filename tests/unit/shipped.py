@@ -1,4 +1,4 @@
-"""Shipped: what the tests of deployments ask of the settings that each of them makes."""
+"""Shipped: shared checks of the settings that deployments make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node backups: what makes a replica one that no backup is taken from."""
+"""Node backups: the reasons for which no backup is taken from a replica."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def outages() -> Outages:
 
 
 def watched(cluster: SimCluster, out: Outages) -> Callable[[], str]:
-    """Begin to watch the replica of node A."""
+    """Start to watch the replica of node A."""
     return watch(0, outages=out, group=cluster.nodes["A"].group)
 
 
 async def test_a_replica_that_is_out_is_wrong_and_says_why() -> None:
-    """From the start, or from then on, whether it is back since or not."""
+    """From the start or from then on, even if it is back since."""
     cluster, out = settled(), outages()
     sound = watched(cluster, out)
     assert not sound()
@@ -62,7 +62,7 @@ async def test_a_replica_that_is_out_is_wrong_and_says_why() -> None:
 
 
 async def test_an_outage_that_is_over_is_no_reason_for_the_next() -> None:
-    """A disk that failed and works again is not the one that is damaged after that."""
+    """A disk that failed and works again is not the cause of later damage."""
     cluster, out = settled(), outages()
     out.failed(0, StorageFailed("writing: IO error"))
     await out.look()

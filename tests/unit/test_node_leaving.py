@@ -1,4 +1,4 @@
-"""Node leaving: whom a node asks to lead in its place."""
+"""Node leaving: the nodes that a leaving node asks to lead in its place."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 from codeq_cluster.testing.sim_scenes import propose, settled
 
-# So short a log that whoever misses some of it needs a snapshot.
+# A log so short that a follower behind it needs a snapshot.
 SHORT_LOG = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight_max=64)
 
 
 class Leaders:
-    """Tells nobody of a simulated cluster's leaders: every try is waited for to its end."""
+    """Reports no change of leaders, so that every try is waited for to its end."""
 
     leader = None
 
@@ -32,7 +32,7 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def leave(cluster: SimCluster) -> float:
-    """Let node A, which leads, leave; return the seconds in which no entry was taken for that."""
+    """Let the leading node A leave; return the seconds without an accepted entry."""
     group = cluster.nodes["A"].group
     leaving = Leaving(node_id="A", groups=[group], replicas=[Leaders()])
     before = cluster.clock.now
@@ -47,7 +47,7 @@ async def leave(cluster: SimCluster) -> float:
 
 
 async def test_the_heir_is_asked_when_it_can_lead() -> None:
-    """Shards have heirs in turn: that of the first is the next voter, however much others hold."""
+    """Shards have next leaders in turn: the first's is the next voter, whatever others hold."""
     cluster = settled()
 
     took_s = await leave(cluster)
@@ -57,7 +57,7 @@ async def test_the_heir_is_asked_when_it_can_lead() -> None:
 
 
 async def test_an_heir_that_fetches_a_snapshot_is_passed_over() -> None:
-    """It is connected and could not lead for long; writes wait for nobody."""
+    """It is connected but could not lead for long; writes do not wait for it."""
     cluster = settled(settings=SHORT_LOG)
     cluster.cut("B", "AC")
     for batch in range(8):
@@ -74,7 +74,7 @@ async def test_an_heir_that_fetches_a_snapshot_is_passed_over() -> None:
 
 
 async def test_an_heir_that_has_gone_silent_is_passed_over() -> None:
-    """One whose replica is out is connected and answers nothing."""
+    """A peer whose replica is out is connected but does not answer."""
     cluster = settled()
     cluster.nodes["B"].group.pause(lambda _error: None)
     cluster.run(2.0)
@@ -87,7 +87,7 @@ async def test_an_heir_that_has_gone_silent_is_passed_over() -> None:
 
 
 async def test_who_was_asked_in_vain_is_not_asked_again() -> None:
-    """It had answered moments before; the second try goes to whoever holds most of the log."""
+    """It had answered moments before; the second try asks the peer with most of the log."""
     cluster = settled()
     cluster.nodes["B"].group.pause(lambda _error: None)
     cluster.propose(b"what B lacks")

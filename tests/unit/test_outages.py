@@ -20,7 +20,7 @@ BROKEN = StorageFailed("writing: IO error: While fsync: Input/output error")
 
 
 class Store:
-    """A replica's disk: refuses to be opened as often as it is told to."""
+    """A replica's disk that refuses to be opened as often as the test says."""
 
     def __init__(self, story: list[str], name: str) -> None:
         self.refuse: BaseException | None = None
@@ -29,11 +29,11 @@ class Store:
         self._name = name
 
     async def withdraw(self) -> None:
-        """Note it."""
+        """Record it."""
         self._story.append(f"{self._name} out")
 
     async def reopen(self) -> None:
-        """Note it, or raise what the test wants."""
+        """Record it, or raise the test's error."""
         self.meanwhile()
         if self.refuse is not None:
             self._story.append(f"{self._name} refused")
@@ -42,7 +42,7 @@ class Store:
 
 
 class Stage:
-    """Two replicas on a disk whose room is what the test says."""
+    """Two replicas on a disk with as much room as the test says."""
 
     def __init__(self, *, min_free_bytes: int = 256 * MIB) -> None:
         self.story: list[str] = []
@@ -81,11 +81,11 @@ class Stage:
         self.story.append("hand over")
 
     def reasons(self) -> dict[int, Reason]:
-        """Return why each replica is out that is."""
+        """Return the reason of each replica that is out."""
         return {shard: out.reason for shard, out in self.outages.out.items()}
 
     async def later(self) -> list[str]:
-        """Look once, when everything that is waited for is over; return what happened."""
+        """Look once, after every wait is over; return what happened."""
         self.story.clear()
         self.outages._retry_at = float("-inf")
         await self.outages.look()
@@ -93,18 +93,18 @@ class Stage:
 
 
 async def test_with_enough_room_nothing_happens() -> None:
-    """A look is a question and no more."""
+    """A look only reads."""
     stage = Stage()
 
     assert [] == await stage.later()
     assert 1000 * MIB == stage.outages.free_bytes
     assert 4000 * MIB == stage.outages.size_bytes
-    # Told from the beginning, so that the first one is seen as one more.
+    # The counter exists from the start, so that the first one shows as an increase.
     assert {0: 0, 1: 0} == dict(stage.outages.reseeded)
 
 
 async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> None:
-    """Leaderships go first; room that comes and goes by a little does not."""
+    """Leaderships go first; small changes of the free space do not matter."""
     stage = Stage()
     stage.free = 255 * MIB
 
@@ -123,7 +123,7 @@ async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> Non
 
 
 async def test_a_failed_write_takes_all_out() -> None:
-    """The others share the disk; after a pause each is opened anew."""
+    """The others share the disk; after a pause each is reopened."""
     stage = Stage()
 
     stage.outages.failed(1, BROKEN)
@@ -140,7 +140,7 @@ async def test_a_failed_write_takes_all_out() -> None:
 
 
 async def test_a_full_disk_is_tried_for_ever() -> None:
-    """Room comes back some day, and needs nobody to start the node again."""
+    """Room may come back, and then no operator need restart the node."""
     stage = Stage(min_free_bytes=0)
     stage.outages.failed(0, NO_ROOM)
     await stage.outages.look()
@@ -155,7 +155,7 @@ async def test_a_full_disk_is_tried_for_ever() -> None:
 
 
 async def test_a_disk_that_stays_broken_is_given_up() -> None:
-    """Ten times in a row, then an operator has to look; the other shard works on."""
+    """After ten failures in a row an operator must look; the other shard goes on."""
     stage = Stage()
     stage.outages.failed(0, BROKEN)
     await stage.outages.look()
@@ -175,7 +175,7 @@ async def test_a_disk_that_stays_broken_is_given_up() -> None:
 
 
 async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
-    """Opening it is not working with it."""
+    """Opening it is not enough; it must also work."""
     stage = Stage()
     for _ in range(9):
         stage.outages.failed(0, BROKEN)
@@ -190,7 +190,7 @@ async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
 
 
 async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
-    """Whoever met it; and however often it is met from then on."""
+    """Whichever reader finds it, and however often it is found later."""
     stage = Stage()
 
     stage.outages.failed(1, DAMAGE)
@@ -209,7 +209,7 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
 async def test_damage_met_while_stores_are_opened_anew_is_not_forgotten(
     met_by: int, *, refused: bool
 ) -> None:
-    """While the one before it is, or its own: it stays out, and what is wrong is said."""
+    """While the previous or its own store is reopened: it stays out, and the reason is given."""
     stage = Stage()
     stage.free = 0
     await stage.later()
@@ -227,7 +227,7 @@ async def test_damage_met_while_stores_are_opened_anew_is_not_forgotten(
 
 
 async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None:
-    """The verdict is newer than what was to be tried; the other shard goes out with it again."""
+    """The new verdict replaces the one being retried; the other shard goes out with it again."""
     stage = Stage()
     stage.free = 0
     await stage.later()
@@ -259,7 +259,7 @@ async def test_pauses_grow_and_are_bounded() -> None:
 
 
 async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
-    """So it costs no tries, and the replicas are back with the first look after its end."""
+    """So it costs no tries, and the replicas are back at the first look after its end."""
     stage = Stage()
     stage.outages.failed(0, BROKEN)
     await stage.outages.look()
@@ -275,7 +275,7 @@ async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
 
 
 async def test_a_state_that_differs_is_fetched_anew() -> None:
-    """The replica still writes its log, so it is not withdrawn; what is installed ends it."""
+    """The replica still writes its log, so it is not withdrawn; an installed snapshot ends it."""
     stage = Stage()
 
     assert stage.outages.diverged(1, 77)
@@ -305,7 +305,7 @@ async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
 
 
 async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
-    """Three times in ten minutes it is made anew; the fourth time somebody has to look."""
+    """Three times in ten minutes it is replaced; the fourth time an operator must look."""
     stage = Stage()
     for _ in range(3):
         assert stage.outages.diverged(0, 77)
@@ -320,7 +320,7 @@ async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
 
 
 async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
-    """Nobody goes on from a broken invariant."""
+    """No replica continues after a broken invariant."""
     stage = Stage()
     unsafe = SafetyViolated("two leaders in one term")
     stage.outages.failed(0, unsafe)
@@ -336,7 +336,7 @@ async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
 async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An unknown is no reason to stop, and is said."""
+    """An unknown free space is no reason to stop, and is logged."""
     stage = Stage()
     stage.free = -1
 
@@ -345,7 +345,7 @@ async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
 
 
 def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Nor does one that failed; where no write is possible it says so."""
+    """Nor does a failed one; where no write is possible it raises."""
     take_a_write(tmp_path)
     with pytest.raises(OSError, match="No such file"):
         take_a_write(tmp_path / "gone")
@@ -361,5 +361,5 @@ def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_free_space_is_the_file_systems(tmp_path: Path) -> None:
-    """What is asked is what `df` shows as available."""
+    """It equals the available space of `df`."""
     assert 0 < free_bytes_of(tmp_path) < 2**60

@@ -1,1 +1,1 @@
-"""The promises of every artifact store, whatever it stores artifacts in."""
+"""The promises of every artifact provider, whatever its storage."""

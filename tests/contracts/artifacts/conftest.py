@@ -22,7 +22,7 @@ from tests.contracts.artifacts.s3_server import (
 )
 
 MIB = 2**20
-# Generous: a test that needs a timeout to pass gives a short one itself.
+# Generous: a test that needs a timeout sets a short one itself.
 TIMEOUT_MS = 60_000
 
 
@@ -45,7 +45,7 @@ class Place:
     """A store, and another way to see its content.
 
     Attributes:
-        left: Lists everything there is, half-written or not, as the disk or the server has it.
+        left: Lists all files, half-written ones too, as the disk or the server has them.
     """
 
     store: ArtifactStore
@@ -61,14 +61,14 @@ class Place:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One server for all tests; each has a prefix of its own."""
+    """Yield one server for all tests; each has a prefix of its own."""
     with running(tmp_path_factory.mktemp("s3") / "data") as server:
         yield server
 
 
 @pytest.fixture
 async def s3_place(s3_server: S3Server) -> AsyncIterator[Place]:
-    """Open an empty prefix of the bucket."""
+    """Yield an empty prefix of the bucket."""
     prefix = f"tests/{secrets.token_hex(8)}"
 
     def left() -> list[str]:
@@ -80,7 +80,7 @@ async def s3_place(s3_server: S3Server) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def local_place(tmp_path: Path) -> AsyncIterator[Place]:
-    """Open an empty directory."""
+    """Yield an empty directory."""
     root = tmp_path / "artifacts"
     settings = ArtifactSettings(
         provider=ArtifactProvider.LOCAL, directory=root, timeout_ms=TIMEOUT_MS
@@ -95,7 +95,7 @@ async def local_place(tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.fixture(params=["local", "s3"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Open an empty place of each provider."""
+    """Yield an empty place of each provider."""
     made: Place = request.getfixturevalue(f"{request.param}_place")
     return made
 
@@ -118,7 +118,7 @@ async def chunked(content: bytes, *, size: int = MIB) -> AsyncIterator[bytes]:
 
 
 class Interrupted(Exception):
-    """The error of a test's failing source."""
+    """The failure of a test's source."""
 
 
 async def failing(count: int) -> AsyncIterator[bytes]:
@@ -129,7 +129,7 @@ async def failing(count: int) -> AsyncIterator[bytes]:
 
 
 async def stuck(count: int, reached: asyncio.Event) -> AsyncIterator[bytes]:
-    """Yield `count` chunks of a MiB, then block for ever."""
+    """Yield `count` chunks of a MiB, then nothing for ever."""
     for _ in range(count):
         yield bytes(MIB)
     reached.set()

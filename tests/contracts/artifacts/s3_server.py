@@ -1,4 +1,4 @@
-"""The S3 server under test: SeaweedFS in its own process, inspected by another client."""
+"""The S3 server under test: SeaweedFS in a process of its own, inspected by another client."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class S3Server:
         )
 
     def open(self) -> None:
-        """Create the bucket, and wait until it accepts an object."""
+        """Make the bucket, and wait until it accepts an object."""
         self._client.create_bucket(Bucket=BUCKET)
         self._client.put_object(Bucket=BUCKET, Key="first", Body=b"")
         self._client.delete_object(Bucket=BUCKET, Key="first")
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the stored keys below a prefix."""
+        """Return the keys below a prefix."""
         found = self._client.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/")
         return [entry["Key"] for entry in found.get("Contents", [])]
 
     def unfinished(self, prefix: str) -> list[str]:
-        """Return the uploads below a prefix that have parts and no end."""
+        """Return the unfinished multipart uploads below a prefix."""
         found = self._client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{prefix}/")
         return [entry["Key"] for entry in found.get("Uploads", [])]
 
@@ -69,7 +69,7 @@ class S3Server:
         self.process.wait(_END_S)
 
     def close(self) -> None:
-        """End the server, if it still runs, and the client; nothing needs its data any more."""
+        """End the server, if it still runs, and the client; its data is no longer needed."""
         self._client.close()
         self.kill()
 
@@ -92,7 +92,7 @@ def running(directory: Path) -> Iterator[S3Server]:
             *("-master.volumeSizeLimitMB=64", "-volume.max=20"),
             f"-filer.localSocket={directory / 'filer.sock'}",
             f"-s3.localSocket={directory / 's3.sock'}",
-            "-master.telemetry=false",  # Otherwise it reports its use to its makers.
+            "-master.telemetry=false",  # Otherwise it would report to its makers.
             *(f"-{name}={port}" for name, port in ports.items()),
         ],
         stdout=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ def running(directory: Path) -> Iterator[S3Server]:
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
-        # The server does not choose these paths, and a killed server does not delete them.
+        # The server cannot choose these places, and a killed one leaves them behind.
         for name, port in ports.items():
             Path(f"/tmp/seaweedfs-{name.partition('.')[0]}-grpc-{port}.sock").unlink(
                 missing_ok=True

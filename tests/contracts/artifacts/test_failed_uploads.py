@@ -1,4 +1,4 @@
-"""A failed upload leaves nothing behind, on every provider."""
+"""A failed upload leaves nothing behind, with every provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNTS = [1, 20]
 
 
 async def test_an_upload_is_seen_whole_or_not_at_all(place: Place) -> None:
-    """During the upload there is no artifact, though most of it has been sent."""
+    """During the upload there is no artifact, although most of it has been sent."""
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def source() -> AsyncIterator[bytes]:
@@ -43,7 +43,7 @@ async def test_an_upload_is_seen_whole_or_not_at_all(place: Place) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_source_that_fails_leaves_nothing(place: Place, count: int) -> None:
-    """Its error is passed on, and the sent bytes are gone."""
+    """Its error passes through, and the part already sent is deleted."""
     with pytest.raises(Interrupted):
         await place.store.put(PATH, failing(count), content_type="a/b", bytes_max=BYTES_MAX)
 
@@ -51,7 +51,7 @@ async def test_a_source_that_fails_leaves_nothing(place: Place, count: int) -> N
 
 
 async def test_a_source_that_fails_like_a_store_is_not_taken_for_one(place: Place) -> None:
-    """The class of an error does not decide whose it is."""
+    """The class of an error does not decide whose error it is."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"begin"
@@ -93,7 +93,7 @@ async def test_a_failed_put_keeps_what_was_there(place: Place, count: int) -> No
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_cancelled_upload_leaves_nothing(place: Place, count: int) -> None:
-    """The store cleans up after a worker that hangs up."""
+    """The remains of a worker that hangs up are deleted."""
     reached = asyncio.Event()
     upload = asyncio.create_task(
         place.store.put(PATH, stuck(count, reached), content_type="a/b", bytes_max=BYTES_MAX)
@@ -108,7 +108,7 @@ async def test_a_cancelled_upload_leaves_nothing(place: Place, count: int) -> No
 
 
 async def test_an_upload_cancelled_at_its_end_leaves_nothing(place: Place) -> None:
-    """A stored artifact that nobody waits for any more is removed."""
+    """An artifact stored after its caller went away is deleted."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"all of it"
@@ -126,7 +126,7 @@ async def test_an_upload_cancelled_at_its_end_leaves_nothing(place: Place) -> No
 
 @pytest.mark.parametrize("count", COUNTS)
 async def test_a_source_that_falls_silent_is_given_up(place: Place, count: int) -> None:
-    """The timeout ends an upload and cleans up after it."""
+    """The timeout ends an upload and deletes its remains."""
     store = place.other(timeout_ms=1500)
     with pytest.raises(ArtifactStoreFailed, match=r"no answer within 1\.5 s"):
         await store.put(
@@ -138,7 +138,7 @@ async def test_a_source_that_falls_silent_is_given_up(place: Place, count: int) 
 
 
 async def test_a_submits_artifacts_are_stored_in_their_order(place: Place) -> None:
-    """The answer is in the order of the request, whichever upload ends first."""
+    """Whichever ends first, the answers are in the order of the request."""
     sizes = [3 * MIB, 10, 0, 9 * MIB, 7, 2 * MIB, 1]
     uploads = [
         Upload(name=f"n/{size}", chunks=chunked(bytes(size)), content_type=f"a/{size}")
@@ -154,7 +154,7 @@ async def test_a_submits_artifacts_are_stored_in_their_order(place: Place) -> No
 
 
 async def test_one_failed_artifact_of_a_submit_leaves_none(place: Place) -> None:
-    """Finished and unfinished artifacts of the submit are removed; those of others stay."""
+    """Those stored before it and beside it are deleted; other submits' stay."""
     kept = await place.store.put(PATH, chunked(b"kept"), content_type="a/b", bytes_max=4)
     left = place.left()
     reached = asyncio.Event()
@@ -201,7 +201,7 @@ async def test_a_cancelled_submit_leaves_none(place: Place) -> None:
 
 
 class Counted:
-    """Sources that wait until a number of them are under way, and record the most there were."""
+    """Sources that wait until this many of them run, and record the highest number."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -221,7 +221,7 @@ class Counted:
 
 
 async def test_a_submit_uploads_five_at_a_time(place: Place) -> None:
-    """The others wait for their turn and get it."""
+    """The others wait, and are stored later."""
     counted = Counted(UPLOADS_OF_A_SUBMIT_MAX)
     uploads = [Upload(name=f"{number}", chunks=counted.source()) for number in range(12)]
     stored = await place.store.put_all(
@@ -233,7 +233,7 @@ async def test_a_submit_uploads_five_at_a_time(place: Place) -> None:
 
 
 async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
-    """Concurrent submits together use no more memory than the node's bound."""
+    """All submits together take no more memory than the node's limit."""
     store = place.other(uploads_max=3)
     counted = Counted(3)
     async with asyncio.TaskGroup() as group:
@@ -245,7 +245,7 @@ async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
 
 
 async def test_a_tenant_whose_uploads_stall_leaves_room_for_another(place: Place) -> None:
-    """The other tenant gets its turn, however many uploads stall."""
+    """However many it starts."""
     store = place.other(uploads_max=3)
     slow = Counted(2)
     go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The directory's promises beyond the contract: crashes, and unusable paths."""
+"""The directory's promises beyond the contract: crashes, and places it cannot use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = artifact_path("acme", "t1", "u1", "report.txt")
 
 
 async def test_what_a_crash_left_goes_with_the_task(local_place: Place) -> None:
-    """A half-written file is no artifact, and is deleted with those of its task."""
+    """A half-written file is no artifact, and is deleted with its task's."""
     await local_place.store.put(PATH, chunked(b"x"), content_type="a/b", bytes_max=1)
     root = local_place.settings.directory
     assert root is not None

@@ -42,7 +42,7 @@ async def test_an_object_is_one_for_other_clients_too(s3_place: Place, s3_server
 async def test_a_wrong_setting_stops_the_node_in_one_line(
     s3_place: Place, change: dict[str, object], text: str
 ) -> None:
-    """The check repeats the store's message, and no secret."""
+    """The check repeats the store's error, without any secret."""
     with pytest.raises(ArtifactStoreFailed, match=text) as caught:
         await s3_place.other(**change).check()
 
@@ -52,7 +52,7 @@ async def test_a_wrong_setting_stops_the_node_in_one_line(
 
 
 def test_the_secret_is_in_no_representation(s3_place: Place) -> None:
-    """An accidental log line or print shows no key."""
+    """Accidental logs or prints contain no key."""
     store = s3_place.store._provider._store  # type: ignore[attr-defined]
     shown = f"{s3_place.settings!r} {store!r} {store.config!r} {vars(s3_place.store)!r}"
 
@@ -61,7 +61,7 @@ def test_the_secret_is_in_no_representation(s3_place: Place) -> None:
 
 
 async def test_a_server_that_is_down_fails_every_call(s3_place: Place) -> None:
-    """A refused connection fails at once, not at the timeout."""
+    """A refused connection fails at once, before the timeout."""
     store = s3_place.other(s3_endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
     calls = (
         store.check(),
@@ -79,7 +79,7 @@ async def test_a_server_that_is_down_fails_every_call(s3_place: Place) -> None:
 
 
 async def test_a_server_that_is_silent_is_given_up(s3_place: Place) -> None:
-    """A server that accepts connections and never answers delays nobody past the timeout."""
+    """A server that accepts connections but never answers delays a call by the timeout at most."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         store = s3_place.other(s3_endpoint=endpoint, timeout_ms=300)
@@ -95,7 +95,7 @@ async def test_a_server_that_is_silent_is_given_up(s3_place: Place) -> None:
 
 
 async def test_a_server_that_dies_fails_what_is_under_way(tmp_path: Path) -> None:
-    """An upload or download under way ends with an error, not with half an artifact."""
+    """An upload and a download in progress end with an error, not with half an artifact."""
     with running(tmp_path / "data") as server:
         store = open_store(s3_settings(server, prefix="a"))
         assert store is not None

@@ -1,4 +1,4 @@
-"""The contract of the artifact store, on every provider."""
+"""The contract of the artifact store, for every provider."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def read(store: ArtifactStore, path: str, *, start: int = 0, end: int | No
 
 @pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 32 * MIB])
 async def test_what_is_put_is_what_is_got(place: Place, size: int) -> None:
-    """Content, size, content type and etag come back, also at the end of a part."""
+    """Content, size, content type and etag are the same, also at the boundary of a part."""
     content = os.urandom(size)
     stored = await put(place.store, PATH, content, "image/png")
 
@@ -72,7 +72,7 @@ async def test_a_range_of_bytes_is_read(
 
 
 async def test_a_range_may_lie_across_parts(place: Place) -> None:
-    """A reader does not notice in how many parts an artifact was sent."""
+    """The parts of the upload do not show."""
     content = os.urandom(20 * MIB)
     await put(place.store, PATH, content)
 
@@ -95,7 +95,7 @@ async def test_a_put_replaces_what_was_there(place: Place) -> None:
 
 
 async def test_a_missing_artifact_is_missing(place: Place) -> None:
-    """The store never invents content."""
+    """No provider invents content."""
     with pytest.raises(ArtifactMissing):
         await place.store.head(PATH)
     with pytest.raises(ArtifactMissing):
@@ -104,7 +104,7 @@ async def test_a_missing_artifact_is_missing(place: Place) -> None:
 
 
 async def test_a_reader_may_leave_early(place: Place) -> None:
-    """The rest is not read, and the next reader gets everything."""
+    """The rest is not read, and the next reader gets the whole."""
     content = os.urandom(4 * MIB)
     await put(place.store, PATH, content)
     async with place.store.get(PATH) as reading:
@@ -143,7 +143,7 @@ async def test_a_name_may_be_anything_a_worker_would_choose(place: Place, name: 
 
 
 async def test_deleting_a_task_deletes_its_artifacts_and_no_other(place: Place) -> None:
-    """A prefix ends at a segment, so ids with a common beginning are distinct."""
+    """A prefix ends at a segment: tasks and tenants with similar ids are separate."""
     ours = [artifact_path("acme", "t1", upload, "a") for upload in ("u1", "u2", "u3")]
     others = [
         artifact_path("acme", "t12", "u1", "a"),
@@ -163,7 +163,7 @@ async def test_deleting_a_task_deletes_its_artifacts_and_no_other(place: Place) 
 
 
 async def test_deleting_again_is_harmless(place: Place) -> None:
-    """A deletion whose answer was lost is retried."""
+    """A deletion is repeated if its answer was lost."""
     await put(place.store, PATH, TEXT)
     prefix = task_prefix("acme", "t1")
 
@@ -173,7 +173,7 @@ async def test_deleting_again_is_harmless(place: Place) -> None:
 
 
 async def test_a_check_leaves_nothing(place: Place) -> None:
-    """The check deletes what it writes."""
+    """It deletes its test object."""
     await place.store.check()
 
     assert not place.left()

@@ -1,1 +1,1 @@
-"""The promises of every backup target, whatever it stores backups in."""
+"""The promises of every place of backups, whatever its storage."""

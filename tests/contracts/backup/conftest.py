@@ -23,19 +23,19 @@ from tests.contracts.artifacts.s3_server import (
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One server for all tests; each has a prefix of its own."""
+    """Yield one server for all tests; each has a prefix of its own."""
     with running(tmp_path_factory.mktemp("s3") / "data") as server:
         yield server
 
 
 @pytest.fixture
 def bucket(s3_server: S3Server) -> BackupBucket:
-    """Open an empty prefix of the bucket."""
+    """Return an empty prefix of the bucket."""
     return bucket_of(s3_server.endpoint)
 
 
 def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) -> BackupBucket:
-    """Open an empty prefix of a bucket."""
+    """Return an empty prefix of a bucket."""
     return BackupBucket(
         ArtifactSettings(
             s3_bucket=name,
@@ -51,7 +51,7 @@ def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) ->
 
 @pytest.fixture(params=["directory", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Open an empty target of each kind."""
+    """Return an empty place of each kind."""
     if request.param == "directory":
         return BackupDirectory(tmp_path / "backups")
     made: BackupBucket = request.getfixturevalue("bucket")

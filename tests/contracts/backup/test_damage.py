@@ -21,7 +21,7 @@ from tests.properties.backup_worlds import World, back_up
 
 @pytest.fixture
 def place(tmp_path: Path) -> BackupDirectory:
-    """Keep one small backup of two shards."""
+    """Return a place with one small backup of two shards."""
     world = World(2, seed=3)
     world.live(14)
     place = BackupDirectory(tmp_path / "backups")
@@ -36,7 +36,7 @@ def _file(place: BackupDirectory, name: str) -> Path:
 
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0), part_file(1)])
 def test_no_byte_changes_unnoticed(place: BackupDirectory, name: str) -> None:
-    """The test changes every byte of every file, one bit or all of them."""
+    """Every byte of every file, with one bit flipped and with all of them."""
     backup = chosen(place).id
     file = _file(place, name)
     whole = file.read_bytes()
@@ -55,7 +55,7 @@ def test_no_byte_changes_unnoticed(place: BackupDirectory, name: str) -> None:
 
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0)])
 def test_no_byte_is_missing_or_added_unnoticed(place: BackupDirectory, name: str) -> None:
-    """A file cut anywhere is refused, and so is one with bytes after its end."""
+    """A file cut anywhere, and one with extra bytes at its end."""
     backup = chosen(place).id
     file = _file(place, name)
     whole = file.read_bytes()
@@ -66,7 +66,7 @@ def test_no_byte_is_missing_or_added_unnoticed(place: BackupDirectory, name: str
 
 
 def test_files_of_two_backups_are_not_taken_for_one(tmp_path: Path) -> None:
-    """A shard's file from another backup is valid in itself, but not the one named here."""
+    """Another backup's file is valid by itself, but is not the one the manifest names."""
     place = BackupDirectory(tmp_path / "backups")
     worlds = [World(1, seed=seed) for seed in (1, 2)]
     for world in worlds:
@@ -80,7 +80,7 @@ def test_files_of_two_backups_are_not_taken_for_one(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_told(place: BackupDirectory) -> None:
-    """The error names the file."""
+    """The error names it."""
     manifest = chosen(place)
     _file(place, part_file(1)).unlink()
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_gone_is_told(place: BackupDirectory) -> None:
 
 
 def test_a_damaged_backup_makes_no_node(place: BackupDirectory, tmp_path: Path) -> None:
-    """A restore that met damage leaves no data directory."""
+    """A directory filled before the damage was found cannot be used by a node."""
     manifest = chosen(place)
     file = _file(place, part_file(1))
     file.write_bytes(file.read_bytes()[:-1])
@@ -103,7 +103,7 @@ def test_a_damaged_backup_makes_no_node(place: BackupDirectory, tmp_path: Path) 
 
 
 def test_chunks_keep_rows_of_any_size(tmp_path: Path) -> None:
-    """Rows may be empty, many per chunk, or as large as many chunks."""
+    """Empty ones, many in one chunk, and one as large as many chunks."""
     rows = [(b"k", b""), *((b"%d" % n, bytes(n)) for n in range(3000)), (b"z", bytes(5 * 2**20))]
     stream = b"".join(encoded(rows))
 
@@ -113,7 +113,7 @@ def test_chunks_keep_rows_of_any_size(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    """A chunk must not exceed its declared size, nor declare an impossible one."""
+    """A chunk must not expand beyond its stated size, nor state an impossible one."""
     content = zlib.compress(bytes(2**22))
 
     def claiming(raw_size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Targets: written files are read back, and failed ones are not seen."""
+"""Places: written files are read back, and failed writes are invisible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Interrupted(Exception):
-    """The error of a test's failing source."""
+    """The failure of a test's source."""
 
 
 def failing(count: int) -> Iterator[bytes]:
@@ -37,7 +37,7 @@ def failing(count: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_is_written_is_read_back(place: Place, count: int) -> None:
-    """One request, many parts and an empty file all work."""
+    """In one request or in many parts, and an empty file too."""
     backup = new_id(NOW_MS)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(backup, "shard-0000.rows", iter(pieces))
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
-    """A target can copy into itself, as an export within one bucket does."""
+    """From a place into itself, as an export within one bucket does."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(first, "shard-0000.rows", iter(pieces))
@@ -59,7 +59,7 @@ def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None:
-    """The error is the source's own, and neither the file nor a part of it is left."""
+    """The error is the source's own, and neither a file nor a part of one is left."""
     backup = new_id(NOW_MS)
     with pytest.raises(Interrupted):
         place.write(backup, "shard-0000.rows", failing(count))
@@ -70,7 +70,7 @@ def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None
 
 
 def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
-    """The other backups stay, and deleting a missing one is no error."""
+    """The others stay, and deleting a missing one is no error."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     for backup in (first, second):
         for file in (MANIFEST, "shard-0000.rows"):
@@ -103,7 +103,7 @@ def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) 
 
 
 def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_path: Path) -> None:
-    """Older complete backups go, and so do incomplete ones that nobody can still be writing."""
+    """Older complete ones are deleted, and incomplete ones that no node can still be writing."""
     world = World(1, seed=2)
     kept = [back_up(world, place, tmp_path / str(n)).id for n in range(3)]
     old, young = new_id(NOW_MS - 2 * DAY_MS), new_id(NOW_MS - DAY_MS // 2)
@@ -115,7 +115,7 @@ def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_
 
 
 def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None:
-    """A closed port and a missing bucket both give an error."""
+    """A refused connection, and a missing bucket."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = bucket_of(f"http://127.0.0.1:{probe.getsockname()[1]}", timeout_ms=500)
@@ -126,13 +126,13 @@ def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None
             place.backups()
         with pytest.raises(BackupFailed, match=r"backups in s3://"):
             list(place.read(new_id(NOW_MS), MANIFEST))
-    # The source is not read any further, however much more it would give.
+    # The source is not read any further, however much more it would yield.
     with pytest.raises(BackupFailed, match=r"backups in s3://.*writing"):
         nobody.write(new_id(NOW_MS), "shard-0000.rows", repeat(bytes(MIB)))
 
 
 def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """The directory holds payloads."""
+    """It contains payloads."""
     place = BackupDirectory(tmp_path / "backups")
     backup = new_id(NOW_MS)
     place.write(backup, MANIFEST, iter((b"x",)))

@@ -1,4 +1,4 @@
-"""A real HTTP server that plays the target, and a sender that may reach it."""
+"""A real HTTP server as the target, and a sender that may reach it."""
 
 from __future__ import annotations
 

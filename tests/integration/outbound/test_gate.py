@@ -1,4 +1,4 @@
-"""Gate: no connection is made to a private address, whatever was said before."""
+"""SSRF guard: no connection is made to a private address, whatever earlier checks said."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Rebinding:
         self.asked = 0
 
     async def __call__(self, name: str) -> Sequence[str]:
-        """Answer."""
+        """Return the next answer."""
         self.asked += 1
         return ("1.1.1.1",) if self.asked == 1 else self._then
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"])
 async def test_a_name_that_comes_to_stand_for_this_machine_is_refused(address: str) -> None:
-    """What was found when the URL was registered counts for nothing when it is sent to."""
+    """The check at registration does not count when the request is sent."""
     names = Rebinding(address)
     async with listening() as target, sending(STRICT, lookup=names) as sender:
         url = f"http://hooks.example:{target.port}/"
@@ -50,7 +50,7 @@ async def test_a_name_that_comes_to_stand_for_this_machine_is_refused(address: s
 
 
 async def test_a_refused_address_is_no_failure_of_its_host() -> None:
-    """Nothing was sent, so nothing is known of it."""
+    """No request was sent, so it shows nothing about the host."""
     breaker = Breaker(now_s=lambda: 0.0, failures_max=1)
 
     async def lookup(name: str) -> Sequence[str]:
@@ -71,7 +71,7 @@ async def test_a_refused_address_is_no_failure_of_its_host() -> None:
     ],
 )
 async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
-    """In every spelling; where private targets are allowed, the canonical ones are heard."""
+    """In every spelling; if private targets are allowed, the canonical ones are reached."""
     async with listening() as target, sending(STRICT) as sender:
         url = f"http://{host}:{target.port}/"
         allowed = await Targets(allow_private=False, lookup=Names(threads_max=1).addresses).allows(
@@ -87,7 +87,7 @@ async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0"])
 async def test_an_address_in_a_url_is_checked_though_it_passes_by_the_resolver(host: str) -> None:
-    """The socket is the last check, even where no other was made."""
+    """The socket is the last check, even if no other was made."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise AssertionError(name)
@@ -104,7 +104,7 @@ async def test_an_address_in_a_url_is_checked_though_it_passes_by_the_resolver(h
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "017700000001", "127.1"])
 async def test_other_spellings_do_not_pass_by_the_socket(host: str) -> None:
-    """Whether the library refuses them itself or hands them to the system's resolver."""
+    """The library refuses them itself or passes them to the system's resolver."""
     gate = Gate(allow_private=False, lookup=Names(threads_max=1).addresses)
     connector = aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket)
     async with listening() as target, aiohttp.ClientSession(connector=connector) as session:
@@ -115,7 +115,7 @@ async def test_other_spellings_do_not_pass_by_the_socket(host: str) -> None:
 
 
 async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
-    """Such as one from a cache: the address that is connected to is the address checked."""
+    """For example one from a cache: the checked address is the one connected to."""
 
     async def lookup(name: str) -> Sequence[str]:
         return ("127.0.0.1",)
@@ -132,7 +132,7 @@ async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
 
 
 async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
-    """In their order, for the family that was asked for."""
+    """In their order, for the requested family."""
 
     async def lookup(name: str) -> Sequence[str]:
         return ("10.0.0.1", "2606:4700::1111", "1.1.1.1", "::1", "8.8.8.8")
@@ -151,7 +151,7 @@ async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
 
 
 async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:
-    """More of them than places wait for one."""
+    """Beyond the number of places, they wait."""
     names = Names(threads_max=1)
 
     found = await asyncio.gather(*(names.addresses("localhost") for _ in range(5)))
@@ -162,7 +162,7 @@ async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:
 
 @pytest.mark.parametrize("name", ["a..b", "a" * 64 + ".example", "\udc80"])
 async def test_what_is_no_name_does_not_resolve(name: str) -> None:
-    """And gives its place back."""
+    """It returns its place, too."""
     names = Names(threads_max=1)
     for _ in range(3):
         with pytest.raises(OSError, match=r"."):

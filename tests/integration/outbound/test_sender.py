@@ -1,4 +1,4 @@
-"""Sender: what becomes of a POST, whatever the target does."""
+"""Sender: the outcome of a POST, whatever the target does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRET, PREVIOUS = "the-secret-of-now-0123", "the-secret-of-before-0"
 
 
 async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
-    """With its delivery id and trace, and nothing that the library adds unasked."""
+    """With its delivery id and trace, and without headers that the library would add."""
     settings = WebhookSettings(allow_private=True, hmac_secret=SECRET)
     async with listening() as target, sending(settings) as sender:
         sent = await sender.post(
@@ -57,7 +57,7 @@ async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
 
 
 async def test_both_secrets_verify_while_there_are_two() -> None:
-    """A receiver that knows one of them, new or old, takes the body for genuine."""
+    """A receiver that knows either secret accepts the body as genuine."""
     settings = WebhookSettings(
         allow_private=True, hmac_secret=SECRET, hmac_previous_secret=PREVIOUS
     )
@@ -71,7 +71,7 @@ async def test_both_secrets_verify_while_there_are_two() -> None:
 
 
 async def test_without_a_secret_nothing_is_signed() -> None:
-    """And a trace that is no text of a header is left out."""
+    """A trace that is not valid in a header is left out, too."""
     async with listening() as target, sending() as sender:
         await sender.post(
             target.url, BODY, delivery="d1", trace_parent="00-a-b-01", trace_state="k=\udce9\n"
@@ -109,7 +109,7 @@ async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_connection_serves_again_though_its_answer_came_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is left of an answer is read before the next request is sent."""
+    """The rest of an answer is read before the next request is sent."""
     monkeypatch.setattr("codeq_cluster.outbound.sender._ANSWER_TIMEOUT_S", 60.0)
     monkeypatch.setattr("codeq_cluster.outbound.sender._IDLE_S", 60.0)
     release = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_a_connection_serves_again_though_its_answer_came_late(
     async with listening(late) as target, listening() as other, sending() as sender:
         first = asyncio.create_task(sender.post(target.url, BODY, delivery="d1"))
         await target.arrived(1)
-        # Another request there and back: by then the head of the first answer has come.
+        # After another request and its answer, the head of the first answer has arrived.
         await sender.post(other.url, BODY, delivery="d2")
         release.set()
         sent = [await first, await sender.post(target.url, BODY, delivery="d3")]
@@ -135,7 +135,7 @@ async def test_a_connection_serves_again_though_its_answer_came_late(
 
 @pytest.mark.parametrize("status", [400, 404, 410, 429, 500, 503])
 async def test_anything_but_2xx_is_a_failure(status: int) -> None:
-    """Told with its status."""
+    """The error has its status."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status)
@@ -148,7 +148,7 @@ async def test_anything_but_2xx_is_a_failure(status: int) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
-    """Where it leads hears nothing."""
+    """Its destination gets no request."""
     async with listening() as inside:
 
         async def redirect(request: web.Request) -> web.StreamResponse:
@@ -174,7 +174,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         ("\u0663", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
-    # Names that are the same whenever the tests are listed.
+    # Fixed names, equal in every listing of the tests.
     ids=["seconds", "for ever", "later", "earlier", "a word", "negative", "another digit", "none"],
 )
 async def test_a_target_can_ask_for_patience(
@@ -182,7 +182,7 @@ async def test_a_target_can_ask_for_patience(
 ) -> None:
     """In seconds or until a date, up to an hour."""
     if isinstance(header, timedelta):
-        # From now on, and not from when the tests were listed.
+        # Relative to now, not to the listing of the tests.
         header = format_datetime(datetime.now(UTC) + header, usegmt=True)
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -196,7 +196,7 @@ async def test_a_target_can_ask_for_patience(
 
 
 async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
-    """Its handler sees the connection go."""
+    """Its handler sees the connection close."""
     gone = asyncio.Event()
 
     async def never(request: web.Request) -> web.StreamResponse:
@@ -217,7 +217,7 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
 
 
 async def test_nobody_listening_is_a_failure() -> None:
-    """Told as what it is."""
+    """The error says so."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with sending() as sender:
@@ -232,7 +232,7 @@ async def test_nobody_listening_is_a_failure() -> None:
     [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, b"HTTP/1.1 999999 \r\n\r\n"],
 )
 async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
-    """Whatever comes back, or nothing at all."""
+    """Whatever bytes come back, or none."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(BODY)
@@ -252,7 +252,7 @@ async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
 
 
 async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
-    """What is read of a body is bounded, and the rest is never fetched."""
+    """A bounded part of the body is read, and the rest is never fetched."""
     gone = asyncio.Event()
     written = 0
 
@@ -277,7 +277,7 @@ async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
 
 
 async def test_an_answer_that_trickles_is_not_waited_for() -> None:
-    """The status has been said; the connection is closed instead."""
+    """The status is known; the connection is closed instead."""
     gone = asyncio.Event()
 
     async def trickle(request: web.Request) -> web.StreamResponse:
@@ -297,7 +297,7 @@ async def test_an_answer_that_trickles_is_not_waited_for() -> None:
 
 
 async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
-    """What finds none is deferred at once, without a request."""
+    """A request without a place is deferred at once and not sent."""
     release = asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -379,7 +379,7 @@ async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
 
 
 async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
-    """A host that answers 4xx is well."""
+    """A host that answers 4xx is healthy."""
 
     async def gone(request: web.Request) -> web.StreamResponse:
         return web.Response(status=410)
@@ -393,7 +393,7 @@ async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
 
 
 async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
-    """A node that stops posting halfway leaves no host locked out."""
+    """A node that stops in the middle of a post leaves no host blocked."""
     now_s = 0.0
 
     async def never(request: web.Request) -> web.StreamResponse:
@@ -415,7 +415,7 @@ async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
 
 
 async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
-    """It is no fault of ours, and is tried again like any other."""
+    """It is the target's fault, and is retried like any other."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -428,7 +428,7 @@ async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
 
 
 async def test_a_name_is_resolved_by_the_system() -> None:
-    """Without a look-up of one's own."""
+    """Without a custom look-up."""
     async with listening() as target, sending() as sender:
         sent = await sender.post(f"http://localhost:{target.port}/", BODY, delivery="d1")
 
@@ -437,7 +437,7 @@ async def test_a_name_is_resolved_by_the_system() -> None:
 
 
 async def test_what_is_no_url_is_refused_without_a_request() -> None:
-    """Such a delivery can never succeed."""
+    """A delivery to it can never succeed."""
     async with sending() as sender:
         sent = await sender.post("ftp://hooks.example/", BODY, delivery="d1")
         room = sender.room("ftp://hooks.example/")
@@ -447,7 +447,7 @@ async def test_what_is_no_url_is_refused_without_a_request() -> None:
 
 
 async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy would connect for us where we must not, and a cookie would tell callers apart."""
+    """A proxy could connect to forbidden targets, and a cookie would identify callers."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(headers={"Set-Cookie": "who=me; Path=/"})
@@ -464,7 +464,7 @@ async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_works_on_the_event_loop_that_nodes_use() -> None:
-    """Sockets of our own making are connected by uvloop as by asyncio."""
+    """The sender's own sockets are connected by uvloop as by asyncio."""
 
     async def story() -> tuple[Sent, Sent, Listener]:
         strict = WebhookSettings(allow_private=False, hmac_secret=SECRET)

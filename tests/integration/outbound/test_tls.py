@@ -1,4 +1,4 @@
-"""TLS: a target is who its certificate says, by an authority that is known."""
+"""TLS: a target's certificate must name it and come from a known authority."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = b"{}"
 
 
 def _certificate(directory: Path, address: str) -> tuple[Path, ssl.SSLContext]:
-    """Make a certificate that vouches for itself; return its file and a server's context."""
+    """Return the file of a self-signed certificate, and a server's context."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "target")])
     now = datetime.now(UTC)
@@ -53,7 +53,7 @@ def _certificate(directory: Path, address: str) -> tuple[Path, ssl.SSLContext]:
 
 
 async def test_a_target_whose_authority_is_unknown_is_refused(tmp_path: Path) -> None:
-    """It hears nothing of the body."""
+    """The body is not sent."""
     _, context = _certificate(tmp_path, "127.0.0.1")
     async with listening(tls=context) as target, sending() as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
@@ -79,7 +79,7 @@ async def test_a_target_whose_authority_is_known_is_sent_to(
 async def test_a_certificate_of_another_host_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though its authority is known."""
+    """Even if its authority is known."""
     certificate_file, context = _certificate(tmp_path, "127.0.0.2")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_file))
     async with listening(tls=context) as target, sending() as sender:

@@ -1,4 +1,4 @@
-"""A real OTLP collector on a socket, by HTTP or by gRPC: it keeps the spans it is sent."""
+"""A real OTLP collector on a socket, by HTTP or by gRPC; it keeps the spans it receives."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One span as it came.
+    """One received span.
 
     Attributes:
-        node: That made it.
+        node: The node that made it.
         links: Span ids.
     """
 
@@ -49,7 +49,7 @@ class Collector:
     """Answers exports.
 
     Attributes:
-        spans: All that came, in the order of coming.
+        spans: All received spans, in order.
         headers: Of the last export.
         open: While it is not set, no export is answered.
     """
@@ -118,7 +118,7 @@ class Collector:
 
 
 class _GrpcDoor(TraceServiceServicer):  # type: ignore[misc]
-    """Takes exports on threads of gRPC, and hands them to the collector on its loop."""
+    """Takes exports on gRPC's threads, and passes them to the collector on its loop."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector

@@ -1,4 +1,4 @@
-"""Log secrecy: real nodes at their most talkative say what happened, and nothing that was sent."""
+"""Log secrecy: real nodes at the most verbose level log events, but nothing that was sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKEN = "sesame-open-7f3a"
 FORGED = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzZXNhbWUtZm9yZ2VkIn0."
-# Whatever a caller sends carries one of these words, and no line of any log may.
+# Every request of a test contains one of these words, and no log line may.
 SECRETS = ("sesame", "eyJ", "turnip")
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
 _AUTH = {
@@ -62,7 +62,7 @@ _PRODUCER = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes that log all they can."""
+    """Run three nodes that log everything."""
     settings = {
         "logLevel": "debug",
         "accessLog": "debug",
@@ -77,7 +77,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 
 class Sender:
-    """Sends requests to one node after the other, and remembers what each was answered."""
+    """Sends requests to one node after the other, and keeps their answers."""
 
     def __init__(self, urls: list[str], http: aiohttp.ClientSession) -> None:
         self._urls = urls
@@ -87,7 +87,7 @@ class Sender:
     async def send(
         self, method: str, path: str, body: object = None, *, raw: bytes = b"", **headers: str
     ) -> dict[str, object]:
-        """Send one request and return its JSON, empty when it has none."""
+        """Send one request and return its JSON, empty if it has none."""
         request_id = f"r-{len(self.answered)}"
         url = self._urls[len(self.answered) % len(self._urls)]
         async with self._http.request(
@@ -121,7 +121,7 @@ _RESULT = {"status": "COMPLETED", "result": {"turnip": "turnip"}}
 
 
 async def _all_kinds(sender: Sender) -> None:
-    """Send what works, what is refused, and what is not understood."""
+    """Send valid, refused and malformed requests."""
     send, base = sender.send, "/v1/codeq"
     done = await sender.task()
     await send("POST", f"{base}/tasks/{done}/heartbeat", {"extendSeconds": 60}, **_WORKER)
@@ -174,7 +174,7 @@ async def _all_kinds(sender: Sender) -> None:
 
 
 async def _no_http(url: str) -> None:
-    """Send what is no request, and one that goes away half way."""
+    """Send bytes that are no request, and close a request half way."""
     host, port = url.removeprefix("http://").split(":")
     for said in (
         b"turnip sesame\r\n\r\n",
@@ -199,7 +199,7 @@ def _lines(path: Path) -> Iterator[dict[str, object]]:
 
 
 async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: LocalCluster) -> None:
-    """Not a token, not a payload, not a query, not from any request however broken."""
+    """Not a token, a payload or a query, of any request however broken."""
     urls = list(cluster.urls.values())
     async with aiohttp.ClientSession() as http:
         sender = Sender(urls, http)
@@ -234,7 +234,7 @@ async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: Loc
 
 
 async def test_a_node_at_its_default_says_nothing_of_requests(tmp_path: Path) -> None:
-    """Whoever wants a line a request asks for it."""
+    """Logging each request must be configured."""
     async with LocalCluster(tmp_path, nodes=1, shards=1) as cluster:
         [node] = cluster.nodes.values()
 

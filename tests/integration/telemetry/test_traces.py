@@ -1,4 +1,4 @@
-"""Traces: one task's way through a cluster of real nodes, as a real collector sees it."""
+"""Traces: one task's way through a cluster of real nodes, as a real collector receives it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def cluster(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    """Lend a client."""
+    """Yield a client."""
     async with aiohttp.ClientSession(raise_for_status=True) as session:
         yield session
 
@@ -74,7 +74,7 @@ async def follower(cluster: LocalCluster) -> tuple[aiohttp.typedefs.StrOrURL, st
 
 
 async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story that tells who leads; it begins anew when that changed within it."""
+    """Run a story under one leader; repeat it if the leader changed meanwhile."""
 
     async def reign() -> tuple[str, int]:
         leader = await cluster.leader_of(0)
@@ -91,20 +91,20 @@ async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[
 
 
 def new_trace(flags: str = "01") -> tuple[str, str, str]:
-    """Draw a trace id, a span id, and the header that names both."""
+    """Return a new trace id, a span id, and the header with both."""
     trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
     return trace_id, span_id, f"00-{trace_id}-{span_id}-{flags}"
 
 
 def of_trace(spans: Sequence[Seen], trace_id: str) -> Counter[str]:
-    """Count the spans of a trace by name."""
+    """Return the numbers of a trace's spans by name."""
     return Counter(span.name for span in spans if span.trace_id == trace_id)
 
 
 async def test_a_task_made_through_a_follower_leaves_one_trace(
     cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
 ) -> None:
-    """Create, forward and commit, claim, result and callback: each a child of what caused it."""
+    """Create, forward and commit, claim, result and callback: each a child of its cause."""
     await under_one_leader(cluster, partial(_one_trace, cluster, collector, http))
 
 
@@ -118,7 +118,7 @@ async def _one_trace(
     async with listening() as target:
         async with http.post(
             f"{url}/tasks",
-            # Delayed, so that time acts on the task too: that belongs to no request.
+            # Delayed, so that a timer changes the task too: that belongs to no request.
             json={"command": command, "payload": 1, "delaySeconds": 1, "webhook": target.url},
             headers={**_PRODUCER, "traceparent": header, "tracestate": "v=1", "X-Request-Id": "r1"},
         ) as answer:
@@ -175,7 +175,7 @@ async def _one_trace(
 async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
     cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
 ) -> None:
-    """Whoever claims it can go on from there."""
+    """A worker that claims it can continue the trace."""
     url, _, _ = await follower(cluster)
 
     async with http.post(
@@ -195,7 +195,7 @@ async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
 async def test_a_caller_that_does_not_sample_is_followed(
     cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
 ) -> None:
-    """Its trace leaves nothing, on no node; a later one shows that spans do come."""
+    """Its trace leaves no span on any node; a later one shows that spans do arrive."""
     await under_one_leader(cluster, partial(_unsampled, cluster, collector, http))
 
 
@@ -221,7 +221,7 @@ async def _unsampled(
 
 
 async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -> None:
-    """The receiver is told of the attempt, and a failed attempt says so without its text."""
+    """The receiver gets the attempt's context, and a failed attempt records no text."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
     trace_id, cause, header = new_trace()
 
@@ -251,7 +251,7 @@ async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -
 async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
     cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
 ) -> None:
-    """The receiver is told of its own attempt each time; one that is refused is no success."""
+    """The receiver gets each attempt's own context; a refused attempt is no success."""
     url, _, _ = await follower(cluster)
     trace_id, cause, header = new_trace()
     answers = iter([404, 200])
@@ -285,7 +285,7 @@ async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
 
 
 async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> None:
-    """Neither to a host that is left alone nor to a URL that may not be called."""
+    """Neither to a host whose circuit is open nor to a forbidden URL."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
     trace_id, _, header = new_trace()
     span = partial(
@@ -314,7 +314,7 @@ async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> N
 
 
 async def test_outside_of_a_request_nothing_is_told(collector: Collector) -> None:
-    """Work of the node's own begins no traces."""
+    """The node's own work starts no traces."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
 
     with (
@@ -331,7 +331,7 @@ async def test_outside_of_a_request_nothing_is_told(collector: Collector) -> Non
 async def test_a_peer_that_carries_nothing_sound_causes_nothing(
     collector: Collector, trace: str
 ) -> None:
-    """What is carried is read like any header."""
+    """Its trace header is read like any other."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
 
     with spans.carried(trace, "=,=;=" * 400), spans.forward("read", shard=0, peer="n") as forwarded:
@@ -344,7 +344,7 @@ async def test_a_peer_that_carries_nothing_sound_causes_nothing(
 async def test_a_collector_that_does_not_answer_disturbs_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tasks live and end as ever, and the node's own end does not wait for it."""
+    """Tasks work as usual, and the node's own stop does not wait for it."""
     async with Collector() as collector:
         collector.open.clear()
         tracing = TracingSettings(otlp_endpoint=collector.url)
@@ -373,7 +373,7 @@ async def test_a_collector_that_does_not_answer_disturbs_nobody(
 async def test_a_node_sends_its_spans_by_grpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    """To a collector that speaks that alone, with the headers it wants."""
+    """To a collector without HTTP, with the configured headers."""
     authority = Authority()
     pair = authority.issue("collector", "127.0.0.1")
     (tmp_path / "ca.pem").write_bytes(authority.pem)
@@ -402,7 +402,7 @@ async def test_a_node_sends_its_spans_by_grpc(
 async def test_a_grpc_collector_that_is_away_disturbs_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The stop waits for it no longer than its bound, and one line says that it is away."""
+    """A stop waits for it no longer than its bound, and one line reports it."""
     async with collecting_by_grpc() as collector:
         pass
     tracing = TracingSettings(otlp_endpoint=collector.url, otlp_protocol=OtlpProtocol.GRPC)
@@ -457,7 +457,7 @@ async def test_a_node_without_a_collector_never_loads_the_library(tmp_path: Path
 async def test_a_node_loads_what_its_collector_speaks_and_no_more(
     protocol: OtlpProtocol, library: str, other: str
 ) -> None:
-    """The two bring network stacks of their own."""
+    """Each protocol has its own network libraries."""
     script = (
         "import sys\n"
         "from codeq_cluster.settings import OtlpProtocol, TracingSettings\n"

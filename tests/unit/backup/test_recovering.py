@@ -85,7 +85,7 @@ def test_looking_changes_nothing(path: Path) -> None:
 
 
 def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
-    """Also where a crash has interrupted the exchange for a snapshot, on either side of it."""
+    """Also if a crash has interrupted the swap for a snapshot, at any of its steps."""
     shard = path / "shard-0"
     shard.rename(path / "shard-0.incoming")
     (path / "shard-0.ready").touch()

@@ -1,4 +1,4 @@
-"""Announcing: a node says who it is until its groups have that on record."""
+"""Registration: a node registers itself until its groups have it on record."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ LOST = Membership(members=(Member(id="n1", data=1), Member(id="n2", data=2), Mem
 
 @dataclass
 class Group:
-    """A shard whose log this node has or has not."""
+    """A shard whose log this node may have."""
 
     membership: Membership
     changing: bool = False
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
-        """Nobody asks."""
+        """Never called."""
         raise AssertionError((membership, done))
 
     def out_of_reach(self, peer: str) -> bool:
-        """Nobody asks."""
+        """Never called."""
         raise AssertionError(peer)
 
     def transfer(self, peer: str | None) -> bool:
-        """Nobody asks."""
+        """Never called."""
         raise AssertionError(peer)
 
 
 @dataclass
 class Cluster:
-    """The other nodes: they decide, and what they decide reaches this node's log."""
+    """The other nodes: they decide, and their decisions reach this node's log."""
 
     groups: list[Group]
     there: list[Membership]
@@ -52,7 +52,7 @@ class Cluster:
     async def change(
         self, shard: int, change: Change, *, timeout_s: float, dry: bool = False
     ) -> Effect:
-        """Ask the leader, if it is heard of."""
+        """Ask the leader, if one is known."""
         assert timeout_s > 0
         assert not dry
         if not self.heard:
@@ -62,7 +62,7 @@ class Cluster:
     async def ask_through(
         self, peer: str, shard: int, change: Change, *, timeout_s: float
     ) -> Effect:
-        """Ask by way of a peer."""
+        """Ask through a peer."""
         assert timeout_s > 0
         if peer in self.away:
             raise PeerUnreachable(peer)
@@ -93,7 +93,7 @@ class Cluster:
 
 
 async def announced(cluster: Cluster, until: Callable[[Announcing], bool]) -> Announcing:
-    """Let a node announce itself until something holds."""
+    """Let a node register until a condition holds."""
     announcing = Announcing(
         me=ME, groups=cluster.groups, members=cluster, peers=lambda: cluster.peers
     )
@@ -114,7 +114,7 @@ def on_record(cluster: Cluster) -> bool:
 
 
 async def test_a_node_on_record_as_it_is_says_nothing() -> None:
-    """Nobody is asked."""
+    """It asks no other node."""
     known = LOST.with_member(ME)
     cluster = Cluster([Group(known), Group(known)], [known, known])
 
@@ -133,7 +133,7 @@ async def test_a_node_without_a_log_asks_by_way_of_whoever_is_there() -> None:
 
 
 async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -> None:
-    """And no other shard."""
+    """It does not ask for any other shard."""
     moved = LOST.with_member(Member(id="n2", data=22, link="old:1", http="http://h2"))
     cluster = Cluster([Group(LOST.with_member(ME)), Group(moved)], [LOST, moved])
 
@@ -143,7 +143,7 @@ async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -
 
 
 async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -> None:
-    """The leader cannot tell it that it leads, before it knows where it is."""
+    """The leader cannot announce itself before it knows the node's address."""
     moved = LOST.with_member(Member(id="n2", data=22, link="old:1", http="http://h2"))
     cluster = Cluster([Group(moved)], [moved], away={"n1"}, heard=False)
 
@@ -153,7 +153,7 @@ async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -
 
 
 async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """However often it asks."""
+    """However often the node asks."""
     nobody = Membership(members=(Member(id="n1", data=1),))
     cluster = Cluster([Group(Membership())], [nobody])
 
@@ -165,7 +165,7 @@ async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_why_a_node_was_refused_is_known_until_it_is_let_in() -> None:
-    """For `/readyz`."""
+    """`/readyz` shows it."""
     cluster = Cluster([Group(Membership())], [Membership(members=(Member(id="n1", data=1),))])
     refused = []
 

@@ -477,7 +477,7 @@ def test_no_secret_is_ever_shown() -> None:
     ],
 )
 def test_a_url_holds_no_password_and_its_refusal_does_not_show_it(name: str) -> None:
-    """URLs are printed and logged; a word before the host has a key of its own, or no place."""
+    """URLs are printed and logged; a password in one is refused, or has a key of its own."""
     refused = _refusal({name: "https://some:turnip@store.example/path"})
 
     assert "without user and password" in refused

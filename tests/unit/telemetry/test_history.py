@@ -173,7 +173,7 @@ async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
 
 
 async def test_queues_whose_dead_letters_grow_are_named() -> None:
-    """By how many, since the history begins; one whose dead letters were requeued is not."""
+    """Each with its increase since the history began; requeued dead letters do not count."""
     story = Story()
     story.shards = [{("a", "acme"): Counters(dead=5), ("b", "acme"): Counters(dead=5)}]
     await story.pass_by()

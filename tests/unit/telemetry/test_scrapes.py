@@ -1,4 +1,4 @@
-"""Scrapes: however many ask, the text is made a bounded part of the time, and is never old."""
+"""Scrapes: making the text takes a bounded share of the time, and the text is never old."""
 
 from __future__ import annotations
 
