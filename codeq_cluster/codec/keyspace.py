@@ -296,13 +296,13 @@ def scheduled(key: bytes) -> Family | tuple[str, str] | None:
 
 @lru_cache(_QUEUES_CACHED)
 def _queue_at(prefix: bytes) -> tuple[str, str] | None:
-    """Return (queue, tenant) of what the keys of a queue's tasks begin with, or None."""
+    """Return (queue, tenant) from the common prefix of a queue's keys, or None."""
     parts = prefix.split(b"/")
     return (parts[2].decode(), _tenant_name(parts[3])) if len(parts) == 4 else None
 
 
 def _queue_of_pending(key: bytes) -> tuple[str, str] | None:
-    """Return (queue, tenant) of a READY task's key, even if one is called like a place, or None."""
+    """Return (queue, tenant) from a READY task's key, or None; either may be named like a place."""
     parts = key.split(b"/", 5)
     is_pending = len(parts) == 6 and parts[4] == b"pending"
     return (parts[2].decode(), _tenant_name(parts[3])) if is_pending else None

@@ -92,7 +92,7 @@ def mutations(
 
 
 class Recount:
-    """Counts queues from their tasks alone, as if every task had just been created."""
+    """Queues' counters computed from their tasks alone, as if each had just been created."""
 
     def __init__(self) -> None:
         self._deltas: dict[_Queue, list[int]] = {}

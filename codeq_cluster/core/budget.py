@@ -22,7 +22,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 class Usage(Struct, frozen=True):
     """A tenant's usage, as far as the deciding node knows.
 
-    Its own shard's share is exact; the others' are as of their last entries applied there.
+    The deciding shard's part is exact; the others' are as of their last entries applied there.
     """
 
     waiting: int = 0

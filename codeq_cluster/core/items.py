@@ -73,7 +73,7 @@ class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
 
 
 class Mode(StrEnum):
-    """The receivers of a notification: everybody, each group in turn, or one by rendezvous hash."""
+    """The receivers: everybody, one of each group in turn, or one by rendezvous hash."""
 
     FANOUT = "fanout"
     GROUP = "group"

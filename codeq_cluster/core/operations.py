@@ -150,7 +150,7 @@ class Stage(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
 
 
 class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True):
-    """Make dead letters ready again, with all their attempts before them.
+    """Make dead letters ready again, with all their attempts restored.
 
     Attributes:
         ids: On this shard; tasks that are no dead letters are left alone.

@@ -184,7 +184,7 @@ def dead(
 
 
 def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms: int) -> Task:
-    """DEAD → READY, with no attempts and no time to live; the history keeps the cause of death."""
+    """DEAD → READY, with its attempts restored and no time to live; the history keeps its death."""
     assert task.state is State.DEAD
     death = Attempt(
         worker=by,

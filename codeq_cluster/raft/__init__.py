@@ -1,4 +1,4 @@
-"""PySyncObj, held from outside: the only package that touches it."""
+"""Raft by PySyncObj, kept safe from outside: no other package touches the library."""
 
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus, PeerStatus

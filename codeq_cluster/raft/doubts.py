@@ -15,7 +15,7 @@ _Who = tuple[str, int]
 
 
 class Doubts:
-    """What the voters' digests have shown about this replica's own state.
+    """The voters' digests, compared with this replica's own state.
 
     Args:
         electorate: The voters.

@@ -408,7 +408,7 @@ class Guard:
 
 
 class Memory:
-    """What the guard of one group remembers between messages.
+    """One group's state that the guard keeps between messages.
 
     Attributes:
         answering: The message being handled.

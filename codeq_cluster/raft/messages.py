@@ -128,7 +128,7 @@ class PreVoteRequest(_Message, frozen=True, kw_only=True, tag=5):
 
 
 class PreVote(_Message, frozen=True, kw_only=True, tag=6):
-    """Say whether the sender would vote for the peer.
+    """The answer to a pre-vote request.
 
     Attributes:
         term: The voter's own current term.

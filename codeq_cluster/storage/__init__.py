@@ -1,1 +1,1 @@
-"""One shard's bytes on this node's disk."""
+"""A node's data on its disk: the shards' databases and their write-ahead log."""

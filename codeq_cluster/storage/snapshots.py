@@ -1,8 +1,8 @@
 """Snapshots: a shard's files as of one entry, for a peer that has fallen behind.
 
-A snapshot is a RocksDB checkpoint, which means hard links to immutable files, and a manifest. It is
-made when the first peer asks, and shared by all that ask while it is useful.
-It is deleted when nobody has read from it for a while. No snapshot survives a restart.
+A snapshot is a manifest and a RocksDB checkpoint, whose files are hard links and never change. It
+is made when the first peer asks, and shared by all that ask while it is useful. It is deleted when
+nobody has read from it for a while. No snapshot survives a restart.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Snapshots:
         """Return the checksum (CRC-32) and the bytes of one chunk of one file.
 
         Raises:
-            ValueError: The snapshot has neither that file nor that offset.
+            ValueError: The file or the offset is outside the snapshot.
             StorageFailed: The disk refused.
         """
         if not (0 <= file < len(snapshot.files) and 0 <= offset <= snapshot.files[file].size):
