@@ -1,4 +1,4 @@
-"""What a group does when all goes well, and when a node stops, starts or hands over."""
+"""A group's behaviour without faults, and when a node stops, starts or hands over."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Rule
 
 
 def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
-    """A leader tells them within 20 ms when no entry does; it costs no answer."""
+    """A leader announces the commit within 20 ms if no entry does; the message needs no answer."""
     cluster = waiting_at("")
 
     cluster.propose(b"one")
@@ -59,7 +59,7 @@ def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
 
 
 def test_a_follower_that_was_away_catches_up_without_waiting_for_heartbeats() -> None:
-    """It is sent the next entries when it has taken the last, one round trip after another."""
+    """It gets the next entries when it has acknowledged the last, without a pause."""
     small = RaftSettings(append_bytes_max=64)
     cluster = settled(settings=small)
     cluster.crash("C")
@@ -73,7 +73,7 @@ def test_a_follower_that_was_away_catches_up_without_waiting_for_heartbeats() ->
 
 
 def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
-    """Half a millisecond after the leader knows; the other one waits for the next entry."""
+    """Half a millisecond after the leader; a follower without waiting callers learns it later."""
     cluster = waiting_at("C")
 
     cluster.propose(b"one")
@@ -86,7 +86,7 @@ def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
     "rules", [ALL_RULES, Rules(tell_committed_only=False)], ids=["all rules", "without"]
 )
 def test_what_no_majority_holds_is_announced_to_nobody(rules: Rules) -> None:
-    """A follower that is with the minority holds the entry, waits for it and does not apply it."""
+    """A follower in the minority has the entry, waits for its commit and does not apply it."""
     cluster = waiting_at("B", node_ids="ABCDE", rules=rules)
     cluster.cut("AB", "CDE")
 
@@ -98,7 +98,7 @@ def test_what_no_majority_holds_is_announced_to_nobody(rules: Rules) -> None:
 
 
 def test_the_release_before_is_not_told_that_somebody_waits() -> None:
-    """It would refuse the whole answer; what it is not told it does without."""
+    """It would refuse the whole answer, and works without the new field."""
     wires = {}
     for level in (1, 2):
         cluster = waiting_at("BC", level=level)
@@ -113,17 +113,17 @@ def test_the_release_before_is_not_told_that_somebody_waits() -> None:
 def waiting_at(
     waits: str, *, node_ids: str = "ABC", rules: Rules = ALL_RULES, level: int = LEVEL
 ) -> SimCluster:
-    """Return a settled cluster with somebody who waits on some nodes and on no others."""
+    """Return a settled cluster with waiting callers on only these nodes."""
     cluster = settled(node_ids, rules=rules, level=level)
     for node_id, node in cluster.nodes.items():
         node.machine.waits = node_id in waits
-    # The answers of one round say so.
+    # The answers of one round report it.
     cluster.run(0.3)
     return cluster
 
 
 def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
-    """Two messages a follower and heartbeat, and no turn besides."""
+    """Two messages a follower and heartbeat, and no other turn."""
     cluster = settled()
     wire = Wiretap(cluster)
 
@@ -134,7 +134,7 @@ def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
 
 
 def test_a_killed_leader_is_replaced_in_a_tenth_of_a_second() -> None:
-    """Whoever notices the refused connection stands at once."""
+    """A follower starts an election as soon as its connection is refused."""
     cluster = settled()
     propose(cluster, 5)
 
@@ -145,7 +145,7 @@ def test_a_killed_leader_is_replaced_in_a_tenth_of_a_second() -> None:
 
 
 def test_a_silent_leader_is_replaced_within_two_election_timeouts() -> None:
-    """Nobody says that it is gone; its silence does."""
+    """No connection is refused; only the silence shows it."""
     cluster = settled()
 
     cluster.crash("A", refused=False)
@@ -155,7 +155,7 @@ def test_a_silent_leader_is_replaced_within_two_election_timeouts() -> None:
 
 
 def test_a_node_cut_off_knows_no_leader() -> None:
-    """It says so to its source, and learns of the leader again when it is back."""
+    """Its source is told so, and learns of the leader again when the node is back."""
     cluster = settled()
 
     cluster.cut("C", "AB")
@@ -169,7 +169,7 @@ def test_a_node_cut_off_knows_no_leader() -> None:
 
 
 def test_a_leader_whose_peers_are_gone_steps_down_at_once() -> None:
-    """Refused links to a majority leave no doubt, so it need not wait for its fallback time."""
+    """Refused links to a majority are proof, so it need not wait for its fallback time."""
     cluster = settled()
 
     cluster.crash("B")
@@ -180,7 +180,7 @@ def test_a_leader_whose_peers_are_gone_steps_down_at_once() -> None:
 
 
 def test_leadership_returns_to_the_preferred_node() -> None:
-    """A few seconds after it is back and caught up; nobody loses a value over it."""
+    """A few seconds after it is back and caught up; no value is lost by it."""
     cluster = settled()
     cluster.crash("A")
     cluster.elect()
@@ -196,7 +196,7 @@ def test_leadership_returns_to_the_preferred_node() -> None:
 
 
 def test_a_transfer_takes_a_few_round_trips() -> None:
-    """A planned stop hands over without anyone waiting for an election."""
+    """A planned stop hands over, and no client waits for an election."""
     cluster = settled()
     propose(cluster, 5)
 
@@ -207,7 +207,7 @@ def test_a_transfer_takes_a_few_round_trips() -> None:
 
 
 def test_a_transfer_to_nobody_in_particular_finds_a_peer() -> None:
-    """Whoever holds most of the log is asked."""
+    """The peer with most of the log is asked."""
     cluster = settled()
     cluster.cut("C", "AB")
     propose(cluster, 5)
@@ -217,7 +217,7 @@ def test_a_transfer_to_nobody_in_particular_finds_a_peer() -> None:
 
 
 def test_a_transfer_that_is_under_way_is_one_to_whoever_it_goes_to() -> None:
-    """A node that leaves waits for it then, and not for another one."""
+    """A node that leaves waits for the current transfer and starts no other."""
     cluster = settled()
     group = cluster.nodes["A"].group
 
@@ -229,7 +229,7 @@ def test_a_transfer_that_is_under_way_is_one_to_whoever_it_goes_to() -> None:
 
 
 def test_a_transfer_that_fails_ends_the_pause() -> None:
-    """Half a second later the leader takes entries again."""
+    """Half a second later the leader accepts entries again."""
     cluster = settled()
     cluster.cut("C", "AB")
 
@@ -244,7 +244,7 @@ def test_a_transfer_that_fails_ends_the_pause() -> None:
 
 
 def test_a_transfer_that_is_heard_too_late_deposes_nobody() -> None:
-    """The peer stood still meanwhile; its leader has gone on, as the next message says."""
+    """The peer was paused meanwhile; the next message shows that its leader has continued."""
     cluster = settled()
     propose(cluster, 5)
     let_go = stand_still(cluster, "C")
@@ -261,7 +261,7 @@ def test_a_transfer_that_is_heard_too_late_deposes_nobody() -> None:
 
 
 def test_a_transfer_to_a_voter_that_was_removed_meanwhile_deposes_nobody() -> None:
-    """It is told nothing more, its removal neither."""
+    """It gets no more messages, not even that of its removal."""
     cluster = settled("ABCDE")
     propose(cluster, 5)
     let_go = stand_still(cluster, "C")
@@ -279,10 +279,10 @@ def test_a_transfer_to_a_voter_that_was_removed_meanwhile_deposes_nobody() -> No
 
 
 def stand_still(cluster: SimCluster, node_id: str) -> Callable[[], None]:
-    """Keep what a node is sent, as the kernel does for a process that is stopped.
+    """Hold a node's messages back, as the kernel does for a stopped process.
 
     Returns:
-        Lets it go on, and hear all of that at once.
+        A function that resumes the node, which then receives all of them at once.
     """
     receives, kept = cluster.network.receivers[node_id], []
     cluster.network.receivers[node_id] = lambda source, message: kept.append((source, message))
@@ -296,7 +296,7 @@ def stand_still(cluster: SimCluster, node_id: str) -> Callable[[], None]:
 
 
 def test_a_follower_refuses_a_transfer() -> None:
-    """Only who leads can hand over, and only to a peer it reaches."""
+    """Only the leader can hand over, and only to a peer it reaches."""
     cluster = settled()
 
     assert not cluster.nodes["B"].group.transfer("C")
@@ -329,7 +329,7 @@ def test_a_barrier_on_a_follower_fails() -> None:
 
 
 def test_a_barrier_does_not_count_answers_that_were_under_way() -> None:
-    """What followers said before the question proves nothing about after it."""
+    """Answers to earlier messages prove nothing about the time after the question."""
     cluster = settled()
     held = {peer: cluster.network.hold((peer, "A")) for peer in "BC"}
     cluster.run(0.15)
@@ -347,7 +347,7 @@ def test_a_barrier_does_not_count_answers_that_were_under_way() -> None:
 
 
 def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
-    """The state names its index; the log goes on from there."""
+    """The state names its index; the log continues from there."""
     cluster = settled()
     propose(cluster, 40)
 
@@ -365,7 +365,7 @@ def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
 
 
 def test_the_log_is_trimmed_to_what_every_voter_holds() -> None:
-    """With all voters there it stays short; while one is away nothing it needs is forgotten."""
+    """With all voters there it stays short; while one is away no entry it needs is trimmed."""
     settings = RaftSettings(keep_entries=50, cache_bytes_max=2000, entries_in_flight_max=64)
     cluster = settled(settings=settings)
     propose(cluster, 1000)
@@ -383,7 +383,7 @@ def test_the_log_is_trimmed_to_what_every_voter_holds() -> None:
 
 
 def test_nothing_is_called_after_stop() -> None:
-    """A flush under way ends without a word."""
+    """A flush in progress ends without a callback."""
     cluster = settled()
     cluster.flush_s = lambda: 0.1
     cluster.propose(b"late")
@@ -405,7 +405,7 @@ def test_nothing_is_called_after_stop() -> None:
 
 
 def test_a_failed_flush_takes_the_replica_out_until_its_disk_is_read_anew() -> None:
-    """What the disk holds is unknown until then, so nothing is promised."""
+    """The content of the disk is unknown until then, so the replica promises nothing."""
     cluster = settled()
     wire = Wiretap(cluster)
     cluster.outage_s = lambda: 5.0
@@ -426,7 +426,7 @@ def test_a_failed_flush_takes_the_replica_out_until_its_disk_is_read_anew() -> N
 
 
 def test_a_leader_whose_disk_is_full_gives_up_its_place() -> None:
-    """It asks the best of its peers to stand, so nobody waits for its silence to be noticed."""
+    """It asks its best peer to lead, so no client waits until its silence is noticed."""
     cluster = settled()
     propose(cluster, 3)
     cluster.disks["A"].full = True
@@ -445,7 +445,7 @@ def test_a_leader_whose_disk_is_full_gives_up_its_place() -> None:
 
 
 def test_nobody_hands_over_to_a_node_that_is_out() -> None:
-    """It is connected and preferred, and says nothing: asking it would make clients wait."""
+    """It is connected and preferred but silent: asking it would make clients wait."""
     cluster = settled()
     cluster.disks["A"].full = True
     cluster.outage_s = lambda: 60.0
@@ -461,7 +461,7 @@ def test_nobody_hands_over_to_a_node_that_is_out() -> None:
 
 
 def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
-    """Whoever wires a group without a way back gets it stopped for good."""
+    """A group wired without a way to reopen its disk is stopped permanently."""
     cluster = settled()
     cluster.expect_fatal = True
     cluster.nodes["B"].group._on_storage_failed = None
@@ -494,7 +494,7 @@ def test_a_damaged_log_refuses_to_start() -> None:
     cluster = settled()
     propose(cluster, 5)
     cluster.crash("B")
-    cluster.start("B")  # What was in the write-ahead log alone is in the database now.
+    cluster.start("B")  # The rows that were only in the write-ahead log are in the database now.
     cluster.crash("B")
     key = b"log/" + (3).to_bytes(8, "big")
     cluster.disks["B"].damage(key, lambda row: row[:-1] + bytes([row[-1] ^ 1]))
@@ -504,7 +504,7 @@ def test_a_damaged_log_refuses_to_start() -> None:
 
 
 def test_a_source_hears_of_every_change() -> None:
-    """A deposed leader's source stops; its followers' sources know whom to ask."""
+    """A deposed leader's source stops; its followers' sources know the new leader."""
     cluster = settled()
     assert [None, "A", "A"] == [cluster.nodes[n].source.leader for n in "ABC"]
     cluster.cut("A", "BC")
@@ -518,7 +518,7 @@ def test_a_source_hears_of_every_change() -> None:
 
 
 def test_a_stranger_is_not_heard() -> None:
-    """Only voters count, whatever they say."""
+    """Only voters count, whatever others send."""
     cluster = settled()
 
     cluster.nodes["A"].group.receive("Z", pack({"t": 8, "i": 1, "s": 1, "e": 99}))
@@ -529,7 +529,7 @@ def test_a_stranger_is_not_heard() -> None:
 
 
 def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
-    """What it needs is trimmed: until it has a snapshot it gets heartbeats, and is counted."""
+    """Entries it needs are trimmed: until it has a snapshot it gets only heartbeats."""
     cluster = settled(settings=RaftSettings(keep_entries=50, entries_in_flight_max=16))
     cluster.snapshot_arrives = lambda: False
     propose(cluster, 1000)
@@ -547,6 +547,6 @@ def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
     assert status.counters["peer_out_of_reach"] > 10
     assert cluster.nodes["A"].group.out_of_reach("C")
     assert not cluster.nodes["A"].group.out_of_reach("B")
-    # Only what was on its way before the first refusal came.
+    # Only the entries in flight before the first refusal arrived.
     assert sum(len(m["et"]) for m in wire.of(1, "A", "C")) < 20
     assert 2000 == len(cluster.acknowledged)

@@ -1,4 +1,4 @@
-"""One scripted scenario a hazard: with its rule the library is safe, without it is not."""
+"""One scripted scenario a hazard: the library is safe with its rule, and unsafe without it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def journal(cluster: SimCluster, node_id: str) -> Journal:
     ids=["chunk", "library chunk", "forwarded command", "transmission"],
 )
 def test_snapshots_and_forwarded_commands_are_refused(message: dict[str, object]) -> None:
-    """A follower's commit index cannot be moved by what is no message of ours."""
+    """A message that this release never sends cannot move a follower's commit index."""
     cluster = settled()
     before = cluster.nodes["B"].group.status()
 
@@ -89,7 +89,7 @@ def test_a_truncation_below_the_commit_index_stops_the_replica() -> None:
     "rules", [ALL_RULES, Rules(answers_of_this_term=False)], ids=["all rules", "without"]
 )
 def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: Rules) -> None:
-    """What B said in A's first reign must not count as a copy of A's later entries."""
+    """B's answers in A's first leadership must not count as copies of A's later entries."""
     cluster = settled("ABCDE", rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     held = cluster.network.hold(("B", "A"))
     cluster.cut("AB", "CDE")
@@ -122,7 +122,7 @@ def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: Rules) -> Non
     "rules", [ALL_RULES, Rules(one_vote_a_voter=False)], ids=["all rules", "without"]
 )
 def test_one_voter_has_one_vote(rules: Rules) -> None:
-    """A vote that is sent twice makes no leader of a minority."""
+    """A vote that is sent twice gives no minority a leader."""
     cluster = settled("ABCDE", rules=rules)
     cluster.cut("A", "BCDE")
     cluster.run(4.0)
@@ -180,7 +180,7 @@ def test_a_long_divergent_tail_is_found_in_a_few_messages(
     ids=["all rules", "no pre-vote, not sticky"],
 )
 def test_a_paused_follower_deposes_nobody(rules: Rules, deposed: bool) -> None:
-    """What a follower missed while it was paused does not make it stand against a live leader."""
+    """A pause in which it missed heartbeats does not make it campaign against a live leader."""
     cluster = settled(rules=rules)
     term = cluster.nodes["A"].group.status().term
 
@@ -193,7 +193,7 @@ def test_a_paused_follower_deposes_nobody(rules: Rules, deposed: bool) -> None:
 
 
 def test_an_isolated_leader_stops_leading_and_answers_no_read() -> None:
-    """Without a majority it steps down within its fallback time; no read passes meanwhile."""
+    """Without a majority it steps down within its fallback time; no read succeeds meanwhile."""
     cluster = settled()
     cluster.cut("A", "BC")
     answers: list[bool] = []
@@ -211,7 +211,7 @@ def test_an_isolated_leader_stops_leading_and_answers_no_read() -> None:
     ids=["all rules", "late messages pass"],
 )
 def test_a_frame_of_a_dead_connection_is_dropped(rules: Rules, dropped: int) -> None:
-    """After a reconnect, what an older connection still delivers is late."""
+    """After a reconnect, a frame that an older connection still delivers is late."""
     cluster = settled(rules=rules)
     wire = Wiretap(cluster)
     cluster.run(0.25)
@@ -240,13 +240,13 @@ def test_a_frame_of_an_earlier_life_is_dropped() -> None:
 
 
 def test_a_restarted_node_believes_committed_what_it_had_applied_and_no_more() -> None:
-    """It applies that at once, in order; what else its log holds may be another's yet."""
+    """It applies those at once, in order; the rest of its log may yet be replaced."""
     cluster = settled()
     propose(cluster, 10)
     had = cluster.nodes["B"].machine.applied_index
     noted = cluster.disks["B"].applied
     cluster.crash("B")
-    noted.note(0, had)  # As a killed process leaves it; a power cut may leave less.
+    noted.note(0, had)  # The state that a killed process leaves; a power cut may leave less.
     cluster.cut("B", "AC")
 
     cluster.start("B")
@@ -258,7 +258,7 @@ def test_a_restarted_node_believes_committed_what_it_had_applied_and_no_more() -
 
 
 def test_a_number_beyond_the_log_is_no_commit() -> None:
-    """What is noted of the state is a hint: the log says what there is."""
+    """The noted index is only a hint: the log shows which entries exist."""
     cluster = settled()
     propose(cluster, 10)
     cluster.crash("B")
@@ -276,7 +276,7 @@ def test_a_number_beyond_the_log_is_no_commit() -> None:
     "rules", [ALL_RULES, Rules(no_stale_resets=False)], ids=["all rules", "probing alone"]
 )
 def test_a_lost_message_is_sent_again_once(rules: Rules) -> None:
-    """Of three refusals under way only the first rewinds, and entries wait for its answer."""
+    """Of three refusals in flight only the first rewinds, and entries wait for its answer."""
     cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     cluster.network.cut = {("A", "B")}
     propose(cluster, 20)
@@ -312,7 +312,7 @@ def test_pipelined_entries_are_sent_once(rules: Rules) -> None:
     "rules", [ALL_RULES, Rules(apply_flushed_only=False)], ids=["all rules", "without"]
 )
 def test_the_state_is_never_ahead_of_the_own_disk(rules: Rules) -> None:
-    """A follower that learns entry and commit at once applies after its flush, not before."""
+    """A follower that gets an entry and its commit together applies it only after its flush."""
     cluster = settled(rules=rules)
     cluster.cut("B", "AC")
     propose(cluster, 3)
@@ -325,7 +325,7 @@ def test_the_state_is_never_ahead_of_the_own_disk(rules: Rules) -> None:
 
 
 def test_a_silent_follower_is_not_flooded() -> None:
-    """What is on its way to a follower that does not answer is bounded."""
+    """The entries in flight to a follower that does not answer are bounded."""
     settings = RaftSettings(
         append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=50, cache_bytes_max=10_000
     )
@@ -385,7 +385,7 @@ def test_a_deposed_leader_learns_of_it_from_any_follower(
 
 
 def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
-    """A raising state machine ends its node at once; the others go on without a loop of retries."""
+    """A raising state machine ends its node at once; the others continue and do not loop."""
     cluster = settled()
     cluster.expect_fatal = True
 
@@ -400,7 +400,7 @@ def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
 
 
 def test_only_the_leader_can_make_a_follower_stand() -> None:
-    """A hand-over from anyone else is ignored."""
+    """A hand-over from any other node is ignored."""
     cluster = settled()
     term = cluster.nodes["B"].group.status().term
 
@@ -412,7 +412,7 @@ def test_only_the_leader_can_make_a_follower_stand() -> None:
 
 
 def test_two_leaders_in_one_term_stop_the_replica_that_sees_it() -> None:
-    """It cannot happen; if it does, nobody acts on it."""
+    """It cannot happen; if it does, no replica acts on it."""
     cluster = settled()
     wire = Wiretap(cluster)
     cluster.run(0.2)
@@ -426,7 +426,7 @@ def test_two_leaders_in_one_term_stop_the_replica_that_sees_it() -> None:
 
 
 def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
-    """What was acknowledged is on a majority's disks, whatever else a power cut takes."""
+    """An acknowledged entry is on a majority's disks, whatever else a power cut takes."""
     for seed in range(5):
         cluster = SimCluster("ABC", random=Random(seed))
         cluster.start()
@@ -451,7 +451,7 @@ def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
     ids=["two entries larger than a batch", "one of them on disk only"],
 )
 def test_a_divergent_tail_goes_however_it_is_read(settings: RaftSettings) -> None:
-    """Whether entries follow the compared one must not depend on what one read returns."""
+    """The size of one read must not decide whether entries follow the compared one."""
     cluster = settled(settings=settings)
     propose(cluster, 3, prefix="committed".ljust(40, "."))
     cluster.cut("A", "BC")

@@ -1,4 +1,4 @@
-"""Each invariant of the simulated brokers is seen to be broken when something breaks it."""
+"""Each invariant of the simulated brokers: a fault that breaks it is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
-    """Lend three nodes with one shard that A leads, and a task."""
+    """Yield three nodes with one shard that A leads, and a task."""
     brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
     for node_id in brokers.ids:
         brokers.start(node_id)
@@ -40,7 +40,7 @@ def brokers() -> Iterator[SimBrokers]:
 
 
 def asked(brokers: SimBrokers, ask: Callable[[Broker], Awaitable[_T]], node_id: str = "A") -> _T:
-    """Have a node's broker do something."""
+    """Run one action on a node's broker and return its result."""
     work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=5))
     assert brokers.run_until(work.done, seconds=10)
     return work.result()
@@ -55,7 +55,7 @@ def created(brokers: SimBrokers) -> Task:
 
 
 def created_and_told(brokers: SimBrokers) -> None:
-    """Create a task that every node applies: another one says that it is committed."""
+    """Create a task that every node applies: another task announces its commit."""
     created(brokers)
     created(brokers)
 
@@ -72,7 +72,7 @@ def claimed(brokers: SimBrokers) -> Task:
 
 
 def engine(brokers: SimBrokers, node_id: str) -> SafeSyncObj:
-    """Return what the library has of the shard."""
+    """Return the library's state of the shard."""
     return brokers.nodes[node_id].groups[0]._engine
 
 
@@ -82,12 +82,12 @@ def log(brokers: SimBrokers, node_id: str) -> Journal:
 
 
 def broken(invariant: Invariant) -> pytest.RaisesExc[InvariantBroken]:
-    """Expect an invariant to be found broken."""
+    """Expect the given invariant to be found broken."""
     return pytest.raises(InvariantBroken, match=f"^{invariant.name} ")
 
 
 def test_the_real_broker_answers_on_virtual_time(brokers: SimBrokers) -> None:
-    """A task is made at one node and claimed at another, and nothing is found to be wrong."""
+    """A task is created at one node and claimed at another, and no fault is found."""
     task = claimed(brokers)
 
     assert (State.LEASED, 1, 1) == (task.state, task.attempts, task.lease_token)
@@ -98,7 +98,7 @@ def test_the_real_broker_answers_on_virtual_time(brokers: SimBrokers) -> None:
 def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
     brokers: SimBrokers,
 ) -> None:
-    """A client can tell what was not sent from what may have been done."""
+    """A client can tell an unsent request from one that may have been done."""
     new = (NewTask(command="work", payload="{}"),)
     brokers.client_s = lambda: 0.01
 
@@ -120,7 +120,7 @@ def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
 
 
 def test_w1_two_leaders_in_a_term(brokers: SimBrokers) -> None:
-    """A follower that takes itself for the leader of the term is noticed."""
+    """A follower that claims to lead the term is found."""
     engine(brokers, "B")._SyncObj__raftState = 2
 
     with broken(Invariant.W1):
@@ -128,7 +128,7 @@ def test_w1_two_leaders_in_a_term(brokers: SimBrokers) -> None:
 
 
 def test_w2_another_entry_at_an_index(brokers: SimBrokers) -> None:
-    """What one node applied is what every node applies."""
+    """Every node must apply the same entry at an index."""
     index, watch = brokers.nodes["A"].engines[0].applied_index, brokers.watches[0]
 
     with broken(Invariant.W2):
@@ -137,7 +137,7 @@ def test_w2_another_entry_at_an_index(brokers: SimBrokers) -> None:
 
 @pytest.mark.parametrize("off", [-1, 5])
 def test_w3_a_commit_index_that_moves_wrongly(brokers: SimBrokers, off: int) -> None:
-    """It neither goes back nor past the end of the log."""
+    """It goes neither back nor past the end of the log."""
     engine(brokers, "B")._SyncObj__raftCommitIndex += off
 
     with broken(Invariant.W3):
@@ -145,7 +145,7 @@ def test_w3_a_commit_index_that_moves_wrongly(brokers: SimBrokers, off: int) -> 
 
 
 def test_w4_a_disk_that_forgets_what_was_synced(brokers: SimBrokers) -> None:
-    """A node that comes back without an entry it acknowledged is noticed when it starts."""
+    """A node that returns without an entry it acknowledged is found when it starts."""
     [disk] = brokers.disks["B"]
     created(brokers)
     brokers.crash("B", power=False)
@@ -157,7 +157,7 @@ def test_w4_a_disk_that_forgets_what_was_synced(brokers: SimBrokers) -> None:
 
 
 def test_w4_a_second_vote(brokers: SimBrokers) -> None:
-    """A node that gives its vote away twice in a term is noticed as it says so."""
+    """A node that votes twice in a term is found when it sends the second vote."""
     group, watch = brokers.nodes["B"].groups[0], brokers.watches[0]
     watch.sent("B", "A", {"t": 4, "e": 99}, group)
 
@@ -166,7 +166,7 @@ def test_w4_a_second_vote(brokers: SimBrokers) -> None:
 
 
 def test_w5_a_leader_that_counts_on_too_much(brokers: SimBrokers) -> None:
-    """What it believes a peer to hold is in the peer's log, on its disk."""
+    """Entries it believes a peer to have must be in the peer's log, on its disk."""
     leader = engine(brokers, "A")
     leader._SyncObj__raftMatchIndex[leader._peers["B"]] += 1
 
@@ -175,7 +175,7 @@ def test_w5_a_leader_that_counts_on_too_much(brokers: SimBrokers) -> None:
 
 
 def test_w6_two_logs_that_part_and_meet_again(brokers: SimBrokers) -> None:
-    """Where two logs have an entry in common they have all before it in common."""
+    """If two logs share an entry, they share all entries before it."""
     theirs = log(brokers, "B")
     middle = theirs.last - 3
     theirs._run_starts[1:] = [middle, middle + 1]
@@ -187,7 +187,7 @@ def test_w6_two_logs_that_part_and_meet_again(brokers: SimBrokers) -> None:
 
 
 def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
-    """An entry that was committed stays what it was, in every log that has it."""
+    """A committed entry stays the same in every log that has it."""
     mine = log(brokers, "A")
     mine._run_starts.append(engine(brokers, "A").commit_index())
     mine._run_terms.append(mine.last_term + 1)
@@ -197,7 +197,7 @@ def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
 
 
 def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
-    """A replica whose state is another's no more is noticed at its next entry."""
+    """A replica with a different state is found at its next entry."""
     brokers.nodes["B"].states[0]._digest = bytes(range(16))
 
     with broken(Invariant.W8):
@@ -205,7 +205,7 @@ def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
 
 
 def test_w8_a_row_of_its_own(brokers: SimBrokers) -> None:
-    """Equal entries that made other rows are noticed at a closer look."""
+    """Equal entries that produced different rows are found by a closer check."""
     brokers.look_closely()
     [disk] = brokers.disks["B"]
     key, _ = disk.last(b"state/", b"state0") or (b"", b"")
@@ -226,7 +226,7 @@ def test_w8_a_row_of_its_own(brokers: SimBrokers) -> None:
     ids=["token falls", "attempts jump", "too many attempts", "leased again with the same token"],
 )
 def test_w9_a_task_that_changes_as_none_may(brokers: SimBrokers, change: dict[str, object]) -> None:
-    """An entry that changes a leased task wrongly is noticed before it is applied."""
+    """An entry that changes a leased task wrongly is found before it is applied."""
     task = claimed(brokers)
 
     with broken(Invariant.W9):
@@ -234,7 +234,7 @@ def test_w9_a_task_that_changes_as_none_may(brokers: SimBrokers, change: dict[st
 
 
 def test_w9_an_end_that_is_none(brokers: SimBrokers) -> None:
-    """A task that has ended is not given out again."""
+    """A task that has ended must not be claimed again."""
     task = claimed(brokers)
     decided(brokers, msgspec.structs.replace(task, state=State.DONE))
 
@@ -243,7 +243,7 @@ def test_w9_an_end_that_is_none(brokers: SimBrokers) -> None:
 
 
 def decided(brokers: SimBrokers, task: Task) -> None:
-    """Tell of an entry that writes a task."""
+    """Report an entry that writes a task."""
     rows: dict[bytes, bytes | None] = {keyspace.task(task.id): records.encode_task(task)}
     watch = brokers.watches[0]
     payload = entries.encode(entries.Entry(1, 1, 1, 1, rows), level=LEVEL)
@@ -251,7 +251,7 @@ def decided(brokers: SimBrokers, task: Task) -> None:
 
 
 def test_w10_replicas_that_do_not_come_together(brokers: SimBrokers) -> None:
-    """A node that is cut off is behind, and is said to be."""
+    """A node that is cut off is behind, and is reported."""
     brokers.cut({("A", "C"), ("B", "C")})
     created(brokers)
 
@@ -260,7 +260,7 @@ def test_w10_replicas_that_do_not_come_together(brokers: SimBrokers) -> None:
 
 
 def test_w10_a_shard_without_a_leader(brokers: SimBrokers) -> None:
-    """A majority that is gone is no rest to come to."""
+    """A shard without a majority cannot come to rest."""
     brokers.crash("A", power=True)
     brokers.crash("B", power=True)
     assert brokers.run_until(lambda: brokers.leader(0) is None, seconds=5)

@@ -1,4 +1,4 @@
-"""Levels: newer formats are used once every node knows them, in whatever order things happen."""
+"""Levels: newer formats are used once every node knows them, in whatever order events happen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEXT = LEVEL + 1
 
 
 def run_release(cluster: SimCluster, node_id: str, level: int) -> None:
-    """Restart a node with another release, and wait until it is on record with that."""
+    """Restart a node with another release, and wait until the record has its level."""
     cluster.crash(node_id)
     cluster.levels[node_id] = level
     cluster.start(node_id)
@@ -28,7 +28,7 @@ def run_release(cluster: SimCluster, node_id: str, level: int) -> None:
 
 
 def upgraded() -> SimCluster:
-    """Return a cluster whose nodes all know the next formats, and use none of them."""
+    """Return a cluster whose nodes all know the next formats, and do not use them yet."""
     cluster = settled()
     for node_id in cluster.ids:
         run_release(cluster, node_id, NEXT)
@@ -36,7 +36,7 @@ def upgraded() -> SimCluster:
 
 
 def test_every_node_goes_by_the_level_that_was_raised() -> None:
-    """And after a restart of all; a leader's first entry after it may be of that level."""
+    """Also after a restart of all; a leader's first entry afterwards may use the new level."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))
     propose(cluster, 10)
@@ -49,7 +49,7 @@ def test_every_node_goes_by_the_level_that_was_raised() -> None:
 
 
 def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
-    """Away or not."""
+    """Whether it is connected or not."""
     cluster = upgraded()
     run_release(cluster, "B", LEVEL)
     cluster.run(0.5)
@@ -62,7 +62,7 @@ def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
 
 
 def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
-    """Whoever asks it, by whatever way."""
+    """Whatever the request and the way it arrives."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))
     cluster.run(0.5)
@@ -79,7 +79,7 @@ def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None
 
 @pytest.mark.parametrize("persisted", [False, True], ids=["from its leader", "from its own log"])
 def test_a_node_of_an_earlier_release_stops_before_it_could_misread(persisted: bool) -> None:
-    """It comes back with the release of before after the level was raised without it."""
+    """It starts with the earlier release after the level was raised without it."""
     cluster = upgraded()
     cluster.crash("C")
     if persisted:

@@ -1,4 +1,4 @@
-"""Membership: nodes come, go and lose their disks while values are agreed on."""
+"""Membership: nodes join, leave and lose their disks while values are committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOTE_REQUEST = 3
 
 
 def let_in(cluster: SimCluster, node_id: str) -> None:
-    """Have a running node say who it is, until it is a member on its data."""
+    """Have a running node register until it is a member on its data."""
 
     def is_member() -> bool:
         return cluster.is_let_in(node_id) or (cluster.knock(node_id) and False)
@@ -30,7 +30,7 @@ def voters(cluster: SimCluster) -> set[str]:
 
 
 def add(cluster: SimCluster, node_id: str) -> None:
-    """Let a new node come in, and wait until it votes."""
+    """Let a new node join, and wait until it votes."""
     cluster.add(node_id)
     cluster.start(node_id)
     cluster.run_until(lambda: cluster.expect(node_id))
@@ -39,14 +39,14 @@ def add(cluster: SimCluster, node_id: str) -> None:
 
 
 def lose_disk(cluster: SimCluster, node_id: str) -> None:
-    """Start a node again with an empty disk."""
+    """Restart a node with an empty disk."""
     cluster.crash(node_id)
     cluster.replace_disk(node_id)
     cluster.start(node_id)
 
 
 def test_a_new_node_learns_everything_and_then_votes() -> None:
-    """And what is proposed meanwhile is acknowledged."""
+    """Values proposed meanwhile are acknowledged."""
     cluster = settled()
     propose(cluster, 100)
 
@@ -60,7 +60,7 @@ def test_a_new_node_learns_everything_and_then_votes() -> None:
 
 
 def test_a_node_that_nobody_expects_is_not_let_in() -> None:
-    """It hears nothing and is asked nothing."""
+    """It gets no messages and no requests for votes."""
     cluster = settled()
     cluster.add("D")
     cluster.start("D")
@@ -73,7 +73,7 @@ def test_a_node_that_nobody_expects_is_not_let_in() -> None:
 
 
 def test_a_learner_does_not_count_for_a_majority() -> None:
-    """It is sent entries and acknowledges them, and they are not committed by that."""
+    """It receives and acknowledges entries, but that does not commit them."""
     cluster = settled()
     cluster.add("D")
     cluster.start("D")
@@ -93,7 +93,7 @@ def test_a_learner_does_not_count_for_a_majority() -> None:
 
 
 def test_a_learner_never_stands() -> None:
-    """However long it hears nobody."""
+    """However long it hears no leader."""
     cluster = settled()
     cluster.add("D")
     cluster.start("D")
@@ -110,7 +110,7 @@ def test_a_learner_never_stands() -> None:
 
 @pytest.mark.parametrize("rules", [ALL_RULES, Rules(members_only=False)], ids=["all", "without"])
 def test_a_node_that_lost_its_disk_does_not_vote(rules: Rules) -> None:
-    """It acknowledged what only it and the leader have; without the leader nobody may lead."""
+    """It acknowledged entries that only the leader has now; without the leader none may lead."""
     cluster = settled(rules=rules)
     cluster.cut("C", "AB")
     propose(cluster, 20)
@@ -133,7 +133,7 @@ def test_a_node_that_lost_its_disk_does_not_vote(rules: Rules) -> None:
 
 
 def test_a_node_that_lost_its_disk_does_not_stand_by_what_its_new_log_says_of_the_old_one() -> None:
-    """An older membership comes with the log again, before the one that makes it a learner."""
+    """The log brings an older membership back before the one that makes it a learner."""
     cluster = settled(settings=RaftSettings(append_bytes_max=2000, entry_bytes_max=1000))
     assert cluster.expect("D")
     propose(cluster, 5)
@@ -165,7 +165,7 @@ def test_a_node_that_lost_its_disk_does_not_stand_by_what_its_new_log_says_of_th
 
 
 def test_a_node_that_lost_its_disk_comes_back_as_a_learner() -> None:
-    """And is believed to hold only what it has received since."""
+    """The leader counts only entries it has received since."""
     cluster = settled()
     propose(cluster, 200)
     lose_disk(cluster, "C")
@@ -183,7 +183,7 @@ def test_a_node_that_lost_its_disk_comes_back_as_a_learner() -> None:
 
 
 def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> None:
-    """What it needs is trimmed; who is a member then is known from the snapshot alone."""
+    """The entries it needs are trimmed; then only the snapshot has the membership."""
     cluster = settled(settings=RaftSettings(keep_entries=50, log_entries_max=400))
     add(cluster, "D")
     for number in range(10):
@@ -204,7 +204,7 @@ def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> N
 
 
 def test_a_voter_on_other_data_is_heard_again_once_it_is_let_in() -> None:
-    """Its messages begin at another number: they are no late ones of the old disk."""
+    """Its messages start at another number and must not pass for late ones of the old disk."""
     cluster = settled()
     lose_disk(cluster, "B")
     let_in(cluster, "B")
@@ -220,7 +220,7 @@ def test_a_voter_on_other_data_is_heard_again_once_it_is_let_in() -> None:
     "rules", [ALL_RULES, Rules(one_change_at_a_time=False)], ids=["all", "without"]
 )
 def test_two_changes_at_once_would_make_two_majorities(rules: Rules) -> None:
-    """A minority that removes the others one by one, and commits none of it, stays a minority."""
+    """A minority that removes the others one by one, without a commit, stays a minority."""
     cluster = settled("ABCDE", rules=rules)
     cluster.cut("AB", "CDE")
     leader = cluster.nodes["A"]
@@ -258,7 +258,7 @@ def propose_anywhere(cluster: SimCluster, node_ids: str) -> bool:
 
 
 def test_a_membership_that_is_not_committed_goes_with_its_entry() -> None:
-    """Whoever took it over from a leader that lost goes back to what was before."""
+    """A node that took it from a deposed leader returns to the membership before."""
     cluster = settled()
     cluster.cut("AB", "C")
     propose(cluster, 5)
@@ -295,7 +295,7 @@ def test_a_restart_goes_by_the_log_and_not_by_what_the_group_was_founded_with() 
 
 
 def test_a_removed_node_disturbs_nobody() -> None:
-    """It does not know, and stands in vain."""
+    """It does not know of its removal, and its elections fail."""
     cluster = settled("ABCDE")
     cluster.cut("E", "ABCD")
     assert cluster.dismiss("E")
@@ -312,7 +312,7 @@ def test_a_removed_node_disturbs_nobody() -> None:
 
 
 def test_a_leader_does_not_remove_itself() -> None:
-    """Its leadership is handed over first."""
+    """It hands its leadership over first."""
     cluster = settled()
     group = cluster.nodes["A"].group
 
@@ -321,7 +321,7 @@ def test_a_leader_does_not_remove_itself() -> None:
 
 
 def test_a_change_is_one_voter_more_or_less() -> None:
-    """And a voter has been a learner before."""
+    """A new voter must have been a learner."""
     cluster = settled("ABCDE")
     group = cluster.nodes["A"].group
 
@@ -332,7 +332,7 @@ def test_a_change_is_one_voter_more_or_less() -> None:
 
 
 def test_the_last_two_can_become_one() -> None:
-    """The one that is left needs nobody."""
+    """The remaining node needs no other."""
     cluster = settled("AB")
     assert cluster.dismiss("B")
     cluster.run(0.5)
@@ -344,7 +344,7 @@ def test_the_last_two_can_become_one() -> None:
 
 
 def test_nobody_is_removed_who_is_needed_for_one_that_lost_its_disk() -> None:
-    """That one answers, and what it says does not count: there would be no majority ever."""
+    """The node without its disk answers but does not count: no majority could ever form."""
     cluster = settled()
     lose_disk(cluster, "B")
 
@@ -358,7 +358,7 @@ def test_nobody_is_removed_who_is_needed_for_one_that_lost_its_disk() -> None:
 
 
 def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
-    """While the third is away, the empty one is not let in: the first two agree on all."""
+    """While the third is away, the empty one may not join: the first two commit everything."""
     cluster = settled()
     cluster.crash("C", refused=False)
     disk, data = cluster.disks["B"], cluster.members().of("B")
@@ -378,7 +378,7 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
 
 
 def test_a_read_does_not_wait_for_a_voter_that_is_removed() -> None:
-    """The one that is left confirms itself what was asked before, and what is asked after."""
+    """The remaining node confirms reads asked before and after the removal by itself."""
     cluster = settled("AB")
     cluster.crash("B", refused=False)
     group = cluster.nodes["A"].group
@@ -396,7 +396,7 @@ def test_a_read_does_not_wait_for_a_voter_that_is_removed() -> None:
 
 
 def test_leadership_is_not_given_to_a_voter_that_is_removed_meanwhile() -> None:
-    """Whoever leads goes on leading."""
+    """The present leader continues to lead."""
     cluster = settled()
     group = cluster.nodes["A"].group
     assert cluster.dismiss("B")
@@ -411,7 +411,7 @@ def test_leadership_is_not_given_to_a_voter_that_is_removed_meanwhile() -> None:
 
 
 def test_a_group_that_nobody_founded_waits() -> None:
-    """No vote and no leader, until it is founded; then as ever."""
+    """No vote and no leader until the bootstrap; then it works as usual."""
     cluster = SimCluster("ABC", random=Random(3))
     founding, cluster._founding = cluster._founding, Membership()
     cluster.start()

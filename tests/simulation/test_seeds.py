@@ -1,4 +1,4 @@
-"""The groups under seeded faults: nothing acknowledged is lost, nothing is applied twice."""
+"""The groups under seeded faults: no acknowledged entry is lost, none is applied twice."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from codeq_cluster.raft.rules import Rules
 from codeq_cluster.testing.simulator import simulate
 
-# About a second each; CODEQ_SIMULATION_SEEDS=2000 makes a night of it.
+# About a second each; CODEQ_SIMULATION_SEEDS=2000 runs all night.
 _SEEDS = int(os.environ.get("CODEQ_SIMULATION_SEEDS", "10"))
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
 def test_no_seed_breaks_a_promise(seed: int) -> None:
-    """One leader a term, one history, no acknowledged value lost, and it heals."""
+    """One leader a term, one history, no acknowledged value lost, and the group recovers."""
     report = simulate(seed)
 
     assert "" == report.violation, f"seed {seed}: {report.options}"
@@ -36,5 +36,5 @@ def test_a_seed_runs_the_same_way_twice() -> None:
     ids=["clamp_commit", "hold_promises", "fresh_only and skip_what_we_have"],
 )
 def test_a_rule_switched_off_is_noticed(rules: Rules) -> None:
-    """The simulator sees what the rule prevents, in one of the first seeds."""
+    """The simulator finds the fault that the rule prevents, in one of the first seeds."""
     assert any(simulate(seed, rules=rules).violation for seed in range(20))

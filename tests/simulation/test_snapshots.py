@@ -1,4 +1,4 @@
-"""A follower that lacks what is forgotten: one scripted scenario a hazard of snapshots."""
+"""A follower that lacks trimmed entries: one scripted scenario a hazard of snapshots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
 
 APPEND, ANSWER, VOTE_REQUEST, BEHIND = 1, 2, 3, 9
 
-# The log is trimmed by 256 entries at least; here each time it has more than 512.
+# The log is trimmed by 256 entries at least; here it has more than 512 each time.
 SMALL = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight_max=64)
 
 
@@ -30,7 +30,7 @@ def left_behind(
     rules: Rules = ALL_RULES,
     settings: RaftSettings = SMALL,
 ) -> SimCluster:
-    """Return a cluster led by A that has forgotten what the node needs, which is cut off."""
+    """Return a cluster led by A that has trimmed entries which a cut-off node needs."""
     cluster = settled(node_ids, rules=rules, settings=settings)
     propose(cluster, 5, prefix="early")
     cluster.cut(node_id, node_ids.replace(node_id, ""))
@@ -50,7 +50,7 @@ def caught_up(cluster: SimCluster, node_id: str = "B") -> bool:
 
 
 def test_a_node_left_behind_goes_on_from_a_snapshot() -> None:
-    """It holds what the others hold, and takes part again: its copy counts."""
+    """It has the others' state and takes part again: its copies count."""
     cluster = left_behind()
 
     cluster.heal()
@@ -66,7 +66,7 @@ def test_a_node_left_behind_goes_on_from_a_snapshot() -> None:
 
 
 def test_a_snapshot_commits_nothing_of_the_followers_own() -> None:
-    """Entries that no majority has stay uncommitted and go, whatever comes before them."""
+    """Entries without a majority stay uncommitted and go, whatever comes before them."""
     cluster = settled(settings=SMALL)
     propose(cluster, 5, prefix="early")
     cluster.cut("A", "BC")
@@ -97,7 +97,7 @@ def test_a_snapshot_commits_nothing_of_the_followers_own() -> None:
     ids=["all rules", "without"],
 )
 def test_an_older_snapshot_is_not_installed(rules: Rules, went_back: bool) -> None:
-    """What comes after a newer one was installed must not take the state back."""
+    """One that arrives after a newer one was installed must not take the state back."""
     cluster = left_behind(rules=rules)
     leader, follower = cluster.nodes["A"], cluster.nodes["B"]
     index = leader.machine.applied_index
@@ -122,7 +122,7 @@ def test_an_older_snapshot_is_not_installed(rules: Rules, went_back: bool) -> No
     ids=["all rules", "without"],
 )
 def test_the_vote_survives_an_install(rules: Rules, voted_again: bool) -> None:
-    """Who has voted in a term and then exchanged its state votes for nobody else in it."""
+    """A node that has voted in a term and then swapped its state votes for no other in it."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 0.2
     cluster.heal()
@@ -134,7 +134,7 @@ def test_the_vote_survives_an_install(rules: Rules, voted_again: bool) -> None:
     assert "C" == journal(cluster, "B").voted_for
     cluster.cut("B", "AC")
     cluster.run_until(lambda: cluster.snapshots == 1)
-    # Its group counts messages on, over the install.
+    # Its group counts its messages on across the install.
     for seq in (10**6, 10**6 + 1):
         cluster.network.deliver(("A", "B"), {**stand, "s": seq})
 
@@ -150,7 +150,7 @@ def test_the_vote_survives_an_install(rules: Rules, voted_again: bool) -> None:
 
 
 def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
-    """A leader elected again while it lends its state has entries of a term the follower lacks."""
+    """A leader elected again while it serves its state has a term the follower lacks."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 0.4
     cluster.heal()
@@ -175,7 +175,7 @@ def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
 
 
 def test_a_failing_install_is_no_acknowledgement() -> None:
-    """While the only other node fails to install, nothing is committed and the leader lasts."""
+    """While the only other node fails to install, nothing commits and the leader stays."""
     cluster = left_behind()
     tries: list[bool] = []
 
@@ -197,7 +197,7 @@ def test_a_failing_install_is_no_acknowledgement() -> None:
 
 
 def test_a_slow_snapshot_deposes_nobody_and_floods_nobody() -> None:
-    """A follower that fetches for ten seconds is asked once a heartbeat, and keeps its leader."""
+    """A follower that fetches for ten seconds gets a message a heartbeat, and keeps its leader."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 5.0
     cluster.cut("C", "AB")
@@ -216,13 +216,13 @@ def test_a_slow_snapshot_deposes_nobody_and_floods_nobody() -> None:
 
 @pytest.mark.parametrize("transfers", [1, 2], ids=["fetched in time", "fetched too late"])
 def test_a_leader_change_in_the_middle_costs_at_most_another_fetch(transfers: int) -> None:
-    """The state of a leader that was deposed since is as committed as any other."""
+    """The state of a deposed leader is as committed as any other's."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 0.3
     cluster.heal()
     cluster.run_until(lambda: fetching(cluster))
     if transfers == 1:
-        # The state has been read from A already; else it is C's, whom B does not follow yet.
+        # The state has been read from A already; otherwise it is C's, which B does not follow yet.
         cluster.run(0.32)
     cluster.crash("A")
     cluster.elect("C")
@@ -236,7 +236,7 @@ def test_a_leader_change_in_the_middle_costs_at_most_another_fetch(transfers: in
 
 
 def test_the_snapshot_of_a_leader_deposed_since_is_good() -> None:
-    """A majority has what its state holds; what it had beyond that is not in its state."""
+    """A majority has the entries in its state; later entries are not in its state."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 0.3
     cluster.heal()
@@ -265,7 +265,7 @@ def test_the_snapshot_of_a_leader_deposed_since_is_good() -> None:
     ids=["all rules", "without"],
 )
 def test_the_log_is_held_while_a_snapshot_travels(rules: Rules, fetches: int) -> None:
-    """Under frequent trimming a slow transfer ends, where else each would come too late."""
+    """Under frequent trimming a slow transfer ends; otherwise each would come too late."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 2.0
     cluster.heal()
@@ -292,7 +292,7 @@ def test_a_held_log_is_let_go() -> None:
 
 
 def test_a_held_log_is_bounded_too() -> None:
-    """A transfer that takes for ever does not fill the leader's disk."""
+    """An endless transfer does not fill the leader's disk."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 30.0
     cluster.heal()
@@ -309,7 +309,7 @@ def test_a_held_log_is_bounded_too() -> None:
 
 @pytest.mark.parametrize("when", [0, 1], ids=["before", "after"])
 def test_a_crash_around_the_exchange_leaves_one_of_the_two(when: int) -> None:
-    """The node starts with the old state or with the new, and goes on."""
+    """The node starts with the old or the new state, and continues."""
     cluster = left_behind()
     old = cluster.nodes["B"].machine.applied_index
     calls: list[str] = []
@@ -332,7 +332,7 @@ def test_a_crash_around_the_exchange_leaves_one_of_the_two(when: int) -> None:
 
 
 def test_a_crash_after_a_divergent_tail_was_dropped_breaks_no_promise() -> None:
-    """What a node said it holds is void once a majority has decided otherwise."""
+    """A node's acknowledgements are void once a majority has decided otherwise."""
     cluster = settled("ABCDE", settings=SMALL)
     cluster.cut("AB", "CDE")
     for number in range(40):
@@ -379,7 +379,7 @@ def test_two_followers_behind_at_once_both_come_back() -> None:
 
 
 def voting_as_it_comes(rules: Rules = ALL_RULES) -> SimCluster:
-    """Return a cluster in which B has just begun to write a vote when its snapshot arrives."""
+    """Return a cluster in which B has just started to write a vote when its snapshot arrives."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 0.2
     cluster.heal()
@@ -394,7 +394,7 @@ def voting_as_it_comes(rules: Rules = ALL_RULES) -> SimCluster:
 
 
 def test_the_exchange_waits_for_the_flush_under_way() -> None:
-    """The group stands still meanwhile; a vote that was being written is in the new log."""
+    """The group is paused meanwhile; a vote in progress is in the new log."""
     cluster = voting_as_it_comes()
     cluster.run(0.1)
     assert 0 == cluster.snapshots
@@ -407,7 +407,7 @@ def test_the_exchange_waits_for_the_flush_under_way() -> None:
 
 
 def test_a_flush_that_fails_before_the_exchange_takes_the_replica_out() -> None:
-    """What a disk holds that refused a write is unknown, whatever is written next."""
+    """The content of a disk that refused a write is unknown, whatever is written next."""
     cluster = voting_as_it_comes()
     cluster.disks["B"].full = True
     cluster.run(0.5)
@@ -426,7 +426,7 @@ def test_a_flush_that_fails_before_the_exchange_takes_the_replica_out() -> None:
 
 
 def test_a_single_node_forgets_too() -> None:
-    """Nobody will ever ask it for an entry."""
+    """No other node will ever ask it for an entry."""
     cluster = settled("A", settings=SMALL)
     for burst in range(20):
         propose(cluster, 100, prefix=f"{burst}/")
@@ -449,7 +449,7 @@ def test_a_single_node_forgets_too() -> None:
 def test_a_log_is_bounded_with_a_peer_down_for_ever(
     settings: RaftSettings, bytes_max: int, entries_max: int
 ) -> None:
-    """Neither leader nor follower keeps more than the bound, and a little to trim in one go."""
+    """Leader and follower keep no more than the bound, and a little to trim at once."""
     cluster = settled(settings=settings)
     cluster.crash("C")
     text = "x" * 200
@@ -457,7 +457,7 @@ def test_a_log_is_bounded_with_a_peer_down_for_ever(
         propose(cluster, 60, prefix=f"{text}{burst}/")
         for node_id in "AB":
             log = journal(cluster, node_id)
-            # A trim waits for 256 entries, and for the last burst to be in the database.
+            # A trim waits for 256 entries, and until the database has the last burst.
             assert log.log_bytes <= bytes_max + (256 + 128) * 250
             assert len(log) <= entries_max + 256 + 128
 
@@ -479,7 +479,7 @@ def test_what_a_slow_follower_needs_is_kept_within_the_bounds() -> None:
 
 
 def test_a_deposed_leaders_word_sends_nobody_for_a_snapshot() -> None:
-    """Who says that a node is behind must lead it."""
+    """Only its leader may tell a node that it is behind."""
     cluster = settled()
     term = cluster.nodes["B"].group.status().term
 
@@ -492,7 +492,7 @@ def test_a_deposed_leaders_word_sends_nobody_for_a_snapshot() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_absences_in_a_row_lose_nothing(seed: int) -> None:
-    """Each node in turn falls behind and comes back, with crashes around its exchange."""
+    """Each node in turn falls behind and returns, with crashes around its swap."""
     random = Random(seed)
     cluster = SimCluster("ABC", random=random, settings=SMALL)
     cluster.start()
@@ -508,7 +508,7 @@ def test_many_absences_in_a_row_lose_nothing(seed: int) -> None:
 
     cluster.at_exchange = die
     for turn, node_id in enumerate("ABCAB"):
-        # The log is held for a minute after each snapshot.
+        # The log is kept for a minute after each snapshot.
         cluster.run(60.0)
         cluster.cut(node_id, "ABC".replace(node_id, ""))
         cluster.run_until(lambda away=node_id: cluster.leader() not in (None, away))
