@@ -273,8 +273,8 @@ class Outages:
     async def _bring_back(self) -> None:
         """Reopen every store that is closed to writes, one after another, while the others work.
 
-        Not while the disk takes no writes: then a fault costs no tries and no pauses, however long
-        it lasts, and the next look notices its end. A store that fails meanwhile stays out.
+        It waits while the disk takes no writes. So a fault costs no tries and no pauses, however
+        long it lasts, and the next look notices its end. A store that fails meanwhile stays out.
         """
         resting = {shard: self._out[shard] for shard in sorted(self._resting)}
         tried = {s: out for s, out in resting.items() if out.reason is not Reason.GIVEN_UP}

@@ -23,7 +23,7 @@ _TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organizatio
 class Access(StrEnum):
     """The callers that a route serves.
 
-    TENANT is every caller that acts for a tenant, as a producer, a worker or an admin; ANY is every
+    TENANT is every caller that acts for a tenant, as a producer, a worker or an admin. ANY is every
     token; PAGE is every token with a role.
     """
 

@@ -1,12 +1,13 @@
-"""Chunks: the rows of one shard as a stream of bytes that notices any change.
+"""Chunks: the rows of one shard as a stream of bytes in which any change is detected.
 
     "CODEQBK1"
     chunk ...     compressed bytes (4), raw bytes (4), blake2b (16), then the rows, deflated
     end           the same head with two zeros
 
-A row is the length of its key (4), of its value (4), the key and the value. A chunk's checksum
-covers its place in the stream, its lengths and its bytes, so that chunks can neither change nor
-move nor be missing; nothing may follow the end. Numbers are big-endian.
+A row is the length of its key (4), of its value (4), the key and the value. Numbers are big-endian.
+
+A chunk's checksum covers its position in the stream, its lengths and its bytes. So no chunk can be
+changed, moved or removed unnoticed. Nothing may follow the end.
 """
 
 from __future__ import annotations

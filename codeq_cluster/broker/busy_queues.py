@@ -5,10 +5,9 @@ oldest task of the best priority (`oldest`). The shard's leader asks whose turn 
 Each has its own order, in which the places are lower bounds (see `TurnOrder`). So adding or
 removing a task costs a comparison, and a look costs as much as has changed since the last one.
 
-The counters show which queues have tasks. The first task of a queue must be read from the store, if
-the queue had tasks when the view was made, after a start: these queues are `unread`. A look reads
-some of them, and the engine reads the rest between other work. Until then, looks consider only the
-queues that are read.
+The counters show which queues have tasks. If a queue had tasks when the view was made, at a start,
+its first task must be read from the store: these queues are `unread`. A look reads some of them,
+and the engine reads the rest between other work. Until then, looks consider only the read queues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Catalogue: one node's knowledge of every shard: policies, subscriptions and counts.
 
-Every node applies every shard's entries, so the leaders of other shards need no messages to learn a
+Every node applies every shard's entries. So the leaders of other shards need no messages to learn a
 queue's policy: they read it from their replica of the shard that keeps it. That replica may lag, so
 a change of a policy waits until every leader has applied it (`Settle`).
 """

@@ -37,8 +37,8 @@ RELEASE_TIMEOUT_S = (
 # A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
 # it. Ask it again, soon at first: no event on this node need show when the two agree.
 AGAIN_S = 0.02
-# How much longer a task may wait than its age among all shards says, for a younger task whose shard
-# is led here.
+# An older task elsewhere may wait this much longer, so that a claim can take a younger one from a
+# shard led here.
 NEAR_MS = 100
 AGAIN_S_MAX = 1.0
 

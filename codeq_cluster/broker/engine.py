@@ -465,7 +465,8 @@ class Engine:
         clock_ms = self._number(_CLOCK_KEY)
         view.seq = self._number(_SEQ_KEY)
         # The clock never runs backwards over a change of leader and never jumps within a
-        # leadership: the wall clock is read once here, and the monotonic clock counts from there.
+        # leadership. So the wall clock is read once here, and the monotonic clock counts from
+        # there.
         now_ms = max(clock_ms, self._clock.wall_ms())
         reign = Reign(
             term,

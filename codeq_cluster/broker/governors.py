@@ -37,7 +37,7 @@ _MOST = {"topics": TOPICS_MAX, "paused queues": PAUSES_MAX}
 class Governors:
     """Changes the policies of a tenant's queues; answers once every shard's leader applies them.
 
-    A leader elected right afterwards may apply the old policy for a moment: it knows its own shard
+    A leader elected right afterwards may apply the old policy for a moment. It knows its own shard
     exactly, but the home shard only as far as its node has applied it.
     """
 

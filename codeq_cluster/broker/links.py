@@ -9,8 +9,8 @@ from urllib.parse import quote, unquote
 
 from codeq_cluster.core.task import Artifact
 
-# The id of an upload whose files come with the result begins with a digest of all the files, so
-# that a retry with the same files is recognised.
+# If files come with their result, the upload's id begins with a digest of all of them. A retry with
+# the same files is recognised by it.
 DIGEST_CHARS = 24
 _NONCE_BYTES = 8
 _UPLOAD = r"[0-9a-f]{16}(?:[0-9a-f]{24})?"

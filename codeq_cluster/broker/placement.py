@@ -1,8 +1,8 @@
 """Placement: chooses the shard of a new task whose id this node draws.
 
 A good choice saves one of two things. A shard led by this node saves the hop to another node. A
-shard that all nodes agree on saves log entries: an entry costs the same for one task as for thirty,
-and tasks share an entry only if they reach one leader at the same time.
+shard that all nodes agree on saves log entries, because an entry costs the same for one task as for
+thirty. Tasks share an entry only if they reach one leader at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOT_MS = 500
 # Tasks that may wait on the shared shard, enough for one slot. Nodes count waiting tasks a little
 # differently: if every slot reached the bound, the nodes would choose different shards.
 MET_AHEAD_MAX = 4096
-# Creates under way are counted over this window and the one before: an applied entry answers all
+# Creates under way are counted over this window and the one before. An applied entry answers all
 # its callers at once, so at that instant none is under way.
 WINDOW_MS = 125
 # A larger payload costs more to send to another node than a shared entry saves.

@@ -1,8 +1,8 @@
 """Window: the first live keys of one key range, kept in memory.
 
 Deleted rows pile up at the head of a queue. Walking over them for every claim is a known cost of
-log-structured stores. A window reads ahead once and remembers how far it has read: it knows every
-live key below its edge, so it asks the store only for keys beyond.
+log-structured stores. A window reads ahead once and remembers how far it has read, its edge. It
+knows every live key below the edge, so it asks the store only for keys beyond.
 
 Memory is bounded: a window above its maximum drops its far half, and windows whose common budget is
 used up keep few keys each.

@@ -29,8 +29,8 @@ BORROW = "borrow"
 
 # Do not wait longer for an owner: a limit must not slow the requests it admits.
 OWNER_TIMEOUT_S = 0.25
-# A node asks for its need or this part of the rate, so each other node can exceed the burst by a
-# tenth of a second's tokens at most. Low rates are exact.
+# A node asks for its need or for this part of the rate. So each other node can exceed the burst by
+# at most a tenth of a second's tokens. Low rates are exact.
 AHEAD_PARTS = 10  # Of a second.
 # About 300 bytes each; a bucket that is full again takes no space.
 BUCKETS_MAX = 100_000

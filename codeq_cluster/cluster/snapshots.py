@@ -213,9 +213,9 @@ class SnapshotServer:
 
     async def _take(self, peer: str, shard: int, *, at_least: int) -> Manifest:
         replica = self._replicas[self._shard(shard)]
-        # A leader just elected serves too. If a majority needs the followers that are behind, no
-        # entry of its term commits before they have its snapshot, so it is not yet a confirmed
-        # leader.
+        # A leader just elected serves too, although it may not be confirmed yet. If its majority
+        # needs the followers that are behind, no entry of its term commits before they have its
+        # snapshot.
         if not replica.lends:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ class Gate(AbstractResolver):
     """Resolver and socket factory of one connector.
 
     As a resolver, it drops refused addresses. Addresses in a URL and cached answers bypass a
-    resolver, so every new socket is checked again: the connector passes the address it is about to
+    resolver, so every new socket is checked again. The connector passes the address it is about to
     connect to.
     """
 

@@ -341,7 +341,7 @@ def test_a_silent_follower_is_not_flooded() -> None:
 
 
 def test_a_leader_elected_again_remembers_nothing_of_its_first_reign() -> None:
-    """What it had on its way then is gone from the log, so it must not wait for its answer."""
+    """Its entries in flight then are gone from the log, so it must not wait for answers to them."""
     settings = RaftSettings(append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=100)
     cluster = settled(settings=settings)
     cluster.cut("A", "BC")

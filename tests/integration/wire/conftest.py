@@ -1,4 +1,4 @@
-"""What the link's tests stand on: nodes on loopback, a wire to tamper with, a peer made by hand."""
+"""Parts of the link's tests: nodes on loopback, a wire to tamper with, a handmade peer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SECRET = b"the cluster's secret"
 
 DEADLINE_S = 60.0
 
-# Everything ten times faster than in production, so that a fault shows at once; but for the time
-# of what a busy machine could be too slow for. Silence is counted by turns of the loop.
+# Ten times faster than in production, so that a fault shows at once, except for times that a busy
+# machine could exceed. Silence is counted by turns of the loop.
 SETTINGS = LinkSettings(
     frame_bytes_max=2**20,
     queue_bytes_max=2**21,
@@ -37,21 +37,21 @@ SETTINGS = LinkSettings(
 
 
 async def eventually(claim: Callable[[], object]) -> None:
-    """Wait until the claim holds; fail at the deadline."""
+    """Wait until the condition holds; fail at the deadline."""
     async with asyncio.timeout(DEADLINE_S):
         while not claim():  # noqa: ASYNC110
-            # Sockets give no event for "the other side has noticed", so ask again soon.
+            # No socket event shows that the other side has noticed, so poll.
             await asyncio.sleep(0.001)
 
 
 async def refuse_calls(peer: str, method: str, body: object, timeout_s: float) -> object:
-    """Serve nothing."""
+    """Refuse every call."""
     raise AssertionError((peer, method, body, timeout_s))
 
 
 @dataclass
 class Node:
-    """A mesh and everything it said to its owner."""
+    """A mesh and its events for its owner."""
 
     id: str
     port: int
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def running(self) -> Mesh:
-        """The mesh of a started node."""
+        """Return the mesh of a started node."""
         assert self.mesh is not None
         return self.mesh
 
@@ -113,7 +113,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where it is dialled."""
+        """Return the address at which it is dialled."""
         return f"127.0.0.1:{self.port}"
 
 
@@ -132,7 +132,7 @@ class Nodes:
         return nodes
 
     async def started(self, *ids: str, settings: LinkSettings = SETTINGS) -> list[Node]:
-        """Return nodes of which each reaches all others."""
+        """Return started nodes, each connected with all others."""
         nodes = self.make(*ids, settings=settings)
         for node in nodes:
             await node.start()
@@ -141,7 +141,7 @@ class Nodes:
 
 
 async def joined(*nodes: Node) -> None:
-    """Wait until calls can go between all nodes, both ways."""
+    """Wait until calls work between all nodes, both ways."""
     await eventually(
         lambda: all(
             set(node.peers) == set(node.running._inbound)
@@ -153,23 +153,23 @@ async def joined(*nodes: Node) -> None:
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
-    """Nodes that are stopped when the test ends, leaving no task behind."""
+    """Yield a maker of nodes that are stopped when the test ends, leaving no task behind."""
     made = Nodes()
     yield made
     for node in made.all:
         await node.stop()
-    # Fixtures of one test run one after another, so the only task left is this one.
+    # Fixtures of one test run one after another, so only this task is left.
     await eventually(lambda: len(asyncio.all_tasks()) == 1)
 
 
 class Wire:
-    """A cable to one address: records, cuts, freezes and tampers with what the dialler says.
+    """A cable to one address: records, cuts, freezes and tampers with the dialler's bytes.
 
     Attributes:
-        said: What the dialler said, a connection each.
-        frozen: Everything is read and thrown away.
+        said: The dialler's bytes, one entry a connection.
+        frozen: All bytes are read and dropped.
         flows: While it is not set, nothing more is read.
-        slams: So many connections more are closed as soon as they are there.
+        slams: This many further connections are closed as soon as they open.
     """
 
     def __init__(self, target: int) -> None:
@@ -184,12 +184,12 @@ class Wire:
         self._into: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Self:
-        """Lay the cable."""
+        """Start the cable."""
         self._server = await asyncio.start_server(self._join, "127.0.0.1", self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Take it away."""
+        """Stop it."""
         self._server.close()
         self.cut()
         await eventually(lambda: not self._ends)
@@ -201,7 +201,7 @@ class Wire:
         self.flows.set()
 
     def say(self, data: bytes) -> None:
-        """Put bytes into the latest connection, behind what the dialler has said."""
+        """Add bytes to the latest connection, after the dialler's own."""
         self._into[-1].write(data)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -239,7 +239,7 @@ class Wire:
 
 
 class HandMadePeer:
-    """A peer that says what the test wants, after an honest handshake or none."""
+    """A peer that sends the test's bytes, after an honest handshake or none."""
 
     def __init__(
         self,
@@ -267,12 +267,12 @@ class HandMadePeer:
         self.session: Session | None = None
 
     async def connect(self) -> HandMadePeer:
-        """Open the connection, say nothing yet."""
+        """Open the connection, send nothing yet."""
         self.source, self.sink = await asyncio.open_connection("127.0.0.1", self._node.port)
         return self
 
     async def prove(self) -> bytes:
-        """Go through the handshake up to the proof; return the frame that would finish it."""
+        """Do the handshake up to the proof; return the frame that would finish it."""
         self.sink.write(plain_frame(self._dialling.hello()))
         answer = self._dialling.receive(await self._greeting())
         assert isinstance(answer, bytes)
@@ -293,7 +293,7 @@ class HandMadePeer:
         return self._writer.seal(body) + body
 
     async def ended(self) -> None:
-        """Wait until the other side has closed the connection, whatever it says before."""
+        """Wait until the other side has closed the connection, after any frames."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 while await self.source.read(2**16):
@@ -320,7 +320,7 @@ Join = Callable[..., Awaitable[HandMadePeer]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Join]:
-    """Open hand-made connections that are closed when the test ends."""
+    """Return a maker of handmade connections that are closed when the test ends."""
     made: list[HandMadePeer] = []
 
     async def connect(

@@ -12,7 +12,7 @@ from codeq_cluster.wire import Mesh
 
 
 async def refuse(peer: str, method: str, body: object, timeout_s: float) -> object:
-    """Serve nothing."""
+    """Refuse every call."""
     raise AssertionError((peer, method, body, timeout_s))
 
 

@@ -20,7 +20,7 @@ from .conftest import SECRET, SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, e
 
 
 async def lone(nodes: Nodes, **settings: int) -> Node:
-    """Return node n2, started, whose peers n1 and n3 are made by hand or not there."""
+    """Return node n2, started, whose peers n1 and n3 are handmade or absent."""
     (node,) = nodes.make("n2", settings=replace(SETTINGS, **settings))
     node.peers = {"n1": f"127.0.0.1:{free_ports(1)[0]}", "n3": f"127.0.0.1:{free_ports(1)[0]}"}
     await node.start()
@@ -68,7 +68,7 @@ async def test_who_is_no_peer_stays_out(
 async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_calls(
     nodes: Nodes,
 ) -> None:
-    """Of those that prove themselves; each is a peer from then on if its owner says so."""
+    """A caller that proves itself is a peer from then on, if the mesh's owner agrees."""
     one, two, guess, unwanted = nodes.make("n1", "n2", "n3", "n4")
     two.peers = {}
     guess.secret = b"guess"
@@ -98,7 +98,7 @@ async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_call
 
 
 async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes: Nodes) -> None:
-    """Whoever dials; it learns why."""
+    """Whichever side dials; it learns the reason."""
     one, two = nodes.make("n1", "n2")
     two.incarnation = 7
     one.is_past = lambda incarnation: incarnation == 7
@@ -119,7 +119,7 @@ async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes
 
 
 async def test_a_recorded_session_cannot_be_played_again(nodes: Nodes) -> None:
-    """Every byte of an honest session, sent once more, delivers nothing."""
+    """All bytes of an honest session, sent once more, deliver nothing."""
     one, two = nodes.make("n1", "n2")
     async with Wire(two.port) as wire:
         one.peers = {"n2": f"127.0.0.1:{wire.port}"}
@@ -178,7 +178,7 @@ async def test_a_repeated_frame_closes_the_connection(nodes: Nodes) -> None:
 async def test_a_stranger_that_says_anything_else_is_closed(
     nodes: Nodes, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other protocols and garbage are counted and logged once, and harm nobody."""
+    """Other protocols and garbage are counted, logged once, and have no other effect."""
     two = await lone(nodes)
     for _ in range(3):
         stranger = await HandMadePeer(two, node_id="n1", session=1).connect()
@@ -191,7 +191,7 @@ async def test_a_stranger_that_says_anything_else_is_closed(
 
 
 async def test_a_stranger_that_hangs_up_in_the_middle_is_counted(nodes: Nodes) -> None:
-    """Half a frame is no frame."""
+    """Half a frame does not count as a frame."""
     two = await lone(nodes)
     stranger = await HandMadePeer(two, node_id="n1", session=1).connect()
     stranger.sink.write(struct.pack(">I", 100) + b"half")
@@ -217,7 +217,7 @@ async def test_a_stranger_that_hangs_up_in_the_middle_is_counted(nodes: Nodes) -
 async def test_a_peer_that_breaks_the_rules_is_closed_alone(
     nodes: Nodes, connect: Join, frame: object, reason: str
 ) -> None:
-    """Another peer's connection does not notice."""
+    """Another peer's connection is not affected."""
     two = await lone(nodes, silence_ms_max=60_000)
     good = await (await connect(two, node_id="n3")).join()
     rogue = await (await connect(two)).join()
@@ -259,7 +259,7 @@ async def test_strangers_cannot_keep_a_peer_out(nodes: Nodes, connect: Join) -> 
 
 
 async def test_a_new_connection_replaces_the_old_one(nodes: Nodes, connect: Join) -> None:
-    """Nothing of a peer's earlier connection is delivered after the new one stands."""
+    """Once the new connection is up, nothing of the peer's earlier one is delivered."""
     two = await lone(nodes)
     old = await (await connect(two, session=1)).join()
     old.sink.write(old.frame(lone_body(raft_item(0, pack({"from": "old"})))))
@@ -276,7 +276,7 @@ async def test_a_new_connection_replaces_the_old_one(nodes: Nodes, connect: Join
 async def test_a_connection_begun_before_the_latest_comes_too_late(
     nodes: Nodes, connect: Join
 ) -> None:
-    """A proof that was delayed in the network does not push out the connection made after it."""
+    """A proof delayed in the network does not replace the connection made after it."""
     two = await lone(nodes)
     late = await connect(two, session=1)
     proof = await late.prove()
@@ -290,8 +290,8 @@ async def test_a_connection_begun_before_the_latest_comes_too_late(
 
 
 async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
-    """A wire that swallows everything breaks no connection; the missing pings do."""
-    # Several greetings are swallowed before the peer is said to be lost, each for so long.
+    """A wire that drops everything breaks no connection; the missing pings do."""
+    # Several greetings are dropped before the peer counts as lost, each for this long.
     hasty = replace(SETTINGS, handshake_timeout_ms=300)
     one, two = nodes.make("n1", "n2", settings=hasty)
     async with Wire(two.port) as wire:
@@ -313,7 +313,7 @@ async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
 
 
 async def test_an_idle_connection_stays(nodes: Nodes) -> None:
-    """Pings alone keep both ends content, many times over the longest silence."""
+    """Pings alone keep both ends up, many times over the longest silence."""
     one, two = await nodes.started("n1", "n2")
     start = one.running.counters.frames_out
     await eventually(lambda: one.running.counters.frames_out > start + 30)
@@ -323,7 +323,7 @@ async def test_an_idle_connection_stays(nodes: Nodes) -> None:
 
 
 async def test_a_broken_connection_is_dialled_at_once(nodes: Nodes) -> None:
-    """One loss, one word: down and up again, whoever broke it."""
+    """Each loss is reported once as down and once as up, whichever side broke it."""
     one, two = nodes.make("n1", "n2")
     async with Wire(two.port) as wire:
         one.peers = {"n2": f"127.0.0.1:{wire.port}"}
@@ -339,7 +339,7 @@ async def test_a_broken_connection_is_dialled_at_once(nodes: Nodes) -> None:
 
 
 async def test_a_peer_that_dies_slowly_is_judged_where_it_was_reached(nodes: Nodes) -> None:
-    """Whatever refuses at another address of it tells nothing of its process."""
+    """A refusal at another of its addresses shows nothing about its process."""
     one, two = nodes.make("n1", "n2")
     async with Wire(two.port) as wire:
         one.peers = {"n2": f"127.0.0.1:{wire.port}"}
@@ -360,7 +360,7 @@ async def test_a_peer_that_dies_slowly_is_judged_where_it_was_reached(nodes: Nod
 async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
     nodes: Nodes,
 ) -> None:
-    """Two nodes that cannot talk to each other do not keep each other busy."""
+    """Two nodes that cannot talk do not keep each other busy."""
     (one,) = nodes.make("n1")
     one.peers = {"n2": f"127.0.0.1:{free_ports(1)[0]}"}
     two = Identity(node_id="n2", cluster_id="c", incarnation=1, secret=SECRET)
@@ -403,7 +403,7 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
         await joined(one, two)
         wire.flows.clear()
         dropped = 0
-        # The kernel's own buffers take a few MiB before ours fill.
+        # The kernel's own buffers take a few MiB before the mesh's fill.
         for _ in range(1000):
             dropped += not two.running.send("n1", 0, pack({"body": b"x" * 2**16}))
             await asyncio.sleep(0)
@@ -420,7 +420,7 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
 
 
 async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: Join) -> None:
-    """A handler that outlives the connection it was asked on answers nobody."""
+    """A handler that outlives its caller's connection sends no answer."""
     release = asyncio.Event()
 
     async def hold(peer: str, method: str, body: object, timeout_s: float) -> object:

@@ -1,4 +1,4 @@
-"""A listening mesh under made-up bytes: each such connection ends, is counted, and ends alone."""
+"""A listening mesh under invented bytes: each such connection ends, alone, and is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codeq_cluster.wire.messages import lone_body, pack, raft_item
 
 from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually
 
-# Nothing here may end because of time but what is silent: 3 s is long on a busy machine.
+# Only silence may end a connection here: 3 s is long even on a busy machine.
 PATIENT: LinkSettings = replace(SETTINGS, silence_ms_max=60_000)
 ROUNDS = 60
 
@@ -28,7 +28,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4),
     max_leaves=8,
 )
-# A refusal must be certain, so that waiting for the end is no wait for the deadline.
+# A refusal must be certain, so that the wait for the end is no wait for the deadline.
 from_strangers = st.one_of(
     st.binary(min_size=1, max_size=3000).map(lambda data: data + b"\xff" * 4),
     st.tuples(lengths, st.binary(max_size=200), st.just(b"\xff" * 9000)).map(b"".join),
@@ -62,7 +62,7 @@ def drawn(strategy: st.SearchStrategy[bytes], count: int) -> list[bytes]:
 
 
 async def lone(nodes: Nodes) -> Node:
-    """Return node n2, started, whose peers are made by hand."""
+    """Return node n2, started, whose peers are handmade."""
     (node,) = nodes.make("n2", settings=PATIENT)
     node.peers = {"n1": f"127.0.0.1:{free_ports(1)[0]}", "n3": f"127.0.0.1:{free_ports(1)[0]}"}
     await node.start()
@@ -70,13 +70,13 @@ async def lone(nodes: Nodes) -> Node:
 
 
 async def still_heard(node: Node, good: HandMadePeer, number: int) -> None:
-    """See that what a good peer says arrives, on the connection it has had all along."""
+    """Check that a good peer's messages arrive, on the connection it has had all along."""
     good.sink.write(good.frame(lone_body(raft_item(0, pack({"number": number})))))
     await eventually(lambda: node.received[-1:] == [("n3", 0, {"number": number})])
 
 
 def refusals(node: Node) -> int:
-    """Return how many connections have been refused so far, for whatever was said on them."""
+    """Return how many connections have been refused so far, for any reason."""
     counters = node.running.counters
     return sum((Counter(counters.bad_frames) + Counter(counters.refused_handshakes)).values())
 
@@ -85,7 +85,7 @@ def refusals(node: Node) -> int:
 async def test_made_up_greetings_are_refused_and_counted(
     nodes: Nodes, connect: Join, reads: bool
 ) -> None:
-    """Whether their sender goes on listening or resets the connection at once."""
+    """Whether their sender keeps listening or resets the connection at once."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, data in enumerate(drawn(from_strangers, ROUNDS)):
@@ -105,7 +105,7 @@ async def test_made_up_greetings_are_refused_and_counted(
 async def test_made_up_messages_of_a_peer_end_its_connection_alone(
     nodes: Nodes, connect: Join
 ) -> None:
-    """Sealed by a node that holds the secret; it may come back, and is refused as often."""
+    """They are sealed by a node with the secret; it may reconnect, and is refused each time."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, body in enumerate(drawn(sealed_bodies, ROUNDS)):
@@ -125,7 +125,7 @@ async def test_made_up_messages_of_a_peer_end_its_connection_alone(
 async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
     nodes: Nodes, connect: Join
 ) -> None:
-    """Nothing from the first wrong byte on is delivered."""
+    """Nothing after the first wrong byte is delivered."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number in range(ROUNDS):
@@ -157,7 +157,7 @@ async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
 async def test_a_frame_that_comes_in_pieces_takes_no_more_than_a_frame(
     nodes: Nodes, connect: Join
 ) -> None:
-    """What is announced is not made room for; what is whole is judged at once."""
+    """No memory is reserved for an announced frame; a whole one is checked at once."""
     two = await lone(nodes)
     rogue = await (await connect(two, node_id="n1", session=1)).join()
     (inbound,) = two.running._inbound.values()

@@ -1,4 +1,4 @@
-"""Meshes on real sockets, nobody misbehaving: messages, calls, comings and goings."""
+"""Meshes on real sockets without faults: messages, calls, joins and losses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Brittle(list[tuple[str, int, dict[str, object]]]):
 
 
 async def test_messages_arrive_in_order_from_every_peer(nodes: Nodes) -> None:
-    """Three nodes, each direction FIFO, groups and senders kept apart."""
+    """Three nodes, each direction in order, groups and senders kept apart."""
     made = await nodes.started("n1", "n2", "n3")
     for number in range(200):
         for node in made:
@@ -119,7 +119,7 @@ async def test_what_the_handler_raises_is_raised_at_the_caller(
 async def test_a_handler_that_fails_leaves_the_outcome_unknown(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What went wrong is logged where it happened; the caller only learns that it may have."""
+    """The error is logged where it happened; the caller only learns that it may have acted."""
 
     async def fail(peer: str, method: str, body: object, timeout_s: float) -> object:
         if method == "raise":
@@ -141,7 +141,7 @@ async def test_a_handler_that_fails_leaves_the_outcome_unknown(
 
 
 async def test_a_handler_ends_with_the_time_of_its_caller(nodes: Nodes) -> None:
-    """A deadline travels: the handler is cancelled, and the caller does not wait for it."""
+    """A deadline is sent along: the handler is cancelled, and the caller does not wait for it."""
     ended = asyncio.Event()
 
     async def dawdle(peer: str, method: str, body: object, timeout_s: float) -> object:
@@ -201,7 +201,7 @@ async def test_nothing_is_sent_to_a_peer_that_is_not_there(nodes: Nodes) -> None
 
 
 async def test_what_is_too_large_or_too_late_is_certainly_not_sent(nodes: Nodes) -> None:
-    """A bound that is met before sending leaves the connection alone."""
+    """A bound that is reached before sending leaves the connection as it is."""
     one, two = await nodes.started("n1", "n2")
     oversize = b"x" * SETTINGS.frame_bytes_max
 
@@ -233,7 +233,7 @@ async def test_a_peer_that_ends_is_refused_and_comes_back(nodes: Nodes) -> None:
 
 
 async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
-    """A process that dies without a word is told from a silent one, again and again."""
+    """A process that dies silently is told from a paused one, again and again."""
     one, two = nodes.make("n1", "n2")
     await one.start()
     for incarnation in (1, 2, 3):
@@ -255,7 +255,7 @@ async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
 
 
 async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes) -> None:
-    """The message after the one it failed on is not delivered as if nothing had happened."""
+    """The message after the failed one is not delivered."""
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     one, two = await nodes.started("n1", "n2")
@@ -271,7 +271,7 @@ async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes)
 
 
 async def test_a_node_whose_data_was_made_anew_is_kept_out(nodes: Nodes) -> None:
-    """It proved the secret, but it has forgotten its votes: it must not count for a majority."""
+    """It proved the secret, but it has lost its votes: it must not count for a majority."""
     one, two = nodes.make("n1", "n2")
     one.recognises = lambda _, incarnation: incarnation >= 9
     two.incarnation = 9
@@ -309,7 +309,7 @@ async def test_a_call_ends_when_the_peer_does(nodes: Nodes) -> None:
 
 
 async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
-    """Calls that wait end, handlers are cancelled, no task and no callback remains."""
+    """Waiting calls end, handlers are cancelled, no task and no callback remains."""
     cancelled = asyncio.Event()
     asked = asyncio.Event()
 
@@ -349,7 +349,7 @@ async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
 
 
 async def test_what_was_queued_before_a_stop_still_leaves(nodes: Nodes) -> None:
-    """A node that hands over its leaderships and stops is heard."""
+    """Messages of a node that hands over its leaderships and stops arrive."""
     one, two = await nodes.started("n1", "n2")
     for number in range(100):
         one.running.send("n2", 0, pack({"number": number}))
@@ -375,7 +375,7 @@ async def test_a_wrong_configuration_is_refused_before_the_start(
 
 
 async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
-    """One that is forgotten hears so when it dials, and no longer once it is known again."""
+    """A forgotten node learns so when it dials, until it is known again."""
     one, two = await nodes.started("n1", "n2")
     assert not two.running.denied_as(HandshakeRefusal.STRANGER)
 
@@ -390,7 +390,7 @@ async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
 async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record(
     nodes: Nodes,
 ) -> None:
-    """Neither can tell the other where it is, before one of them is reached."""
+    """Neither can tell the other its address before one of them is reached."""
     one, two = nodes.make("n1", "n2")
     gone = free_ports(1)[0]
     one.peers, two.peers = ({peer: f"127.0.0.1:{gone}"} for peer in ("n2", "n1"))
@@ -403,7 +403,7 @@ async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record
 
 
 async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
-    """Also while its loss was noticed and not yet said: it is dialled again first."""
+    """Also if its loss was noticed but not reported yet: it is dialled again first."""
     one, two = await nodes.started("n1", "n2")
     two.running.know({})
     await eventually(lambda: one.running.denied_as(HandshakeRefusal.STRANGER) == ["n2"])

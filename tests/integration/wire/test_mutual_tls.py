@@ -1,4 +1,4 @@
-"""Meshes whose nodes prove themselves by certificates, beside the secret."""
+"""Meshes whose nodes prove themselves by certificates, in addition to the secret."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ STRANGE = Authority("strange")
 
 @dataclass(frozen=True)
 class Files:
-    """Where one node's files are."""
+    """The paths of one node's files."""
 
     certificate: Path
     key: Path
     ca: Path
 
     def settings(self) -> LinkTlsSettings:
-        """Return them as a node is told of them."""
+        """Return them as a node's settings."""
         return LinkTlsSettings(cert_file=self.certificate, key_file=self.key, ca_file=self.ca)
 
 
@@ -44,7 +44,7 @@ Issue = Callable[..., Files]
 
 @pytest.fixture
 def issue(tmp_path: Path) -> Issue:
-    """Write the files of a node: its names, who signs them, and whom it believes."""
+    """Write the files of a node: its names, its authority, and the authorities it trusts."""
 
     def issue(*names: str, by: Authority = CLUSTER, ca: Authority = CLUSTER) -> Files:
         directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
@@ -96,7 +96,7 @@ async def test_nodes_of_one_authority_talk(nodes: Nodes, issue: Issue) -> None:
 
 
 async def test_what_is_said_cannot_be_read_on_the_way(nodes: Nodes, issue: Issue) -> None:
-    """Frames are secret, where without certificates they are only authentic."""
+    """Frames are encrypted; without certificates they are only authentic."""
     one, two = nodes.make("n1", "n2")
     async with Wire(two.port) as wire:
         one.peers = {"n2": f"127.0.0.1:{wire.port}"}
@@ -143,7 +143,7 @@ def test_the_link_is_secured_on_the_loop_of_production(issue: Issue) -> None:
 
 
 async def test_who_another_authority_signed_stays_out(nodes: Nodes, issue: Issue) -> None:
-    """The right name and the right secret do not help; both sides count why."""
+    """The right name and the right secret do not help; both sides count the reason."""
     one, two = nodes.make("n1", "n2")
     one.certificates = loaded(issue("n1"), "n1")
     two.certificates = loaded(issue("n2", by=STRANGE, ca=STRANGE), "n2")
@@ -157,7 +157,7 @@ async def test_who_another_authority_signed_stays_out(nodes: Nodes, issue: Issue
 
 
 def presenting(files: Files, believes: Certificates[LinkContexts]) -> Certificates[LinkContexts]:
-    """Return contexts no honest node would make: another node's certificate."""
+    """Return contexts that no honest node would make: another node's certificate."""
 
     def context(base: ssl.SSLContext, protocol: int) -> ssl.SSLContext:
         made = ssl.SSLContext(protocol)
@@ -179,21 +179,21 @@ def presenting(files: Files, believes: Certificates[LinkContexts]) -> Certificat
 async def test_a_node_with_a_name_that_is_not_its_own_stays_out(
     nodes: Nodes, issue: Issue, name: str
 ) -> None:
-    """A certificate of the cluster's authority and the secret are not enough to be another node."""
+    """A valid certificate and the secret are not enough to pass as another node."""
     one, two = nodes.make("n1", "n2")
     two.certificates = loaded(issue("n2"), "n2")
     one.certificates = presenting(issue(name), loaded(issue("n1"), "n1"))
     await two.start()
     await one.start()
 
-    # As the one that dials, and as the one that is dialled.
+    # Both as the dialling side and as the accepting side.
     await eventually(lambda: refused(two, "name") >= 2 and refused(one, "refused-by-peer") >= 1)
     assert [] == two.events
     assert {} == two.running._inbound
 
 
 async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, issue: Issue) -> None:
-    """The side that accepts checks for itself, whatever the other side would check."""
+    """The accepting side checks by itself, whatever the other side checks."""
     (two,) = nodes.make("n2")
     two.peers = {"n1": f"127.0.0.1:{two.port}", "n3": f"127.0.0.1:{two.port}"}
     two.settings = replace(SETTINGS, redial_ms=60_000, redial_ms_max=60_000)
@@ -217,7 +217,7 @@ async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, iss
 
 
 async def test_a_certificate_does_not_stand_for_the_secret(nodes: Nodes, issue: Issue) -> None:
-    """Both are asked for."""
+    """Both are required."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one, two)
     one.secret = b"a guess"
@@ -247,7 +247,7 @@ async def test_who_shows_no_certificate_stays_out(nodes: Nodes, issue: Issue) ->
 
 
 async def test_who_speaks_an_older_tls_stays_out(nodes: Nodes, issue: Issue) -> None:
-    """Both ends are ours, so there is no reason for less than 1.3."""
+    """Both ends are of this project, so nothing below 1.3 is needed."""
     (two,) = nodes.make("n2")
     two.certificates = loaded(issue("n2"), "n2")
     await two.start()
@@ -262,7 +262,7 @@ async def test_who_speaks_an_older_tls_stays_out(nodes: Nodes, issue: Issue) -> 
 async def test_a_plain_node_and_a_secured_one_do_not_join(
     nodes: Nodes, issue: Issue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither falls back, and the secured one says why."""
+    """Neither falls back, and the secured one logs the reason."""
     one, two = nodes.make("n1", "n2")
     secured(issue, two)
     with caplog.at_level(logging.WARNING):
@@ -277,7 +277,7 @@ async def test_a_plain_node_and_a_secured_one_do_not_join(
 
 
 async def test_who_stalls_in_the_tls_handshake_makes_room(nodes: Nodes, issue: Issue) -> None:
-    """Connections that say nothing are bounded in number and in time, as without TLS."""
+    """Silent connections are bounded in number and in time, as without TLS."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one, two)
     await two.start()
@@ -297,7 +297,7 @@ async def test_who_stalls_in_the_tls_handshake_makes_room(nodes: Nodes, issue: I
 async def test_a_changed_certificate_is_used_by_the_next_connection(
     nodes: Nodes, issue: Issue
 ) -> None:
-    """The connections there are go on; a new one shows the new certificate."""
+    """Existing connections stay; a new one shows the new certificate."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one)
     files = issue("n2")
@@ -321,7 +321,7 @@ async def test_a_changed_certificate_is_used_by_the_next_connection(
 
 
 async def test_an_authority_is_replaced_without_a_pause(nodes: Nodes, issue: Issue) -> None:
-    """Both are believed, then the nodes change over, then the old one is believed no more."""
+    """Both are trusted, then the nodes change over, then the old one is no longer trusted."""
     one, two = nodes.make("n1", "n2")
     files = {node.id: issue(node.id) for node in (one, two)}
     for node in (one, two):
@@ -355,7 +355,7 @@ async def test_an_authority_is_replaced_without_a_pause(nodes: Nodes, issue: Iss
 def test_files_that_do_not_fit_change_nothing(
     issue: Issue, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is in use stays in use, the reason is logged once, and a repair is taken up."""
+    """The old files stay in use, the reason is logged once, and repaired files are loaded."""
     files = issue("n1")
     certificates = loaded(files, "n1")
     before = certificates.current
@@ -387,7 +387,7 @@ def test_files_that_do_not_fit_change_nothing(
 
 @pytest.mark.parametrize("wrong", ["name", "authority", "expired", "missing"])
 def test_a_node_that_could_not_prove_itself_does_not_begin(issue: Issue, wrong: str) -> None:
-    """It would start and be refused by every peer."""
+    """Every peer would refuse it after its start."""
     files = issue("n1", by=STRANGE if wrong == "authority" else CLUSTER)
     if wrong == "expired":
         CLUSTER.issue("n1", days=-1).write(files.certificate, files.key)

@@ -1,4 +1,4 @@
-"""Quotas of nodes joined by real links: one count of a tenant, however many nodes are asked."""
+"""Quotas of nodes joined by real links: one count of a tenant, whichever nodes are asked."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ HIGH = RateLimitSettings(producer_requests_per_minute=60_000, producer_burst_siz
 
 @dataclass
 class Shard:
-    """A replica of one shard: it knows who leads, and here the test says who."""
+    """A replica of one shard, whose leader the test sets."""
 
     leader: str | None = "n1"
 
     def on_leader(self, call: Callable[[], None]) -> None:
-        """Nobody waits for a change."""
+        """Keep no callback."""
 
 
 @dataclass
 class Clock:
-    """Moves when it is told to."""
+    """A clock that a test moves."""
 
     now_ns: int = 0
 
     def __call__(self) -> int:
-        """Return where it stands."""
+        """Return its instant."""
         return self.now_ns
 
 
@@ -52,8 +52,8 @@ class Limited:
     """A node that limits its callers.
 
     Attributes:
-        calls: Those that another node has answered.
-        served: Those that it has answered itself.
+        calls: Calls that another node has answered.
+        served: Calls that it has answered itself.
         refused: Scope and operation of every refusal.
         silent: While set, its peers' calls are not answered.
     """
@@ -67,12 +67,12 @@ class Limited:
     quotas: Quotas | None = None
 
     async def take(self, cost: int = 1, *, tenant: str = "acme") -> bool:
-        """Tell whether a request of so many creates is let by."""
+        """Return whether a request for this many creates is admitted."""
         assert self.quotas is not None
         return not await self.quotas.wait_s(Scope.PRODUCER, "create_task", tenant, cost)
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Answer a peer, if at all."""
+        """Answer a peer, unless silent."""
         self.served += 1
         if self.silent:
             await asyncio.Event().wait()
@@ -86,7 +86,7 @@ class Limited:
         self.calls += 1
 
     def led_by(self, leader: str | None) -> None:
-        """Learn who leads every shard."""
+        """Set the leader of every shard."""
         for shard in self.shards:
             shard.leader = leader
 
@@ -96,8 +96,8 @@ async def limited(
 ) -> list[Limited]:
     """Return three nodes, of which the first leads every shard.
 
-    Its peers wait for it longer than a busy machine takes, so that what they give out without it
-    is what a test asked for.
+    Its peers wait for it longer than a busy machine takes, so that they grant tokens without it
+    only if a test wants that.
     """
     made = [Limited(node) for node in nodes.make("n1", "n2", "n3")]
     for each in made:
@@ -118,12 +118,12 @@ async def limited(
 
 
 async def taken(limited: list[Limited], asks: int) -> int:
-    """Return how many of the requests, to the nodes in turn, were let by."""
+    """Return how many of the requests, sent to the nodes in turn, were admitted."""
     return sum([await node.take() for node, _ in zip(itertools.cycle(limited), range(asks))])
 
 
 async def test_a_tenant_gets_the_burst_once_and_not_once_a_node(nodes: Nodes) -> None:
-    """Whichever nodes are asked; and then what the rate brings."""
+    """Whichever nodes are asked; afterwards only the rate counts."""
     clock = Clock()
     made = await limited(nodes, clock, LOW)
 
@@ -136,7 +136,7 @@ async def test_a_tenant_gets_the_burst_once_and_not_once_a_node(nodes: Nodes) ->
 async def test_requests_at_once_on_all_nodes_share_one_burst(
     nodes: Nodes, settings: RateLimitSettings
 ) -> None:
-    """None is given twice, and none is held back from who asks again."""
+    """No token is granted twice, and none is withheld from a caller who asks again."""
     clock = Clock()
     made = await limited(nodes, clock, settings)
     burst = settings.producer_burst_size
@@ -148,7 +148,7 @@ async def test_requests_at_once_on_all_nodes_share_one_burst(
 
 
 async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
-    """A node borrows ahead what is a tenth of a second of the rate."""
+    """A node takes a tenth of a second's rate in advance."""
     made = await limited(nodes, Clock(), HIGH)
 
     assert [await made[1].take() for _ in range(300)] == [True] * 300
@@ -156,7 +156,7 @@ async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
 
 
 async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
-    """However high the rate is, most of what is left is left to them."""
+    """However high the rate is, most of the rest stays for them."""
     made = await limited(nodes, Clock(), replace(HIGH, producer_burst_size=12))
     assert await made[1].take()
 
@@ -164,7 +164,7 @@ async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: 
 
 
 async def test_requests_that_wait_for_one_call_share_its_answer(nodes: Nodes) -> None:
-    """Also at a rate too low to borrow ahead."""
+    """Also at a rate too low for tokens in advance."""
     made = await limited(nodes, Clock(), LOW)
 
     assert await asyncio.gather(*(made[1].take() for _ in range(30))) == [True] * 30
@@ -186,7 +186,7 @@ async def test_a_flood_of_refused_requests_costs_the_owner_nothing(nodes: Nodes)
 
 
 async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
-    """Who asks for less than was refused is asked for."""
+    """A smaller cost than the refused one is asked for."""
     made = await limited(nodes, Clock(), LOW)
     assert await made[1].take(20)
 
@@ -196,7 +196,7 @@ async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
 
 
 async def test_what_is_borrowed_and_not_used_is_forgotten(nodes: Nodes) -> None:
-    """So no node sits on tokens for later."""
+    """So no node keeps tokens for later."""
     clock = Clock()
     made = await limited(nodes, clock, HIGH)
     assert await made[1].take()
@@ -220,7 +220,7 @@ async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_stretch_of_time_sees_more_than_burst_and_rate(nodes: Nodes, seed: int) -> None:
-    """Over all nodes, at a low rate to the token; the owner stays the same."""
+    """Over all nodes, exact to the token at a low rate; the owner stays the same."""
     clock, dice = Clock(), random.Random(seed)
     made = await limited(nodes, clock, LOW)
     let_by: list[tuple[int, int]] = []
@@ -243,7 +243,7 @@ async def test_no_stretch_of_time_sees_more_than_burst_and_rate(nodes: Nodes, se
 
 
 async def test_tenants_have_buckets_of_their_own(nodes: Nodes) -> None:
-    """One that is out of tokens changes nothing for another, or for another scope."""
+    """A tenant without tokens does not affect another tenant or scope."""
     made = await limited(
         nodes, Clock(), replace(LOW, worker_requests_per_minute=1, worker_burst_size=1)
     )
@@ -275,7 +275,7 @@ async def test_a_tenant_may_have_a_limit_of_its_own_or_none(nodes: Nodes) -> Non
 
 
 async def test_without_limits_nobody_is_asked(nodes: Nodes) -> None:
-    """Off costs nothing."""
+    """Limits that are off cost nothing."""
     made = await limited(nodes, Clock(), RateLimitSettings())
 
     assert await taken(made, 30) == 30
@@ -283,7 +283,7 @@ async def test_without_limits_nobody_is_asked(nodes: Nodes) -> None:
 
 
 async def test_without_an_owner_each_node_gives_out_its_share(nodes: Nodes) -> None:
-    """Nobody leads: limits do not cost availability, and are still limits."""
+    """Without a leader, limits do not cost availability, and still limit."""
     clock = Clock()
     made = await limited(nodes, clock, LOW)
     for node in made:
@@ -295,7 +295,7 @@ async def test_without_an_owner_each_node_gives_out_its_share(nodes: Nodes) -> N
 
 
 async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Nodes) -> None:
-    """What the whole limit would let by is not refused for want of an owner."""
+    """A batch that fits the whole limit is not refused for lack of an owner."""
     made = await limited(nodes, Clock(), LOW)
     made[1].led_by(None)
 
@@ -304,7 +304,7 @@ async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Node
 
 
 async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
-    """Until another leads, which starts with a full bucket."""
+    """Until another node leads, which starts with a full bucket."""
     made = await limited(nodes, Clock(), LOW)
     assert await taken(made, 60) == 30
     await made[0].node.stop()
@@ -317,7 +317,7 @@ async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
 
 
 async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
-    """All who wait go on together, and for a second nobody waits for it again."""
+    """All waiting requests continue together, and for a second none waits for it again."""
     clock = Clock()
     made = await limited(nodes, clock, LOW, owner_timeout_s=3.0)
     made[0].silent = True
@@ -332,7 +332,7 @@ async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
 
 
 async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
-    """Who asked it goes on with its share, and asks it again when it leads."""
+    """The asking node uses its own share, and asks it again when it leads."""
     made = await limited(nodes, Clock(), LOW)
     made[0].led_by("n3")
     assert made[0].quotas is not None
@@ -348,7 +348,7 @@ async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("body", [["producer", "acme", 0, 1], ["producer", "acme", 2, 1], ["x"]])
 async def test_a_malformed_question_is_refused(nodes: Nodes, body: object) -> None:
-    """Nothing is lent."""
+    """No token is granted."""
     made = await limited(nodes, Clock(), LOW)
     assert made[0].quotas is not None
 
@@ -358,7 +358,7 @@ async def test_a_malformed_question_is_refused(nodes: Nodes, body: object) -> No
 
 
 async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None:
-    """More than a full bucket holds is never lent, and takes nothing."""
+    """More than a full bucket holds is never granted, and the request takes no token."""
     made = await limited(nodes, Clock(), LOW)
     assert made[0].quotas is not None
 
@@ -370,7 +370,7 @@ async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None
 
 
 async def test_a_request_that_went_away_while_it_asked_holds_nobody_up(nodes: Nodes) -> None:
-    """The next one asks in its place."""
+    """The next request asks in its place."""
     made = await limited(nodes, Clock(), LOW)
     made[0].silent = True
     async with asyncio.TaskGroup() as group:
@@ -386,7 +386,7 @@ async def test_a_request_that_went_away_while_it_asked_holds_nobody_up(nodes: No
 
 
 async def test_an_error_of_the_owner_is_no_error_of_the_request(nodes: Nodes) -> None:
-    """A peer that fails, or does not know the method, is as good as one that is not there."""
+    """A peer that fails, or does not know the method, counts as absent."""
     made = await limited(nodes, Clock(), LOW)
     made[0].quotas = None
 

@@ -1,4 +1,4 @@
-"""Snapshots between nodes joined by real links: fetched once, gone on with, or begun anew."""
+"""Snapshots between nodes joined by real links: fetched once, continued, or started over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESERVE = 500
 
 @dataclass
 class Received:
-    """What came of one snapshot: its files, a chunk behind the other."""
+    """A received snapshot: its files, chunk after chunk."""
 
     manifest: Manifest
     shelf: Shelf
@@ -44,7 +44,7 @@ class Received:
     reading: bool = False
 
     def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
-        """Take a chunk that follows what is there."""
+        """Take the chunk that follows the ones there."""
         name = self.manifest.files[file].name
         if zlib.crc32(chunk) != crc:
             raise ValueError("a damaged chunk")
@@ -53,7 +53,7 @@ class Received:
         self.files[name] = self.files.get(name, b"") + chunk
 
     def verify(self) -> None:
-        """Compare with what the leaders lend."""
+        """Compare with the leaders' snapshots."""
         self.reading = True
         self.shelf.verifying.set()
         give_up_at = time.monotonic() + DEADLINE_S
@@ -72,7 +72,7 @@ class Received:
         self.stopped.set()
 
     def drop(self) -> None:
-        """Forget it, once nobody reads it."""
+        """Forget it, once no reader has it."""
         assert not self.reading
         self.dropped = True
 
@@ -83,7 +83,7 @@ class Shelf:
 
     Attributes:
         reads: How often each place was read, by (snapshot, file, offset).
-        stop_at: A read of this offset of the last file waits until it may go on.
+        stop_at: A read of this offset of the last file waits until it may continue.
     """
 
     node_id: str
@@ -105,7 +105,7 @@ class Shelf:
     full: bool = False
 
     def __post_init__(self) -> None:
-        """Hold nothing up unless a test says so."""
+        """Delay nothing unless a test asks for it."""
         self.may_take.set()
         self.may_drop.set()
         self.may_end.set()
@@ -154,7 +154,7 @@ class Shelf:
 
 @dataclass
 class Replica:
-    """A replica of the shard: here the test says who leads and what it needs."""
+    """A replica of the shard; the test sets its leader and its need."""
 
     leader: str | None = "n1"
     log_first: int = 50
@@ -171,15 +171,15 @@ class Replica:
         self.held += 1
 
     def reaches(self, index: int) -> bool:
-        """Tell whether the log goes back that far."""
+        """Return whether the log goes back that far."""
         return self.log_first <= index
 
     def wants(self, index: int, term: int) -> bool:
-        """Tell whether the snapshot leads forward."""
+        """Return whether the snapshot is ahead."""
         return index > self.at and term == 1
 
     async def exchange(self, index: int, term: int, members: bytes) -> bool:
-        """Go on from there."""
+        """Continue from it."""
         if self.broken:
             raise StorageFailed("the disk refused")
         if not self.wants(index, term):
@@ -191,7 +191,7 @@ class Replica:
 
 @dataclass
 class Calls:
-    """A node's link, which writes down what is asked."""
+    """A node's link, which records the questions."""
 
     node: Node
     asked: list[tuple[str, str, object, float]] = field(default_factory=list)
@@ -205,7 +205,7 @@ class Calls:
 
 
 class Member:
-    """A node that lends and fetches snapshots of one shard."""
+    """A node that serves and fetches snapshots of one shard."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -228,7 +228,7 @@ class Member:
 
     @property
     def room(self) -> Room:
-        """Return what the test says of the disk."""
+        """Return the test's free space."""
         return Room(
             free_bytes=lambda: self.free_bytes,
             reserve_bytes=RESERVE,
@@ -236,7 +236,7 @@ class Member:
         )
 
     def paced(self, bytes_per_s: int) -> SnapshotFetcher:
-        """Return a fetcher of that pace, which rests in no time."""
+        """Return a fetcher of that pace, whose pauses take no time."""
 
         async def rest(seconds: float) -> None:
             self.rests.append(seconds)
@@ -281,7 +281,7 @@ async def pair(nodes: Nodes) -> AsyncIterator[tuple[Member, Member]]:
 
 
 async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) -> None:
-    """Each chunk is asked for once; both sides tell how long their part took."""
+    """Each chunk is asked for once; both sides report the duration of their part."""
     leader, follower = pair
 
     await follower.fetcher.fetch(0)
@@ -296,7 +296,7 @@ async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) 
 
 
 async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -> None:
-    """Whoever asks hears what it hears from a node that does not lead, and asks again."""
+    """The asking node gets the answer of a node that does not lead, and asks again."""
     leader, follower = pair
     leader.replica.lends = False
 
@@ -312,7 +312,7 @@ async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -
 async def test_a_snapshot_that_is_too_old_for_whoever_asks_is_made_anew(
     pair: tuple[Member, Member],
 ) -> None:
-    """A log that begins behind it could not go on from it."""
+    """The asking node's log would begin after it and could not continue from it."""
     leader, follower = pair
     await follower.fetcher.fetch(0)
     follower.replica.at = 10
@@ -333,7 +333,7 @@ async def test_a_snapshot_that_is_too_old_for_whoever_asks_is_made_anew(
 async def test_what_was_made_of_another_state_is_lent_no_more(
     pair: tuple[Member, Member],
 ) -> None:
-    """A leader whose own state has been exchanged makes a new one."""
+    """A leader whose own state has been replaced makes a new one."""
     leader, follower = pair
     await follower.fetcher.fetch(0)
     follower.replica.at = 10
@@ -347,7 +347,7 @@ async def test_what_was_made_of_another_state_is_lent_no_more(
 
 
 async def test_a_broken_link_costs_one_chunk(nodes: Nodes) -> None:
-    """Behind the break it goes on where it was: no byte that had come is asked for again."""
+    """After the break it continues where it was: no received byte is asked for again."""
     leader_node, follower_node = nodes.make("n1", "n2")
     async with Wire(leader_node.port) as there, Wire(follower_node.port) as back:
         follower_node.peers["n1"] = f"127.0.0.1:{there.port}"
@@ -377,7 +377,7 @@ async def test_a_broken_link_costs_one_chunk(nodes: Nodes) -> None:
 
 
 async def test_a_leader_that_dies_is_not_waited_for(nodes: Nodes) -> None:
-    """Once somebody else leads, the fetch is given up, and the next one is from there."""
+    """Once another node leads, the fetch is given up, and the next one is from there."""
     first, second, follower = await members(nodes, "n1", "n2", "n3")
     first.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -399,7 +399,7 @@ async def test_a_leader_that_dies_is_not_waited_for(nodes: Nodes) -> None:
 
 
 async def test_a_deposed_leader_that_lives_lends_to_the_end(pair: tuple[Member, Member]) -> None:
-    """What it lends is committed, whoever leads now."""
+    """Its snapshot is committed, whichever node leads now."""
     leader, follower = pair
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -414,7 +414,7 @@ async def test_a_deposed_leader_that_lives_lends_to_the_end(pair: tuple[Member, 
 
 
 async def test_a_snapshot_that_is_gone_is_begun_anew(nodes: Nodes) -> None:
-    """When the log has moved on and another one was made, the old one is of no use to anybody."""
+    """After the log has moved on and another one was made, the old one is of no use."""
     leader, follower, other = await members(nodes, "n1", "n2", "n3")
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -435,7 +435,7 @@ async def test_a_snapshot_that_is_gone_is_begun_anew(nodes: Nodes) -> None:
 
 
 async def test_followers_share_one_snapshot(nodes: Nodes) -> None:
-    """As long as the log goes back to it, nobody needs another."""
+    """While the log goes back to it, no follower needs another."""
     leader, *followers = await members(nodes, "n1", "n2", "n3", "n4")
 
     await asyncio.gather(*(each.fetcher.fetch(0) for each in followers))
@@ -445,7 +445,7 @@ async def test_followers_share_one_snapshot(nodes: Nodes) -> None:
 
 
 async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
-    """The leader says again and again that a node is behind."""
+    """The leader repeatedly reports that a node is behind."""
     leader, follower = pair
 
     await asyncio.gather(*(follower.fetcher.fetch(0) for _ in range(5)))
@@ -455,7 +455,7 @@ async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
 
 
 async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> None:
-    """It says who does, if it knows."""
+    """It names the leader, if it knows one."""
     leader, follower = pair
     leader.replica.lends = False
     for hint in ("n2", None):
@@ -471,7 +471,7 @@ async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> N
 
 
 async def test_who_was_just_elected_lends_what_it_has(pair: tuple[Member, Member]) -> None:
-    """Where a majority needs those who are behind, it leads nobody yet before they have it."""
+    """If its majority needs the followers that are behind, it must serve them to be confirmed."""
     leader, follower = pair
     leader.replica.leader = None
 
@@ -481,7 +481,7 @@ async def test_who_was_just_elected_lends_what_it_has(pair: tuple[Member, Member
 
 
 async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> None:
-    """And who does not need what is offered fetches none of it."""
+    """A node that does not need the offered snapshot fetches none of it."""
     _, follower = pair
     follower.replica.leader = None
     await follower.fetcher.fetch(0)
@@ -511,7 +511,7 @@ async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> N
 async def test_a_question_that_makes_no_sense_is_refused(
     pair: tuple[Member, Member], method: str, body: object
 ) -> None:
-    """About a shard that is not there, or of another form."""
+    """About a missing shard, or in another form."""
     _, follower = pair
 
     with pytest.raises(OutcomeUnknown):
@@ -519,14 +519,14 @@ async def test_a_question_that_makes_no_sense_is_refused(
 
 
 async def test_a_place_outside_of_what_is_lent_is_nothing(pair: tuple[Member, Member]) -> None:
-    """Of a snapshot that never was, there are no bytes."""
+    """A snapshot that never existed has no bytes."""
     _, follower = pair
 
     assert await follower.node.running.call("n1", READ, [0, "never", 0, 0], timeout_s=5) is None
 
 
 async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
-    """After each chunk but a file's last, a rest of what its bytes are worth, less what it took."""
+    """After each chunk but a file's last, it pauses for the bytes' time, minus the time taken."""
     _, follower = pair
 
     await follower.paced(1).fetch(0)
@@ -537,7 +537,7 @@ async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
 
 
 async def test_no_pace_keeps_a_shard_waiting_for_its_majority(pair: tuple[Member, Member]) -> None:
-    """Nobody writes who could be disturbed."""
+    """Without a majority there are no writes to disturb."""
     _, follower = pair
     follower.needed = True
 
@@ -568,7 +568,7 @@ async def test_every_wait_has_an_end(
 
 
 async def test_damage_on_the_way_begins_anew(pair: tuple[Member, Member]) -> None:
-    """A chunk whose checksum does not fit, a state that does not read: neither is installed."""
+    """A chunk with a wrong checksum, or a state that cannot be read: neither is installed."""
     leader, follower = pair
     leader.shelf.lies = 1
     await follower.fetcher.fetch(0)
@@ -584,7 +584,7 @@ async def test_damage_on_the_way_begins_anew(pair: tuple[Member, Member]) -> Non
 
 
 async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Member]) -> None:
-    """It lends nothing then, and goes on leading."""
+    """It serves nothing then, and continues to lead."""
     leader, follower = pair
     leader.shelf.full = True
     await follower.fetcher.fetch(0)
@@ -631,7 +631,7 @@ async def test_what_there_is_no_room_for_is_not_fetched(
 async def test_how_much_room_is_needed_is_asked_again(
     pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state may have become smaller since, and the operator may have looked away."""
+    """The state may have become smaller since, and the operator may have missed the first line."""
     _, follower = pair
     monkeypatch.setattr(snapshots, "_NO_ROOM_ASK_S", 0.0)
     follower.free_bytes = 0
@@ -644,7 +644,7 @@ async def test_how_much_room_is_needed_is_asked_again(
 
 
 async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
-    """What is still to come of another shard's counts as taken; what has come is not free."""
+    """Another shard's missing bytes count as taken; received ones are no longer free."""
     lent, behind = [Shelf("a"), Shelf("b")], [Replica(), Replica()]
     server = SnapshotServer(
         stores=lent, replicas=[Replica(), Replica()], took=lambda _shard, _seconds: None
@@ -700,7 +700,7 @@ async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
 async def test_a_fetch_ends_when_its_shard_is_out_for_want_of_room(
     pair: tuple[Member, Member],
 ) -> None:
-    """Whatever has filled the disk meanwhile, this does not fill it further."""
+    """Whatever has filled the disk meanwhile, the fetch does not fill it further."""
     leader, follower = pair
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -742,7 +742,7 @@ async def test_a_disk_that_cannot_be_asked_for_room_is_asked_again(
 
 
 async def test_what_leads_forward_no_more_is_dropped(pair: tuple[Member, Member]) -> None:
-    """While it was on its way, the replica may have got further by itself."""
+    """During the fetch, the replica may have caught up by itself."""
     _, follower = pair
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -758,7 +758,7 @@ async def test_what_leads_forward_no_more_is_dropped(pair: tuple[Member, Member]
 
 
 async def test_an_exchange_that_fails_stops_the_node(pair: tuple[Member, Member]) -> None:
-    """What the disk holds then is for the next start to settle."""
+    """The next start settles what the disk holds."""
     _, follower = pair
     follower.replica.broken = True
 
@@ -771,7 +771,7 @@ async def test_an_exchange_that_fails_stops_the_node(pair: tuple[Member, Member]
 async def test_the_log_is_held_while_a_snapshot_is_read_through(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading a large state takes longer than a leader keeps what nobody asks for."""
+    """Reading a large state takes longer than a leader keeps an unused snapshot."""
     leader, follower = pair
     monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
@@ -780,7 +780,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
     held = leader.replica.held
 
     await eventually(lambda: leader.replica.held >= held + 3)
-    # A leader that dies meanwhile takes nothing away.
+    # A leader that dies meanwhile does not matter.
     await leader.node.stop()
     follower.shelf.may_end.set()
     await fetch
@@ -791,7 +791,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
 async def test_a_stop_does_not_wait_for_a_snapshot_to_be_read_through(
     pair: tuple[Member, Member],
 ) -> None:
-    """Nor does it leave a thread behind that the process would wait for."""
+    """No thread is left that the process would wait for."""
     _, follower = pair
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -810,7 +810,7 @@ async def test_a_stop_does_not_wait_for_a_snapshot_to_be_read_through(
 async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is itself what takes the room."""
+    """The snapshot itself takes the room."""
     _, follower = pair
     monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
@@ -828,7 +828,7 @@ async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
 async def test_what_nobody_reads_is_deleted(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot costs disk space as long as it is there."""
+    """A snapshot takes disk space while it exists."""
     leader, follower = pair
     monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
     said = await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
@@ -844,7 +844,7 @@ async def test_what_nobody_reads_is_deleted(
 
 
 async def test_a_snapshot_of_a_state_that_is_exchanged_meanwhile_is_not_lent() -> None:
-    """It is being made in a thread, of a state that is another when it is done."""
+    """A thread makes it from a state that has been replaced by then."""
     shelf, replica = Shelf("a"), Replica()
     server = SnapshotServer(stores=[shelf], replicas=[replica], took=lambda _shard, _seconds: None)
     shelf.may_take.clear()
@@ -869,7 +869,7 @@ async def test_a_snapshot_of_a_state_that_is_exchanged_meanwhile_is_not_lent() -
 async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
     monkeypatch: pytest.MonkeyPatch, *, forgotten: bool, dropped: list[str]
 ) -> None:
-    """Every snapshot is deleted once, and the watch goes on."""
+    """Every snapshot is deleted once, and the watch continues."""
     monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
     slow, other = Shelf("a"), Shelf("b")
     replicas = [Replica(), Replica()]
@@ -902,7 +902,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
 async def test_who_asks_again_keeps_it(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is offered again counts as read."""
+    """A snapshot that is offered again counts as read."""
     leader, follower = pair
     call = follower.node.running.call
     first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
@@ -918,7 +918,7 @@ async def test_who_asks_again_keeps_it(
 async def test_one_that_is_made_too_late_is_lent_to_who_asks_again(
     pair: tuple[Member, Member],
 ) -> None:
-    """A disk may be slower than peers wait; what it was busy with is not made again and lost."""
+    """A disk may be slower than peers wait; its finished snapshot is served, not made again."""
     leader, follower = pair
     call = follower.node.running.call
     leader.shelf.may_take.clear()
@@ -933,7 +933,7 @@ async def test_one_that_is_made_too_late_is_lent_to_who_asks_again(
 
 
 async def test_a_stop_in_the_middle_leaves_nothing(pair: tuple[Member, Member]) -> None:
-    """A node that ends while it fetches drops what has come."""
+    """A node that ends during a fetch drops the received part."""
     leader, follower = pair
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
