@@ -290,7 +290,7 @@ class Outages:
                 if self._out[shard].reason is not Reason.GIVEN_UP:
                     self._note(shard, error)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may go on from it
+            except Exception as error:  # noqa: BLE001 - no replica may continue after it
                 self._fatal(shard, error)
                 continue
             if self._out.get(shard) is not outage:

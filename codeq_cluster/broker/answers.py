@@ -124,7 +124,7 @@ def explain_task(
     *,
     now_ms: int,
 ) -> Explanation | None:
-    """Return why the task is in its state, or None if the tenant has no such task."""
+    """Return why the task is in its state, or None if it is not the tenant's."""
     record = store.get(keyspace.task(asked.id))
     task = None if record is None else records.decode_task(record)
     if task is None or task.tenant != asked.tenant:

@@ -31,9 +31,7 @@ from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
-RELEASE_TIMEOUT_S = (
-    10.0  # To give back the tasks of a vanished client; after it the lease's end does.
-)
+RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished client's tasks back.
 # A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
 # it. Ask it again, soon at first: no event on this node need show when the two agree.
 AGAIN_S = 0.02

@@ -36,7 +36,7 @@ class Gathering:
         Args:
             answered: Operations it answered.
             waiting: Operations that wait for the next entry already.
-            took_s: Time from its hand-over until it was applied; the wait is no longer than this.
+            took_s: Time from its handover until it was applied; the wait is no longer than this.
         """
         self.stop()
         self._expected = answered + waiting

@@ -106,7 +106,7 @@ class Operators:
         return [item for _, item in rows], b"" if edge == END else edge
 
     async def explain(self, tenant: str, task_id: str, *, timeout_s: float) -> Explanation | None:
-        """Return why a task is in its state, or None if the tenant has no such task."""
+        """Return why a task is in its state, or None if it is not the tenant's."""
         shard = shard_of(task_id, self._shards.count)
         asked = Explain(tenant=tenant, id=task_id)
         answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))

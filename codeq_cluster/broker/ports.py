@@ -85,7 +85,7 @@ class Observer(Protocol):
         """Record that one task changed."""
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
-        """Record that an entry of this leader was applied, `commit_s` after its hand-over."""
+        """Record that an entry of this leader was applied, `commit_s` after its handover."""
 
 
 class Tracing(Protocol):

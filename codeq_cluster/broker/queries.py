@@ -33,7 +33,7 @@ class Queries:
     async def result(
         self, tenant: str, task_id: str, *, wait_s: float, stale: bool, timeout_s: float
     ) -> tuple[Found, Result | None] | None:
-        """Return a task and its result, waiting up to `wait_s` for one; None for no such task."""
+        """Return a task and its result, waiting up to `wait_s` for one; None for no task."""
         if wait_s <= 0:
             return await self._look(tenant, task_id, stale=stale, timeout_s=timeout_s)
         loop = asyncio.get_running_loop()

@@ -133,7 +133,7 @@ class ItemPage(Struct, frozen=True, array_like=True, tag="item_page"):
 
 
 class Explained(Struct, frozen=True, array_like=True, tag="explained"):
-    """The explanation of a task; None for no such task."""
+    """The explanation of a task; None if the tenant has no task of this id."""
 
     explanation: Explanation | None
 

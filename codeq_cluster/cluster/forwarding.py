@@ -318,7 +318,7 @@ class Forwarder:
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.
             MethodUnknown: This release does not know the method or its body; nothing was done.
-            ValueError: There is no such shard.
+            ValueError: The shard does not exist.
         """
         del peer, timeout_s  # The link has authenticated the peer and enforces the timeout.
         if method not in _METHODS:

@@ -185,7 +185,7 @@ class Members:
         Raises:
             NotLeader: This node does not lead the shard and was not to ask on; nothing was done.
             MethodUnknown: The body does not fit this release; nothing was done.
-            ValueError: There is no such shard.
+            ValueError: The shard does not exist.
         """
         del peer, method
         try:

@@ -43,7 +43,7 @@ class Scrapes:
         started_s = self._clock()
         try:
             asked.set_result(self._make())
-        except Exception as error:  # noqa: BLE001 - of any source; whoever asked is told
+        except Exception as error:  # noqa: BLE001 - of any source; the caller gets it
             asked.set_exception(error)
         took_s = self._clock() - started_s
         self._rests_until_s = asyncio.get_running_loop().time() + RESTS * took_s

@@ -400,7 +400,7 @@ def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
 
 
 def test_only_the_leader_can_make_a_follower_stand() -> None:
-    """A hand-over from any other node is ignored."""
+    """A transfer from any other node is ignored."""
     cluster = settled()
     term = cluster.nodes["B"].group.status().term
 

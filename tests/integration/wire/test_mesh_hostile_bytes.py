@@ -1,4 +1,4 @@
-"""A listening mesh under invented bytes: each such connection ends, alone, and is counted."""
+"""A listening mesh under invented bytes: each connection ends, alone, and is counted."""
 
 from __future__ import annotations
 

@@ -599,7 +599,7 @@ async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Me
 async def test_what_there_is_no_room_for_is_not_fetched(
     pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader is asked once, the operator told once, and the disk is looked at ever seldomer."""
+    """The leader is asked once, the operator informed once, the disk checked ever less often."""
     leader, follower = pair
     follower.free_bytes = SIZE + RESERVE - 1
 

@@ -207,7 +207,7 @@ async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
 
 @pytest.mark.parametrize("ahead_ms", [0, 5000])
 async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int) -> None:
-    """Also where whoever took the one before has a clock that is ahead, or the same millisecond."""
+    """Also if an older one was taken by a clock that is ahead, or in the same millisecond."""
     rig.clock.now_ms = NOW_MS + ahead_ms
     before = [await rig.taken(rig.record) for _ in range(5)]
     rig.clock.now_ms = NOW_MS

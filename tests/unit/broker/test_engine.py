@@ -1,4 +1,4 @@
-"""The engine answers only what is durable."""
+"""The engine answers only durable decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notification queue and subscribers: who is notified, and what is dropped."""
+"""Notification queue and subscribers: receivers, limits and dropped notifications."""
 
 from __future__ import annotations
 

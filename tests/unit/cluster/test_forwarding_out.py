@@ -18,7 +18,7 @@ FAR_S = 3600.0
 
 
 class Replica:
-    """A shard's replica on this node, which follows nobody."""
+    """A shard's replica on this node, which follows no leader."""
 
     leader: str | None = None
     leads = False

@@ -71,7 +71,7 @@ def test_what_does_not_fit_stops_the_start(environment: dict[str, str], line: st
 
 
 def test_a_directory_beside_the_data_may_begin_alike() -> None:
-    """Only what is below the data directory is refused."""
+    """Only a place below the data directory is refused."""
     found = loaded({"BACKUP_DIRECTORY": "/srv/data-backups"})
 
     assert found.settings.backup.directory == Path("/srv/data-backups")
