@@ -175,7 +175,7 @@ class Forwarder:
         is_out: Returns whether this node's replica of a shard is out of service; then it learns of
             no leader, however long it waits.
         peers: Returns the connected nodes, which are then asked.
-        snapshot: Type that `Engine.read` returns; `head` and `depth` are those of its namesakes.
+        snapshot: Type that `Engine.read` returns; `head` is that of heads, `depth` of one depth.
         question: Type that `Engine.answer` takes; `answer` is the type it returns.
     """
 
