@@ -1,7 +1,7 @@
-"""Access log: a line a request, and why a token was refused; never what a caller sent along.
+"""Access log: one line a request, and the reasons of refusals; never the caller's data.
 
-A request is named by its method and its route's pattern: a path holds ids, a query or a header may
-hold a secret, a body is the users' own.
+A line names the method and the route's pattern. Paths contain ids, queries and headers may contain
+secrets, and bodies belong to the users.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-# Refusals cost a stranger nothing, so that there may be any number of them: of each stretch of time
-# the first few are told, and how many were not.
+# Strangers can cause any number of refusals. At most the first few of each period are logged, with
+# a count of the suppressed ones.
 REFUSALS_TOLD = 10
 STRETCH_S = 10.0
 
 
 class AccessLog:
-    """What the log is told of requests.
+    """Writes the log lines of requests.
 
     Args:
         severity: Of a request's line: `debug`, `info`, or `never` for no line.
@@ -36,7 +36,7 @@ class AccessLog:
     def answered(
         self, request_id: str, *, method: str, route: str, status: int, seconds: float, tenant: str
     ) -> None:
-        """Tell of a request that has had its answer, or whose client has gone away (499)."""
+        """Log a request that was answered, or whose client disconnected (499)."""
         level = self._level
         if level is None or not log.isEnabledFor(level):
             return
@@ -54,7 +54,7 @@ class AccessLog:
         )
 
     def refused(self, request_id: str, *, route: str, status: int, reason: str) -> None:
-        """Tell why a caller was not let in, unless many were told of just now."""
+        """Log why a caller was refused, unless too many refusals were logged recently."""
         now_s = self._monotonic()
         if now_s >= self._stretch_ends_s:
             self._stretch_ends_s = now_s + STRETCH_S
@@ -71,7 +71,7 @@ class AccessLog:
                 "status": status,
                 "reason": reason,
                 "request_id": request_id,
-                # Nobody knows whose request it is: that is why it is refused.
+                # The line has no tenant: the caller's identity is not established.
                 "tenant": "",
                 "untold_before": untold,
             },

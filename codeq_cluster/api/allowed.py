@@ -1,11 +1,11 @@
-"""Allowed: which commands a worker's token lets it ask for."""
+"""Allowed: the commands that a worker's token permits."""
 
 from __future__ import annotations
 
 from codeq_cluster.api.call import COMMAND, Call
 from codeq_cluster.api.errors import ApiError, bad_request
 
-COMMANDS_MAX = 1000  # Of one claim; each costs a look at its queue.
+COMMANDS_MAX = 1000  # In one claim; each costs a look at its queue.
 
 _NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
 
@@ -13,19 +13,19 @@ _NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
 def allowed_commands(
     call: Call, asked: list[str] | None, *, field: str = "commands", count_max: int = COMMANDS_MAX
 ) -> tuple[str, ...]:
-    """Return what a worker asks for, the token's own when it names nothing.
+    """Return the commands a worker asks for; the token's own when the worker names none.
 
     Args:
         call: The worker's request.
-        asked: As it was sent.
-        field: What the body calls it.
-        count_max: How many may be named.
+        asked: The commands, as sent.
+        field: Their name in the body.
+        count_max: The most that may be named.
 
     Returns:
         Commands, each once; empty for every command of the tenant.
 
     Raises:
-        ApiError: 403 for one the token does not name; 400 for too many, or for no command at all.
+        ApiError: 403 for a command outside the token; 400 for too many, or for an invalid one.
     """
     allowed = call.identity.event_types
     everything = "*" in allowed

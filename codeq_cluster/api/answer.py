@@ -1,4 +1,4 @@
-"""Answer: what a request is answered, as the bytes of one write or as the library's response."""
+"""Answer: a JSON answer, as the bytes of one write or as an aiohttp response."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STALLED = 408
 
 
 class Answer:
-    """A JSON answer; without a body when there is nothing to say (204).
+    """A JSON answer; without a body for 204.
 
     Attributes:
-        headers: Beside those that every answer carries; names and texts of our own.
+        headers: Beside the headers of every answer; trusted names and texts.
         request_id: Set once the request has been answered.
     """
 
@@ -43,7 +43,7 @@ class Answer:
         self.request_id = request_id
 
     def encoded(self, *, closing: bool = False) -> bytes:
-        """Return head and body by HTTP/1.1; `closing` says that the connection ends with them."""
+        """Return head and body as HTTP/1.1; `closing` adds that the connection ends."""
         body = self.body
         length = f"Content-Length: {len(body)}\r\n" if body else ""
         more = "".join([f"{name}: {text}\r\n" for name, text in self.headers.items()])
@@ -56,7 +56,7 @@ class Answer:
         return head.encode() + body
 
     def response(self) -> web.Response:
-        """Return the same for the library to send."""
+        """Return the answer as an aiohttp response."""
         headers = {"X-Request-Id": self.request_id, **self.headers}
         if not self.body:
             return web.Response(status=self.status, headers=headers)

@@ -49,7 +49,7 @@ BASE = "/v1/codeq"
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
 SERVICES = web.AppKey("services", Services)
 WAITS = web.AppKey("waits", Waits)
-# The busiest routes, for the server to take their requests without the library.
+# The busiest routes, whose requests the server reads without aiohttp.
 WHOLE_ROUTES = web.AppKey("whole_routes", WholeRoutes[Answering])
 
 _BODY = "invalid body"
@@ -172,16 +172,16 @@ def make_app(
     Args:
         broker: Serves every route; started and stopped by the caller.
         authenticator: Started and stopped by the caller.
-        settings: Of the node; the limits are enforced here.
-        metrics: Of the node.
-        targets: Which URLs may be registered.
-        quotas: Which requests are within the rate limits.
-        cluster: Who leads what.
-        members: Who forms it.
-        polls: Is told of every claim.
-        artifacts: Where artifacts are kept; None when nowhere.
-        backups: Those this node takes; None when it has no place for them.
-        tracing: Makes spans of requests; None for none.
+        settings: The node's settings; this layer enforces the limits.
+        metrics: The node's metrics.
+        targets: Decides which URLs may be registered.
+        quotas: Enforces the rate limits.
+        cluster: Knows the leaders of the shards.
+        members: Knows and changes the members.
+        polls: Records every claim.
+        artifacts: The artifact store; None when there is none.
+        backups: The backups this node takes; None when it has no place for them.
+        tracing: Makes the spans of requests; None for none.
         now_ms: Wall clock for ages that are shown, Unix milliseconds.
     """
     services = Services(
@@ -211,7 +211,7 @@ def make_app(
     whole = WholeRoutes[Answering](BASE + "/tasks", body_bytes_max=settings.limits.max_body_bytes)
     for route in ROUTES:
         answering = surrounded(route, services)
-        # An artifact's name may have slashes.
+        # The name of an artifact may contain slashes.
         path = route.path.replace("{artifact}", "{artifact:.+}")
         app.router.add_route(route.method, path, for_library(answering))
         if route.whole:

@@ -1,4 +1,4 @@
-"""Artifacts: how a request for one is answered, whole, in part or not at all, by RFC 9110."""
+"""Artifacts: answers to requests for an artifact: whole, a range, or none, by RFC 9110."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from codeq_cluster.artifacts.provider import Stored
 
 _RANGE = re.compile(r"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE | re.ASCII)
 _ETAGS = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-# More digits name a byte that no artifact has, and Python refuses to read thousands of them.
+# A longer number is past the end of any artifact, and Python refuses to parse thousands of digits.
 _DIGITS_MAX = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How a request for an artifact is answered.
+    """The answer to a request for an artifact.
 
     Attributes:
-        headers: What the answer's head says of the content; `Content-Length` included.
+        headers: The headers that describe the content, with `Content-Length`.
         start: First byte of the body.
         end: One past its last byte; equal to `start` when the answer has no body.
     """
@@ -31,16 +31,16 @@ class Answer:
 
 
 def answer(stored: Stored, *, method: str, headers: Mapping[str, str]) -> Answer:
-    """Decide how to answer a GET or a HEAD.
+    """Return the answer to a GET or a HEAD.
 
-    Preconditions come before the range, as RFC 9110 section 13.2.2 has it. A range that is not
-    understood, names several parts or belongs to another version is as good as none: the whole
-    artifact is the answer.
+    Preconditions come before the range (RFC 9110 section 13.2.2). A range is ignored when it is
+    malformed, has several parts or belongs to another version; the answer is then the whole
+    artifact.
 
     Args:
         stored: The artifact as it is now.
         method: `GET` or `HEAD`.
-        headers: Of the request, by names of any case.
+        headers: Of the request; names in any case.
     """
     assert method in {"GET", "HEAD"}, "no other method has a route"
     asked = {name.lower(): value for name, value in headers.items()}
@@ -70,7 +70,7 @@ def answer(stored: Stored, *, method: str, headers: Mapping[str, str]) -> Answer
 
 
 def _names(header: str, etag: str, *, strongly: bool) -> bool:
-    """Tell whether a list of etags has this one; strongly, a weak one on either side is another."""
+    """Return whether a list of etags has this one; a weak etag never matches."""
     if header.strip() == "*":
         return True
     if not etag or (strongly and etag.startswith("W/")):
@@ -83,7 +83,7 @@ def _names(header: str, etag: str, *, strongly: bool) -> bool:
 
 
 def _is_current(asked: Mapping[str, str], etag: str) -> bool:
-    """Tell whether a range is meant for this version; a date never is, artifacts have none."""
+    """Return whether `If-Range` allows the range; a date never does, artifacts have none."""
     condition = asked.get("if-range")
     if condition is None:
         return True
@@ -94,8 +94,8 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
     """Read a `Range`.
 
     Returns:
-        First byte and one past the last, equal or crossed when no byte is meant; None when the
-        header is to be ignored.
+        First byte and one past the last, equal or crossed for an empty range; None when the header
+        is ignored.
     """
     found = _RANGE.fullmatch(header.strip())
     if found is None:
@@ -103,7 +103,8 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
     first, last = (_number(text) for text in found.groups())
     if first is None:
         if last is None or (last > 0 and size == 0):
-            # Of nothing even the last byte is all there is, which no Content-Range can say.
+            # A suffix range of an empty artifact is the whole artifact: Content-Range cannot
+            # express it.
             return None
         return (max(0, size - last), size)
     if last is not None and last < first:
@@ -112,7 +113,7 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
 
 
 def _number(text: str) -> int | None:
-    """Read digits, or None when there are none; too many become one more than any size."""
+    """Return the number, or None for no digits; an overlong one exceeds any size."""
     digits = text.lstrip("0")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Attachments: the artifacts a result brings along, read and checked before any is stored."""
+"""Attachments: artifacts in the body of a result, all checked before any is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codeq_cluster.core.task import Artifact
 from codeq_cluster.settings import LimitSettings
 
 ARTIFACTS_MAX = 100
-_SLICE_CHARS = 256 * 1024  # Decoded in well under a millisecond, then others get their turn.
+_SLICE_CHARS = 256 * 1024  # Decoded in well under a millisecond.
 
 _INVALID = invalid_body("invalid request body")
 INVALID_CONTENT = bad_request(
@@ -39,10 +39,10 @@ TOO_MANY_UPLOADS = ApiError(409, "too many uploads of artifacts for this task", 
 
 
 async def artifacts_of(call: Call, body: schemas.ResultBody) -> tuple[Artifact | NewFile, ...]:
-    """Return the artifacts of a result in their order.
+    """Return the artifacts of a result, in their order.
 
     Raises:
-        ApiError: 400 or 413; one of them cannot be taken.
+        ApiError: 400 or 413; an artifact is invalid or too large.
     """
     items = body.artifacts or ()
     if len(items) > ARTIFACTS_MAX:
@@ -57,7 +57,7 @@ async def artifacts_of(call: Call, body: schemas.ResultBody) -> tuple[Artifact |
             continue
         content = _content(artifact.content_base64)
         if content is None:
-            # Silently dropping a product would lose work.
+            # Ignoring an invalid artifact would silently lose a product.
             raise NEITHER
         if call.services.artifacts is None:
             raise NOT_CONFIGURED
@@ -73,10 +73,10 @@ async def artifacts_of(call: Call, body: schemas.ResultBody) -> tuple[Artifact |
 
 
 def content_type_of(given: str | None) -> str:
-    """Return the content type of an artifact, the usual one when none is given.
+    """Return the content type of an artifact, or the default when none is given.
 
     Raises:
-        ApiError: 400; it may not stand in a header.
+        ApiError: 400; the type may not stand in a header.
     """
     if not given:
         return DEFAULT_CONTENT_TYPE
@@ -93,7 +93,7 @@ def too_large(limits: LimitSettings) -> ApiError:
 
 
 def from_refusal(rejected: Rejected, *, not_found: str) -> ApiError:
-    """Turn the broker's refusal of a result or of an upload into the answer."""
+    """Return the answer for a result or an upload that the broker refused."""
     if rejected.rejection is Rejection.TOO_MANY:
         return TOO_MANY_UPLOADS
     return from_rejection(rejected, not_found=not_found)
@@ -108,9 +108,9 @@ def _content(raw: msgspec.Raw) -> str | None:
 
 
 async def _decoded(text: str, limits: LimitSettings) -> tuple[bytes, ...]:
-    """Decode the standard alphabet, line breaks between, padding missing or not.
+    """Decode standard base64; line breaks are allowed, padding is optional.
 
-    Piece by piece: decoding holds the interpreter, in a thread as well.
+    Decode in pieces: decoding holds the interpreter lock, even in a thread.
     """
     text = text.replace("\r", "").replace("\n", "")
     digits = text.rstrip("=")

@@ -1,4 +1,4 @@
-"""Audit: what admins and operators changed, by whom and when."""
+"""Audit: the changes that admins and operators made, with author and time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from codeq_cluster.core.items import Audit, Kind
 
 
 async def audit(call: Call) -> web.Response:
-    """Return what was done by admins of the tenant and by operators who belong to it.
+    """Return the actions of the tenant's admins and of the operators who belong to it.
 
-    The newest comes first. An operator's actions on the cluster are on record in the operator's
-    own tenant.
+    The newest comes first. The tenant of an operator has the record of that operator's actions on
+    the cluster.
     """
     return await records(call, lambda _: True)
 

@@ -1,4 +1,4 @@
-"""Backup views: backups as they are shown."""
+"""Backup views: backups as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.core.instants import rfc3339
 
 
 class BackupView(Struct, rename="camel", kw_only=True):
-    """How far a backup is: `bytes` written or, while it is VERIFYING, read again."""
+    """Progress of a backup: `bytes` written or, while VERIFYING, read again."""
 
     id: str
     node: str
@@ -28,7 +28,7 @@ class BackupView(Struct, rename="camel", kw_only=True):
 
 
 class KeptBackup(Struct, rename="camel", kw_only=True):
-    """A backup of the place: one with a `problem` is none to rely on."""
+    """A stored backup; do not rely on one that has a `problem`."""
 
     id: str
     started_at: str
@@ -43,13 +43,13 @@ class KeptBackup(Struct, rename="camel", kw_only=True):
 
 
 class BackupPage(Struct):
-    """The backups of a place, the oldest first."""
+    """The stored backups, the oldest first."""
 
     backups: list[KeptBackup]
 
 
 def backup_view(progress: Progress) -> BackupView:
-    """Render how far a backup is."""
+    """Render the progress of a backup."""
     return BackupView(
         id=progress.id,
         node=progress.node,
@@ -66,7 +66,7 @@ def backup_view(progress: Progress) -> BackupView:
 
 
 def kept_backup(found: Found) -> KeptBackup:
-    """Render a backup of a place."""
+    """Render a stored backup."""
     manifest = found.manifest
     if manifest is None:
         return KeptBackup(
@@ -89,5 +89,5 @@ def kept_backup(found: Found) -> KeptBackup:
 
 
 def backup_page(found: Sequence[Found]) -> BackupPage:
-    """Render the backups of a place."""
+    """Render the stored backups."""
     return BackupPage(backups=[kept_backup(each) for each in found])

@@ -25,7 +25,7 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-# Of the query string, and what a read is without it.
+# The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
 NEVER_STALE = bad_request(
@@ -37,20 +37,20 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NONE: tuple[str, ...] = ()
 _NO_HEADERS: Mapping[str, str] = {}
 
-# What a route is asked: by the library's way, or in one piece.
+# A request as a handler gets it: from aiohttp, or read in one piece.
 Asked = web.Request | Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the handlers of one node share.
+    """The services shared by the handlers of one node.
 
     Attributes:
-        now_ms: Wall clock for what is only shown, Unix milliseconds.
-        polls: Which workers have claimed here.
-        artifacts: Where artifacts are kept; None when nowhere.
-        backups: Those this node takes; None when it has no place for them.
-        tracing: Makes spans of requests; None for none.
+        now_ms: Wall clock for values that are only shown, Unix milliseconds.
+        polls: The workers that have claimed on this node.
+        artifacts: The artifact store; None when there is none.
+        backups: The backups this node takes; None when it has no place for them.
+        tracing: Makes the spans of requests; None for none.
     """
 
     broker: Broker
@@ -76,11 +76,11 @@ class Call:
     """One authenticated request.
 
     Attributes:
-        headers: Of the request, to be asked by names in lower case.
-        named: The parts of the path that the route names.
-        identity: The caller; a nobody on open routes.
+        headers: The request's headers, looked up by lower-case name.
+        named: The named parts of the path.
+        identity: The caller; anonymous on open routes.
         text: The body, empty on routes that take none.
-        request_id: The caller's own, or one made for it.
+        request_id: The caller's own, or a generated one.
     """
 
     __slots__ = (
@@ -108,15 +108,15 @@ class Call:
 
     @property
     def request(self) -> web.Request:
-        """Return the library's request, which a route that takes whole ones may not have."""
+        """Return aiohttp's request; routes that take one-piece requests must not ask for it."""
         assert isinstance(self._asked, web.Request)
         return self._asked
 
     def task_id(self, *, not_found: ApiError) -> str:
-        """Return the task id of the path.
+        """Return the task id in the path.
 
         Raises:
-            ApiError: The given one, for what no task of ours can be called.
+            ApiError: The given error; the text cannot be a task id.
         """
         task_id = self.named["id"]
         if not is_task_id(task_id):
@@ -124,10 +124,10 @@ class Call:
         return task_id
 
     def command(self) -> str:
-        """Return the command of the path.
+        """Return the command in the path.
 
         Raises:
-            ApiError: 400 for what no command can be called.
+            ApiError: 400; the text cannot be a command.
         """
         command = self.named["command"]
         if not COMMAND.fullmatch(command):
@@ -135,22 +135,22 @@ class Call:
         return command
 
     def most(self, scope: Scope) -> int | None:
-        """Return the most that one request of the caller's tenant can cost, None for any."""
+        """Return the most that one request of the caller's tenant can cost, None for no bound."""
         return self.services.quotas.most(scope, self.identity.tenant)
 
     async def spend(self, scope: Scope, operation: str, cost: int = 1) -> None:
         """Count the request against the rate limit of the caller's tenant.
 
         Raises:
-            LimitExceeded: It is beyond the limit; answered 429.
+            LimitExceeded: The request is over the limit; answered 429.
         """
         await self.services.quotas.spend(scope, operation, self.identity.tenant, cost)
 
     def stale(self) -> bool:
-        """Tell whether the caller asked for the local replica's word.
+        """Return whether the caller asked for a read from the local replica.
 
         Raises:
-            ApiError: 400 for a consistency that does not exist.
+            ApiError: 400; there is no such consistency.
         """
         if not self.request.query_string:
             return False
@@ -162,10 +162,10 @@ class Call:
         return asked == "stale"
 
     def query_integer(self, name: str) -> int:
-        """Return an integer of the query string, 0 when it is absent.
+        """Return an integer of the query string, 0 when absent.
 
         Raises:
-            ApiError: 400 for anything but an integer.
+            ApiError: 400; the value is not an integer.
         """
         asked = self.query_text(name)
         if not asked:
@@ -175,14 +175,15 @@ class Call:
         return int(asked)
 
     def query_text(self, name: str) -> str:
-        """Return a text of the query string, empty when it is absent."""
+        """Return a text of the query string, empty when absent."""
         return self.request.query.get(name, "") if self.request.query_string else ""
 
 
 def authorization(asked: Asked) -> str | None:
-    """Return the Authorization header, None for none.
+    """Return the Authorization header, or None.
 
-    Several are joined so that none of them is accepted: a proxy in front may have checked another.
+    Duplicate headers are joined so that neither is accepted: a proxy in front may have checked the
+    other one.
     """
     if isinstance(asked, Whole):
         return asked.headers.get("authorization")
@@ -191,7 +192,7 @@ def authorization(asked: Asked) -> str | None:
 
 
 def is_task_id(text: str) -> bool:
-    """Tell whether a task of ours could be called that."""
+    """Return whether the text can be a task id of this cluster."""
     return _TASK_ID.fullmatch(text) is not None
 
 

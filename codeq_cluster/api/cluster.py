@@ -1,4 +1,4 @@
-"""Cluster: the nodes, and who leads which shard."""
+"""Cluster: the nodes, and the leader of each shard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def transfer(call: Call) -> web.Response:
         raise bad_request("invalid 'to' (no such node)", "no-such-node")
     done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:
-        # The peer is away or too far behind, there is none, or another handover is under way.
+        # The peer is away or too far behind, there is no other, or another transfer is under way.
         raise ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
     changed = done.leader != done.before
     if changed:

@@ -1,4 +1,4 @@
-"""Connection: one client's, with the bounds that aiohttp leaves open and a short way for most."""
+"""Connection: one client's connection, with bounds that aiohttp lacks and a fast path."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from codeq_cluster.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
-_LINGER_S = 2.0  # How long an unread body is swallowed, so that its sender gets to read the answer.
-_READ_BYTES = 2**16  # Of what is not worked on yet; then no more is read.
+_LINGER_S = 2.0  # An unread body is drained for this long: its sender must get to the answer.
+_READ_BYTES = 2**16  # Limit of received bytes that wait for their turn; beyond it, reading pauses.
 _NEVER_S = 10 * 365 * 86_400.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 _STALLED = 408
@@ -46,32 +46,32 @@ _FULL = ApiError(
 
 
 class Door(Protocol):
-    """The server that a connection came to."""
+    """The server that accepted the connection."""
 
     @property
     def access_log(self) -> AccessLog:
-        """What is told of requests."""
+        """The log of requests."""
 
     @property
     def full(self) -> bool:
-        """Whether another connection would be one too many."""
+        """Whether the server has no room for another connection."""
 
     @property
     def leaving(self) -> bool:
-        """Whether clients are asked to go."""
+        """Whether clients are asked to leave."""
 
     def opened(self, connection: Connection) -> None:
-        """Count a connection that is served from now on."""
+        """Count a connection as open."""
 
     def closed(self, connection: Connection) -> None:
-        """Forget one."""
+        """Stop counting a connection."""
 
 
 class Connection(web.RequestHandler):
-    """One client's connection, with the bounds that aiohttp leaves open.
+    """One client's connection, with the bounds that aiohttp lacks.
 
-    Requests of the busiest routes that come in one piece are answered here; while one is, what
-    comes after it waits, and then goes the way it would have gone.
+    One-piece requests of the busiest routes are answered here. Bytes that arrive meanwhile wait,
+    and then take the normal way.
     """
 
     __slots__ = (
@@ -100,14 +100,14 @@ class Connection(web.RequestHandler):
         super().__init__(
             manager,
             loop=loop,
-            # The library does not know of requests that are answered here: see `_end_if_idle`.
+            # aiohttp does not see requests that are answered here: see `_end_if_idle`.
             keepalive_timeout=_NEVER_S,
             lingering_time=_LINGER_S,
-            # The routes tell the access log themselves.
+            # The routes write the access log themselves.
             access_log=cast("logging.Logger", None),
             read_bufsize=_READ_BYTES,
-            # Nobody is promised to be understood in gzip, and what cannot be unpacked would be
-            # logged as a failure of this server, on the word of a stranger.
+            # No client is promised gzip. A stranger's corrupt gzip body would be logged as a
+            # failure of this server.
             auto_decompress=False,
         )
         self._server = server
@@ -118,40 +118,40 @@ class Connection(web.RequestHandler):
         self._taken_due: asyncio.TimerHandle | None = None
         self._idle_due: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
-        self._answering: asyncio.Task[None] | None = None  # Of a whole request.
-        self._unread = b""  # What came while it was being answered.
+        self._answering: asyncio.Task[None] | None = None  # For a whole request.
+        self._unread = b""  # Bytes received while a request was being answered.
 
     @property
     def idle(self) -> bool:
-        """Tell whether no part of a request is here that has no answer yet."""
+        """Return whether no part of an unanswered request has arrived."""
         return self._waiting and self._head_due is None and self.transport is not None
 
     @property
     def _waiting(self) -> bool:
-        """Whether nothing is being answered, by the library or here."""
+        """Return whether neither aiohttp nor the fast path is answering a request."""
         waiter = self._waiter
         return self._answering is None and waiter is not None and not waiter.done()
 
     @property
     def served(self) -> bool:
-        """Tell whether the client may still get something."""
+        """Return whether the client can still receive data."""
         if self.transport is None:
             return False
-        # Over TLS a close waits for the client's goodbye, after everything has been sent.
+        # A TLS close waits for the client's goodbye, after all data has been sent.
         secure = self.transport.get_extra_info("ssl_object") is not None
         return not (secure and self.transport.is_closing())
 
     @property
     def descriptor(self) -> int:
-        """Return the descriptor of its socket."""
+        """Return the descriptor of the socket."""
         assert self.transport is not None
         return cast("int", self.transport.get_extra_info("socket").fileno())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection in, or turn it away at once when the server is full."""
-        # A cast: the transports of uvloop are no subclasses of asyncio's.
+        """Accept the connection, or refuse it at once when the server is full."""
+        # A cast, because uvloop's transports do not inherit from asyncio's.
         writing = cast("asyncio.WriteTransport", transport)
-        # Over TLS, it has been asked already, and this connection has had its place since.
+        # TLS connections were counted before their handshake.
         if self._server.full and writing.get_extra_info("ssl_object") is None:
             writing.write(_turned_away())
             writing.close()
@@ -160,13 +160,13 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         self._quiet_since_s = self._loop.time()
         self._end_if_idle()
-        # Whatever the kernel does not take at once counts as not taken by the client.
-        # The loops' TLS counts from the limit itself, so that 0 would never be below it.
+        # Bytes that the kernel does not take at once count as not taken by the client. The loops'
+        # TLS compares with the limit itself, so a limit of 0 would never be reached.
         secure = writing.get_extra_info("ssl_object") is not None
         writing.set_write_buffer_limits(high=1 if secure else 0, low=0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection; a handler that serves it is cancelled."""
+        """Forget the connection; its handler is cancelled."""
         self._head_arrived()
         self._answer_taken()
         if self._idle_due is not None:
@@ -177,7 +177,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; a request's head must be complete in time."""
+        """Read received bytes; a request's head must be complete in time."""
         if self._answering is not None:
             self._keep_unread(data)
             return
@@ -188,10 +188,10 @@ class Connection(web.RequestHandler):
         try:
             super().data_received(data)
         except IndexError:
-            # The library's for a target of `http://[]@`, which leaves its parser as it is.
+            # aiohttp raises this for a target of `http://[]@`, and leaves its parser as it was.
             self.force_close()
             return
-        # Still waiting for a request after bytes came: they were a part of a head.
+        # Bytes came and no request did: they were a part of a head.
         waiter = self._waiter
         if waiter is None or waiter.done():
             if self._head_due is not None:
@@ -204,7 +204,7 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer; one the library made itself is given the envelope first."""
+        """Send an answer; aiohttp's own errors get the envelope first."""
         if isinstance(resp, web.HTTPException):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
         if not resp.prepared:
@@ -212,14 +212,14 @@ class Connection(web.RequestHandler):
             if self._server.leaving:
                 resp.force_close()
         if resp.status == _STALLED:
-            self._lingering_time = 0.0  # It has had its time.
+            self._lingering_time = 0.0  # The handler did not end in time.
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
             self._quiet_since_s = self._loop.time()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - its name
-        """Let what is being answered end in time, cancel it otherwise, and close."""
+        """Let the current answer end in time, or cancel it, and close."""
         answering = self._answering
         if answering is not None:
             await asyncio.wait({answering}, timeout=timeout)
@@ -228,7 +228,7 @@ class Connection(web.RequestHandler):
         await super().shutdown(timeout)
 
     def pause_writing(self) -> None:
-        """Watch a client that does not take its answer as fast as it is sent."""
+        """Start a deadline for a client that reads its answer more slowly than it is sent."""
         super().pause_writing()
         if self._taken_due is None:
             self._taken_due = self._loop.call_later(
@@ -236,7 +236,7 @@ class Connection(web.RequestHandler):
             )
 
     def resume_writing(self) -> None:
-        """See that the client has taken everything."""
+        """Stop the deadline: the client has taken everything."""
         self._answer_taken()
         super().resume_writing()
 
@@ -247,7 +247,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP, or what the library failed to handle, in the usual envelope."""
+        """Answer malformed HTTP, or a failure inside aiohttp, in the usual envelope."""
         if status >= 500:
             log.error(
                 "request failed",
@@ -261,12 +261,12 @@ class Connection(web.RequestHandler):
         return response
 
     def cut_off(self) -> None:
-        """Close at once, whatever is queued."""
+        """Close at once, and drop queued data."""
         if self.transport is not None:
             self.transport.abort()
 
     async def _answer(self, answering: Answering, whole: Whole) -> None:
-        """Answer a request that came in one piece."""
+        """Answer a one-piece request."""
         try:
             answer = await answering(whole)
             assert isinstance(answer, Answer)
@@ -281,7 +281,8 @@ class Connection(web.RequestHandler):
         except ConnectionError:
             self.force_close()
         except Exception:
-            # A bug beyond the handler: nobody awaits this task, and the client must not wait.
+            # A bug outside the handler: nobody awaits this task, so it must end the client's wait
+            # itself.
             log.exception("an answer could not be sent")
             self.force_close()
         finally:
@@ -291,7 +292,7 @@ class Connection(web.RequestHandler):
             self._read_on()
 
     def _keep_unread(self, data: bytes) -> None:
-        """Keep what comes after a request that is being answered, within a bound."""
+        """Keep bytes that follow the request being answered, within a bound."""
         self._unread += data
         if len(self._unread) >= _READ_BYTES and self.transport is not None:
             self.transport.pause_reading()
@@ -305,7 +306,7 @@ class Connection(web.RequestHandler):
         self.data_received(data)
 
     def _end_if_idle(self) -> None:
-        """Close the connection if it has been without a request for too long; look again if not."""
+        """Close the connection if it has idled too long; else check again later."""
         idle_s = self._limits.idle_timeout_ms / 1000
         now_s = self._loop.time()
         due_s = self._quiet_since_s + idle_s
@@ -330,7 +331,7 @@ class Connection(web.RequestHandler):
         return error_answer(error, request_id).response()
 
     def _abandon(self) -> None:
-        # A mere close would wait for the client to take what is buffered, here and in the kernel.
+        # A plain close would wait until the client takes all buffered data.
         if self.transport is not None:
             raw = self.transport.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
@@ -348,5 +349,5 @@ class Connection(web.RequestHandler):
 
 
 def _turned_away() -> bytes:
-    """Return the answer to a connection too many, before there is a request."""
+    """Return the answer that refuses a connection, before any request."""
     return error_answer(_FULL, new_request_id()).encoded(closing=True)

@@ -1,4 +1,4 @@
-"""Dead letters: what died in a queue, and what an operator does with it."""
+"""Dead letters: a queue's dead tasks, and an operator's actions on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codeq_cluster.broker.dead_letters import BULK_MAX
 from codeq_cluster.codec.keyspace import Place
 from codeq_cluster.core.task import State
 
-IDS_MAX = 1000  # Of one request: read at once, 1000 x about 400 bytes.
+IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
 
 _INVALID = invalid_body()
 _NAMES = schemas.SELECTION.names
@@ -73,16 +73,16 @@ async def dead_letter(call: Call) -> web.Response:
 
 
 async def requeue(call: Call) -> web.Response:
-    """Make dead letters of a queue ready again: those selected, or all.
+    """Requeue dead letters of a queue: the selected ones, or all.
 
-    Their attempts begin anew, and their errors stay in their history. A task returns to the queue
-    of its own command.
+    Their attempts start again from 1, and their errors stay in their history. A task returns to the
+    queue of its own command.
     """
     return await _act(call, call.services.broker.operators.requeue, "requeued", _selected(call))
 
 
 async def delete(call: Call) -> web.Response:
-    """Delete dead letters of a queue: those selected, by body or by query, or all."""
+    """Delete dead letters of a queue: the selected ones, by body or by query, or all."""
     return await _act(call, call.services.broker.operators.delete, "deleted", _selected(call))
 
 
@@ -155,7 +155,7 @@ def _selected(call: Call) -> tuple[Selection, bool]:
     if error is None and "error" in call.request.query:
         error = call.query_text("error")
     if error == "":
-        # No error at all must not be taken for every error there is.
+        # An empty error must not select every error.
         raise EMPTY_ERROR
     wanted = Selection(queue=queue, error=error or "")
     if limit is not None:
@@ -166,7 +166,7 @@ def _selected(call: Call) -> tuple[Selection, bool]:
 
 
 def unknown_name(name: str) -> ApiError:
-    """Return the refusal of a name that selects nothing: without it, all would be meant."""
+    """Return the error for an empty selector, which would otherwise select everything."""
     shown = f"invalid '{name[:64]}' (unknown: use {', '.join(_NAMES)})"
     return bad_request(shown, "unknown-name")
 
@@ -182,7 +182,7 @@ def _refuse_unknown(call: Call) -> None:
 def read_ids(ids: list[str]) -> tuple[str, ...]:
     """Return ids as they were sent.
 
-    None at all must not be taken for all there are: a caller that computed an empty list means it.
+    An empty list must not select everything: a caller may have computed it.
 
     Raises:
         ApiError: 400 for none, for too many, or for what is no id.
@@ -203,7 +203,7 @@ def _bounded(limit: int) -> int:
 
 
 def flag(call: Call, name: str) -> bool:
-    """Return a flag of the query; one without a value is not taken for false: it may guard much."""
+    """Return a flag of the query; an empty value does not mean false: it may guard a deletion."""
     if name not in call.request.query:
         return False
     said = call.query_text(name)

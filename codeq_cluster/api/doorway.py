@@ -1,9 +1,9 @@
-"""Doorway: takes connections in, and sees them through the TLS handshake when there is one.
+"""Doorway: accepts connections, and takes them through the TLS handshake if there is one.
 
-A connection that the kernel has accepted is taken in even when the door closes at that moment: its
-client may have sent a request already. In a handshake a connection counts from its first moment:
-one that stalls there takes a place of the server's, for a bounded time, and no more than that. A
-loop's own TLS server would hold any number of them, out of the server's sight.
+A connection that the kernel has accepted is served even when the listener closes at that moment:
+its client may have sent a request already. A connection counts from the start of its handshake, so
+one that stalls there occupies one place for a bounded time. A loop's own TLS server would hold any
+number of them, unseen by the server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from codeq_cluster.wire import Certificates
 
 log = logging.getLogger(__name__)
 
-# Out of file descriptors or memory: until some are free again, asking is of no use.
+# No file descriptors or memory are left: accepting again at once would fail the same way.
 _ACCEPT_AGAIN_S: Final = 1.0
-_ACCEPTS_AT_ONCE: Final = 1024  # As many as the kernel keeps; then others get their turn.
+_ACCEPTS_AT_ONCE: Final = 1024  # As many as the kernel's backlog; then other work gets its turn.
 
 
 class Doorway:
@@ -31,7 +31,7 @@ class Doorway:
 
     Attributes:
         shaking: Connections in the handshake.
-        failed: Connections that sent no TLS, or gave up within the handshake.
+        failed: Connections that sent no TLS, or gave up during the handshake.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Doorway:
         handshake_s: float,
         shutdown_s: float,
     ) -> None:
-        """Prepare; nothing happens before `open`.
+        """Prepare a listener; nothing happens before `open`.
 
         Args:
-            certificates: A handshake uses what is current when it begins; None for plain HTTP.
-            is_full: Whether the next connection is one too many; with TLS it is closed, for before
-                the handshake no answer could be read.
-            admitted: Makes what serves a connection.
-            handshake_s: A handshake ends within these seconds.
-            shutdown_s: What is queued when a connection ends leaves within these seconds.
+            certificates: Each handshake uses the current one; None for plain HTTP.
+            is_full: Whether there is no room for the next connection. With TLS it is closed without
+                an answer, which nobody could read before the handshake.
+            admitted: Makes the protocol of a connection.
+            handshake_s: Bound of a handshake, in seconds.
+            shutdown_s: Bound of sending queued data when a connection ends, in seconds.
         """
         self.shaking = 0
         self.failed = 0
@@ -66,10 +66,10 @@ class Doorway:
         self._tasks = Background()
 
     async def open(self, host: str, port: int, *, backlog: int) -> int:
-        """Listen on every address of `host` and return the port, the system's choice for 0.
+        """Listen on every address of `host` and return the port; the system chooses it for 0.
 
         Raises:
-            OSError: An address cannot be had.
+            OSError: An address is not available.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -89,7 +89,7 @@ class Doorway:
         return port
 
     async def close(self) -> None:
-        """Let in who has been accepted, nobody after that, and end every handshake."""
+        """Serve the connections accepted so far, refuse later ones, and end every handshake."""
         loop = asyncio.get_running_loop()
         for door in self._doors:
             self._accept(door)
@@ -113,7 +113,7 @@ class Doorway:
                 accepted, _ = door.accept()
             except BlockingIOError:
                 return
-            except ConnectionError:  # it was gone before it was taken
+            except ConnectionError:  # the client disconnected before it was accepted
                 continue
             except OSError as error:
                 log.error("no connection can be accepted", extra={"reason": str(error)})  # noqa: TRY400 - it is the machine's state
@@ -153,10 +153,10 @@ class Doorway:
                 ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=self._shutdown_s,
             )
-        except OSError:  # no TLS, no common version, too late, gone: each is an OSError
+        except OSError:  # no TLS, no common version, timeout, disconnect: each is an OSError
             self.failed += 1
 
     def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self.shaking -= 1
-        if task.cancelled():  # perhaps before it began, so nobody else would close it
+        if task.cancelled():  # the task may not have started, so nobody else would close it
             accepted.close()

@@ -1,4 +1,4 @@
-"""Errors: every refusal of the HTTP layer as text, code and status; the one place they are made."""
+"""Errors: every refusal of the HTTP layer, as text, code and status."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOT_APPLIED = {"X-Outcome": "not-applied"}
 
 
 class ApiError(Exception):
-    """An answer that is no success.
+    """An error answer.
 
     Attributes:
         text: The reference's words where it has them: its clients compare them.
-        code: Ours, stable.
+        code: A stable code of this project.
         retryable: The same request may succeed later.
-        headers: Beside the usual ones.
-        extra: Fields of the envelope beside the usual ones.
+        headers: Beside the usual headers.
+        extra: Fields of the envelope beside the usual fields.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ApiError(Exception):
         self.extra = extra or {}
 
     def saying(self, text: str) -> ApiError:
-        """Return the same answer in other words."""
+        """Return the same error with another text."""
         return ApiError(
             self.status,
             text,
@@ -98,19 +98,19 @@ def bad_request(text: str, code: str) -> ApiError:
 
 
 def invalid_body(text: str = "invalid body") -> ApiError:
-    """Return the 400 for a body that is not what the route takes."""
+    """Return the 400 for a body that the route cannot read."""
     return ApiError(400, text, "invalid-body")
 
 
 def from_access(refused: AccessRefused) -> ApiError:
-    """Turn a refused caller into the answer."""
+    """Return the answer to a refused caller."""
     code = {401: "unauthorized", 403: "forbidden"}[refused.status]
     headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
     return ApiError(refused.status, refused.text, code, headers=headers)
 
 
 def from_failure(failure: CodeqError) -> ApiError:
-    """Turn an operating error into the answer: mostly 503, saying what is known of the outcome."""
+    """Return the answer for an operating error: mostly 503, with what is known of the outcome."""
     match failure:
         case OutcomeUnknown():
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
@@ -158,12 +158,12 @@ def from_failure(failure: CodeqError) -> ApiError:
         case OperationTooLarge():
             return ApiError(413, "request body too large", "body-too-large")
         case _:
-            # A link that broke or a disk that failed may have acted: that is not known here.
+            # A broken link or a failed disk leaves the outcome unknown.
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
 
 
 def auth_unavailable() -> ApiError:
-    """Return the 503 for a token that nobody can judge now."""
+    """Return the 503 for a token that cannot be checked now."""
     headers = {"Retry-After": "1"} | _NOT_APPLIED
     return ApiError(
         503, "authentication unavailable", "auth-unavailable", retryable=True, headers=headers
@@ -184,7 +184,7 @@ _STATUS_OF_REJECTION = {
 
 
 def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiError:
-    """Turn a refusal of the broker into the answer; `not_found` is the route's text for a 404."""
+    """Return the answer for the broker's refusal; `not_found` is the route's text for a 404."""
     rejection = rejected.rejection
     text = rejection.value
     if rejection is Rejection.NOT_FOUND:
@@ -192,7 +192,7 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
     elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
         text = "idempotency conflict"
     elif rejection is Rejection.INVALID_PRIORITY:
-        # A priority that is not named is 0: said here, or its sender would look for it in vain.
+        # An absent priority means 0: say so, or its sender would look for it in vain.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
         text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

@@ -1,10 +1,10 @@
-"""Guarding: headers that every answer carries, whoever makes it."""
+"""Guarding: headers that every answer carries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-# The library would name itself, and its version with it.
+# aiohttp would reveal its name and version.
 HEADERS: Mapping[str, str] = {
     "Server": "codeq-cluster",
     "X-Content-Type-Options": "nosniff",
@@ -13,6 +13,6 @@ HEADERS: Mapping[str, str] = {
 
 
 def guard(headers: MutableMapping[str, str]) -> None:
-    """Let no cache keep an answer and no browser guess what it is, unless it says so itself."""
+    """Forbid caching and content sniffing, unless the answer sets these headers itself."""
     for name, text in HEADERS.items():
         headers.setdefault(name, text)

@@ -1,4 +1,4 @@
-"""Import room: how many parts of imports are in the memory of one node at once."""
+"""Import room: the bound on parts of imports that one node holds in memory at once."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 from codeq_cluster.errors import Overloaded
 
-AT_ONCE = 4  # Each is in memory a few times while it is read and decoded.
+AT_ONCE = 4  # Reading and decoding hold several copies of each part.
 
 
 class ImportRoom:
-    """Counts them."""
+    """Counts the parts in memory."""
 
     def __init__(self) -> None:
         self._free = AT_ONCE
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Have room for one until the end of the block; raises Overloaded."""
+        """Reserve room for one part until the end of the block; raises Overloaded."""
         if not self._free:
             raise Overloaded("the room for imports")
         self._free -= 1

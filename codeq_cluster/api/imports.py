@@ -1,4 +1,4 @@
-"""Imports: what another cluster had of a tenant, taken over while this one serves."""
+"""Imports: a tenant's tasks from another cluster, taken over while this one serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.outcomes import Imported
 
 _BYTES_MIN = 2 * 2**20
-TASKS_MAX = 256  # Of one request, and as many items: on one shard, 25 ms of decisions.
+TASKS_MAX = 256  # In one request, and as many items: on one shard, 25 ms of decisions.
 
 INVALID_BACKUP = bad_request("invalid 'backup' (use the id of the backup)", "invalid-query")
 OTHER_TENANT = ApiError(403, "the token is not of the tenant that 'tenant' names", "other-tenant")
@@ -39,7 +39,7 @@ NEWER_FORMATS = ApiError(
 )
 TOO_MANY = bad_request(f"at most {TASKS_MAX} tasks and as many items", "out-of-range")
 
-# As the broker draws them: what follows a dot in the id of a callback is no part of its task's.
+# The broker's ids: the part after a dot in a callback's id is not the task's.
 _TASK_ID = re.compile(r"[A-Za-z0-9_:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 
@@ -99,9 +99,9 @@ async def take(call: Call) -> web.Response:
 def _refuse_newer(call: Call) -> None:
     """Refuse rows of formats that the cluster does not use yet.
 
-    An older node could not read them once they are here.
+    An older node could not read such rows once they are stored.
     """
-    # Backups of the first formats do not say so.
+    # Backups of the first formats have no such field.
     level = call.query_integer("level") if call.query_text("level") else 1
     if not 1 <= level <= LEVEL_MAX:
         raise INVALID_LEVEL
@@ -114,7 +114,7 @@ def _refuse_newer(call: Call) -> None:
 
 
 def bytes_max(entry_bytes_max: int) -> int:
-    """Return the most bytes of a body: many small tasks, or one that took three entries."""
+    """Return the limit of a body: many small tasks, or one that took three entries."""
     return max(_BYTES_MIN, 4 * entry_bytes_max)
 
 
@@ -136,7 +136,7 @@ async def _body(call: Call) -> bytes:
 
 
 def _arrivals(body: bytes) -> Arrivals:
-    """Decode a body whose every task and item is one that a cluster can have; blocks for long."""
+    """Decode a body and check that every task and item is possible; blocks for long."""
     try:
         arrivals = decode_arrivals(body)
     except RecordInvalid as invalid:

@@ -1,4 +1,4 @@
-"""Middleware: what surrounds every handler, merged into one wrapper because each layer costs time.
+"""Middleware: the steps around every handler, in one wrapper because each layer costs time.
 
 In order: request id, caller, body, handler, error envelope, metrics.
 """
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
-_CLIENT_GONE = 499  # No answer is sent; the word is the metric's alone.
+_CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse | Answer]]
 Answering = Callable[[Asked], Awaitable[web.StreamResponse | Answer]]
@@ -61,10 +61,10 @@ class Route:
     """One line of the route table.
 
     Attributes:
-        scope: A worker's, beside the access; empty for none.
-        unreadable: What the route calls a body it cannot read; empty when it takes no body.
-        large: The body may bring artifacts along.
-        stale: The caller may ask for the local replica's word.
+        scope: The scope a worker needs beside the access; empty for none.
+        unreadable: The route's name for a body it cannot read; empty when it takes no body.
+        large: The body may contain artifacts.
+        stale: The caller may ask for a read from the local replica.
         whole: Its requests are read without the library when they come in one piece. It takes a
             body, its handler asks nothing of the library's request, and it returns an `Answer`.
     """
@@ -81,12 +81,12 @@ class Route:
 
 
 def wrapped(route: Route, services: Services, admit: Admitting | None = None) -> LibraryHandler:
-    """Return what the library calls for a route's requests; as `surrounded`."""
+    """Return the aiohttp handler of a route; arguments as for `surrounded`."""
     return for_library(surrounded(route, services, admit))
 
 
 def for_library(answering: Answering) -> LibraryHandler:
-    """Return what the library calls for the requests that are answered so."""
+    """Return an aiohttp handler that renders the answers of `answering`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         answer = await answering(request)
@@ -96,15 +96,16 @@ def for_library(answering: Answering) -> LibraryHandler:
 
 
 def surrounded(route: Route, services: Services, admit: Admitting | None = None) -> Answering:
-    """Return a route's handler with all that surrounds it.
+    """Return a route's handler wrapped in the middleware.
 
     Args:
-        route: Which one.
-        services: Of the node.
-        admit: Says who calls, or refuses; None to go by the route's access and the bearer token.
+        route: The route to wrap.
+        services: The services of the node.
+        admit: Identifies the caller, or refuses; None to use the route's access and the bearer
+            token.
     """
     access, unreadable = route.access, route.unreadable
-    # A route with an admission of its own is asked by the library alone.
+    # Only aiohttp's requests reach a route with its own admission.
     admitted = cast("_AdmittingAny", admit) if admit else _by_token(route, services.authenticator)
     handler = _with_large_body(route, services) if route.large else route.handler
     small = unreadable and not route.large
@@ -121,7 +122,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
         try:
             identity = await admitted(asked)
             if isinstance(asked, Whole):
-                # A body of this size needs no room for large ones.
+                # A body of this size does not count against the room for large bodies.
                 call = Call(asked, services, identity, asked.text(unreadable), request_id)
                 response = await route.handler(call)
             else:
@@ -141,9 +142,9 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
             response = error_answer(_answer(refused), request_id)
             status = response.status
         except ConnectionError:
-            raise  # The client has gone away: the server counts on seeing this.
+            raise  # The client disconnected, and the server must see the error.
         except Exception:
-            # A bug: the caller gets an envelope all the same, and cannot know what happened.
+            # A bug: the caller still gets an envelope, which says that the outcome is unknown.
             log.exception(
                 "handler failed",
                 extra={
@@ -174,12 +175,12 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
         return response
 
     tracing = services.tracing
-    # What only machines ask again and again would bury the rest.
+    # Open routes are not traced: probes and scrapers would bury all other spans.
     return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
 
 
 def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
-    """Return what lets in the callers whose bearer token opens the route."""
+    """Return an admission by bearer token, for the route's access and scope."""
     access, scope = route.access, route.scope
 
     async def admit(asked: Asked) -> Identity:
@@ -196,7 +197,7 @@ def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
 
 
 def _with_large_body(route: Route, services: Services) -> Handler:
-    """Return the handler of a route that reads its body within the room for large ones."""
+    """Return a handler that reads its body within the room for large bodies."""
     limits, room = services.settings.limits, services.large_bodies
 
     async def handle(call: Call) -> web.StreamResponse | Answer:
@@ -210,7 +211,7 @@ def _with_large_body(route: Route, services: Services) -> Handler:
 
 
 def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
-    """Return the handler with a span around each request."""
+    """Return the handler, with a span around each request."""
 
     async def traced(asked: Asked) -> web.StreamResponse | Answer:
         with tracing.serving(route.method, route.path, asked.headers) as span:
@@ -236,7 +237,7 @@ def request_id_of(request: web.BaseRequest | Whole) -> str:
 
 
 def new_request_id() -> str:
-    """Return a request id for a caller that gave none."""
+    """Return a new request id, for a caller that gave none."""
     return f"{random.getrandbits(128):032x}"
 
 
@@ -251,7 +252,7 @@ def error_answer(error: ApiError, request_id: str) -> Answer:
 
 
 def _refuse_consistency(request: web.Request) -> None:
-    """Refuse any reading but the linearizable one, which a caller would take for another."""
+    """Refuse any consistency but linearizable, because the route would silently ignore it."""
     if request.query.get(CONSISTENCY, "") not in ("", LINEARIZABLE):
         raise NEVER_STALE
 
@@ -284,7 +285,7 @@ async def _body(
         large.grown(length)
     try:
         if request.content.is_eof() and request.content.exception() is None:
-            # All of it came with the head, as small bodies do: no need to wait with a deadline.
+            # A small body arrives with the head, so no deadline is needed.
             body: bytes | bytearray = request.content.read_nowait()
             if len(body) > bytes_max:
                 raise _too_large(bytes_max)
@@ -302,7 +303,7 @@ async def _body(
 
 
 async def _whole(request: web.Request, bytes_max: int, large: Body | None) -> bytearray:
-    """Read a body of unknown length, as far as it may go."""
+    """Read a body of unknown length, up to its limit."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk

@@ -69,7 +69,7 @@ class Targets(Protocol):
     """The rules of which URLs requests may be sent to."""
 
     async def allows(self, url: str) -> bool:
-        """Tell whether the URL may be registered; answers within about a second."""
+        """Return whether the URL may be registered; answers within about a second."""
 
 
 class Quotas(Protocol):
@@ -289,7 +289,7 @@ class Governors(Protocol):
         """Return the tenant's paused queues."""
 
     async def is_paused(self, tenant: str, queue: str, *, timeout_s: float) -> bool:
-        """Tell whether a queue is paused."""
+        """Return whether a queue is paused."""
 
     async def subscribe(
         self,

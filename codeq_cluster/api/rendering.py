@@ -147,7 +147,7 @@ class QueueView(Struct, rename="camel", kw_only=True):
 
 
 def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -> TaskView:
-    """Render a task; the lease token is shown to the worker that has just claimed it alone."""
+    """Render a task; only the worker that has just claimed it sees the lease token."""
     leased = task.state is State.LEASED
     waiting = task.state in (State.READY, State.DELAYED)
     return TaskView(
@@ -252,7 +252,7 @@ def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
 
 
 def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[str, object]:
-    """Render the nodes, and who leads which shard."""
+    """Render the nodes, and the leader of each shard."""
     own = shards[0]
     seen: dict[str, dict[str, Any]] = {
         own.self_id: {
@@ -271,7 +271,7 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
             "httpAddr": peer.http_addr,
             "self": False,
             "connected": peer.connected,
-            # In every shard: a node that is still a learner in one of them is no full member.
+            # A node that is still a learner in any shard is no full member.
             "voter": peer.voter and (before is None or before["voter"]),
             "level": peer.knows if before is None else min(peer.knows, before["level"]),
         }
@@ -307,7 +307,7 @@ def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[
     ]
     return {
         "clusterId": settings.cluster_id,
-        # Whoever is to take part has to know the newest that any shard uses.
+        # A joining node must know the newest format that any shard uses.
         "level": max(shard.level for shard in shards),
         "nodes": nodes,
         "shards": views,

@@ -16,12 +16,12 @@ from msgspec import Raw, Struct
 from codeq_cluster.api.errors import ApiError, invalid_body
 from codeq_cluster.wire.addresses import HOST, PORT
 
-# Where the other nodes reach a node, and where callers do.
+# The addresses of a node, for other nodes and for callers.
 HTTP_ADDRESS = f"https?://{HOST}(:{PORT})?/?"
 
 _INT64_MAX = 2**63 - 1
 
-# Absent and null are the same; a union with None would make the decoder look into the text.
+# Absent and null mean the same. A union with None would make the decoder inspect the text.
 _NULL = Raw(b"null")
 
 _ALIKE = bytes.maketrans(b"{}", b"[]")
@@ -180,8 +180,8 @@ B = TypeVar("B", bound=Struct)
 class Schema(Generic[B]):
     """Decodes one kind of body.
 
-    Exact field names take one pass. Anything the struct does not name takes a second one that
-    drops what is unknown and folds case.
+    A body with exact field names takes one pass. Otherwise a second pass drops unknown fields and
+    folds case.
     """
 
     def __init__(self, body: type[B]) -> None:
@@ -195,8 +195,8 @@ class Schema(Generic[B]):
         """Read a body.
 
         Args:
-            text: Of valid UTF-8.
-            error: What the route calls a body it cannot read.
+            text: The body, valid UTF-8.
+            error: The route's name for a body it cannot read.
 
         Raises:
             ApiError: 400, with that text.
@@ -213,20 +213,20 @@ class Schema(Generic[B]):
             raise invalid_body(error) from unreadable
 
     def decode_any(self, text: str, *, error: str) -> B:
-        """Read a body that may be missing, or null, which is an empty one; raises likewise."""
+        """Read a body that may be missing or null, which count as empty; raises as `decode`."""
         text = text.strip()
         return self._body() if text in _EMPTY else self.decode(text, error=error)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of its fields as they are sent."""
+        """Return the field names as they are sent."""
         return tuple(self._fields.values())
 
     def unknown(self, text: str) -> str | None:
-        """Return the first field of an object that the body does not name, None when it has none.
+        """Return the first field that the body does not name, or None.
 
         Args:
-            text: What `decode_any` takes.
+            text: The same text as for `decode_any`.
         """
         text = text.strip()
         names = {} if text in _EMPTY else _objects.decode(text)
@@ -273,7 +273,7 @@ def json_text(value: Raw, *, depth_max: int, error: str) -> str:
     text = bytes(value).decode()
     if text == "null":
         return ""
-    # Counting brackets is a memchr; only a text with many of them is looked at closely.
+    # Counting brackets is a memchr; only a text with many brackets is parsed.
     if text.count("[") + text.count("{") > depth_max and depth(text) > depth_max:
         raise invalid_body(error)
     return text
@@ -309,16 +309,16 @@ def instant_ms(text: str, *, error: ApiError) -> int:
 
 
 def depth(text: str) -> int:
-    """Return how deep brackets nest in a JSON text, strings not looked into.
+    """Return how deep brackets nest in a JSON text, ignoring strings.
 
-    Whole texts are worked on at once, since anybody may send a megabyte of brackets: about 5 ms
-    for one, 40 ms for the worst there is.
+    Whole texts are processed at once, because anybody may send a megabyte of brackets: about 5 ms
+    for one, 40 ms in the worst case.
     """
     unescaped = text.replace("\\\\", "").replace('\\"', "")
     outside = "".join(unescaped.split('"')[::2])
     brackets = outside.encode().translate(_ALIKE, _NO_BRACKETS)
     levels = 0
-    # Without its innermost pairs a text is one level less deep; worth it while these are many.
+    # Removing the innermost pairs makes a text one level less deep; it pays while there are many.
     while 4 * len(left := brackets.replace(b"[]", b"")) < 3 * len(brackets):
         brackets = left
         levels += 1

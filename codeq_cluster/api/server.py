@@ -1,4 +1,4 @@
-"""Server: the listening socket and its connections, each of them bounded in number and in time."""
+"""Server: the listening socket and its connections, bounded in number and in time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Certificates
 
 _BACKLOG = 1024
-# How long a connection without a request is left to its client once nobody is let in any more. A
-# client that has many uses each within this time, is told to close it, and asks elsewhere.
+# A stopping node leaves a connection without a request open for this long. Clients with a pool use
+# each connection within this time, learn that it closes, and turn to another node.
 _LEAVE_S = 3.0
-_CUT_OFF_S = 0.2  # For a handler that is cancelled to end, and as long before that.
-_LOOK_S = 0.05  # Between two looks for connections that have become idle since.
+_CUT_OFF_S = 0.2  # A handler has this long before it is cancelled, and as long again to end.
+_LOOK_S = 0.05  # The pause between two checks for idle connections.
 _NO_ROUTES = WholeRoutes[Answering]("", body_bytes_max=0)
 
 
 class HttpServer:
-    """Serves an application on one address, by https when it is given certificates.
+    """Serve an application on one address, over https when certificates are given.
 
     A client that stalls in a header, a body or an answer, or idles too long, loses its own
-    connection; a client that goes away cancels the handler that serves it.
+    connection only. When a client disconnects, the handler that serves it is cancelled.
     """
 
     def __init__(
@@ -62,30 +62,30 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Return the port, the one the system chose when 0 was asked for."""
+        """Return the port; the system chose it when 0 was asked for."""
         return self._port
 
     @property
     def failed_handshakes(self) -> int:
-        """Return how many connections sent no TLS, or gave up within the handshake."""
+        """Return how many connections sent no TLS, or gave up during the handshake."""
         return 0 if self._doorway is None else self._doorway.failed
 
     @property
     def leaving(self) -> bool:
-        """Tell whether nobody is let in any more, and clients are asked to go."""
+        """Return whether the server is draining: it accepts nobody and asks clients to leave."""
         return self._leaving
 
     @property
     def full(self) -> bool:
-        """Tell whether another connection would be one too many; a handshake counts as one."""
+        """Return whether the server has no room for another connection; handshakes count."""
         shaking = 0 if self._doorway is None else self._doorway.shaking
         return len(self._open) + shaking >= self._limits.connections_max
 
     async def start(self) -> None:
-        """Begin to accept connections.
+        """Start accepting connections.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         await self._runner.setup()
         manager = self._runner.server
@@ -112,12 +112,12 @@ class HttpServer:
         self._port = await self._doorway.open(self._host, self._port, backlog=_BACKLOG)
 
     async def leave(self) -> None:
-        """Let nobody in any more, and see those off who are there.
+        """Accept no more connections, and drain the open ones.
 
-        Requests under way are answered, waits at once; every answer closes its connection, so that
-        the client's next request goes elsewhere. A connection without a request is closed when it
-        has had time for one. Returns when all are gone, at the latest when a request that came
-        last must have been answered.
+        Requests under way are answered, and waits end at once. Every answer closes its connection,
+        so that the client's next request goes to another node. A connection without a request is
+        closed after a grace period. Returns when all are closed, at the latest one request timeout
+        after that period.
         """
         self._leaving = True
         await self._shut()
@@ -135,18 +135,18 @@ class HttpServer:
                     await self._closed.wait()
 
     async def stop(self) -> None:
-        """Let nobody in any more and cut off whoever is still there."""
+        """Accept no more connections, and cut off the open ones."""
         self._leaving = True
         await self._shut()
         await self._runner.cleanup()
-        # Over TLS a close waits for the client's goodbye, which need not come.
+        # A TLS close waits for the client's goodbye, which may never come.
         for connection in tuple(self._open):
             connection.cut_off()
 
     def close_idle(self) -> None:
         """Close every connection that carries no request."""
         idle = {each.descriptor: each for each in self._open if each.idle}
-        # What the kernel holds of a request is a request: its connection is not idle.
+        # A request may still be in the kernel's buffer: its connection is not idle.
         poll = select.poll()
         for descriptor in idle:
             poll.register(descriptor, select.POLLIN)
@@ -156,11 +156,11 @@ class HttpServer:
                 connection.force_close()
 
     def opened(self, connection: Connection) -> None:
-        """Count a connection that is served from now on."""
+        """Count a connection as open."""
         self._open.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        """Forget one."""
+        """Stop counting a connection."""
         self._open.discard(connection)
         self._closed.set()
 

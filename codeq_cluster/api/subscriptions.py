@@ -19,7 +19,7 @@ from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 TTL_DEFAULT_S = 300
 TTL_MAX_S = 86_400
 INTERVAL_MAX_S = 86_400
-EVENT_TYPES_MAX = 100  # Kept in memory on every node.
+EVENT_TYPES_MAX = 100  # Every node keeps them in memory.
 GROUP_BYTES_MAX = 256
 
 TOO_MANY = ApiError(409, f"too many subscriptions (at most {SUBSCRIPTIONS_MAX})", "too-many")
@@ -61,7 +61,7 @@ async def subscribe(call: Call) -> web.Response:
 
 async def renew(call: Call) -> web.Response:
     """Let a subscription live on from now, as long as before or as is said; the body may miss."""
-    # Nobody would ever be told of anything by it.
+    # Such a subscription would never be notified.
     require_webhooks(call)
     body = schemas.RENEWAL.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.governors.renew(

@@ -1,4 +1,4 @@
-"""Task lists: what a tenant's tasks are, and the deletion of those that have ended."""
+"""Task lists: listing a tenant's tasks, and deleting ended ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def cleanup(call: Call) -> web.Response:
         before_ms = now_ms - call.services.settings.lifecycle.retention_seconds * 1000
         retained_until_ms = now_ms
     deleted = 0
-    # What is before 1970 has no key to compare with, and no task is as old.
+    # Keys have no instant before 1970, and no task is that old.
     if before_ms > 0:
         deleted = await call.services.broker.operators.cleanup(
             call.identity.tenant,

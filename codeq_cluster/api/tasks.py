@@ -34,11 +34,11 @@ _INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-d
 _INVALID_COMMAND = bad_request("invalid command", "invalid-command")
 _INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
 
-# W3C Trace Context §3.2.2: no version ff, no id of zeros alone.
+# W3C Trace Context §3.2.2: version ff and ids of zeros only are invalid.
 _TRACE_PARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
-_TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: at least that much is propagated.
+_TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: propagate at least this much.
 
 
 async def create(call: Call) -> Answer:
@@ -63,7 +63,7 @@ async def create_batch(call: Call) -> Answer:
     """Create tasks, each on its own; the answer keeps their order."""
     items = schemas.TASKS.decode(call.text, error=_INVALID.text).tasks
     batch_max = call.services.settings.limits.batch_max
-    # A bucket never holds more than its burst: a larger batch would be told to retry for ever.
+    # A bucket never holds more than its burst: a larger batch would be told to retry forever.
     batch_max = min(batch_max, call.most(Scope.PRODUCER) or batch_max)
     if not items:
         raise _INVALID
@@ -115,7 +115,7 @@ def _decoded(item: msgspec.Raw) -> schemas.TaskBody | ApiError:
 
 
 async def _refused_webhooks(call: Call, bodies: Iterable[schemas.TaskBody]) -> Collection[str]:
-    """Return those webhooks of the bodies that may not be sent to, asking about all at once."""
+    """Return the webhooks of the bodies that are forbidden targets, checked concurrently."""
     urls = tuple({body.webhook for body in bodies if body.webhook})
     if not urls or not takes_webhooks(call):
         return ()
@@ -143,7 +143,7 @@ def _new_task(call: Call, body: schemas.TaskBody, *, refused: Collection[str]) -
         raise _INVALID
     run_at_ms = 0
     if body.run_at:
-        # An instant before 1970 is past like any other; 0 would mean "not asked".
+        # An instant before 1970 is in the past like any other; 0 would mean "not set".
         run_at_ms = max(1, schemas.instant_ms(body.run_at, error=_INVALID_RUN_AT))
     delay_s = schemas.whole(body.delay_seconds, error=_INVALID)
     if delay_s < 0:
@@ -192,11 +192,11 @@ def _check_bound(name: str, value: int, most: int) -> None:
 def _trace(call: Call) -> tuple[str, str]:
     headers, tracing = call.headers, call.services.tracing
     trace_parent = headers.get("traceparent", "")
-    # A malformed parent starts no error: the standard says to act as if there were none.
+    # A malformed parent is ignored, as the standard demands.
     if not trace_parent or not _TRACE_PARENT.fullmatch(trace_parent):
         return ("", "") if tracing is None else tracing.current()
     trace_state = headers.get("tracestate", "")
-    # It is kept and sent on: what could not be is left out, as the standard allows.
+    # The state is stored and forwarded; the standard allows dropping one that cannot be.
     fits = len(trace_state) <= _TRACE_STATE_CHARS_MAX
     sendable = fits and trace_state.isascii() and trace_state.isprintable()
     return trace_parent, trace_state if sendable else ""

@@ -1,4 +1,4 @@
-"""Upgrading: letting newer formats be used, once every node knows them; nothing lowers that again.
+"""Upgrading: enabling newer formats once every node knows them; they stay enabled.
 
 Nothing is begun that a shard refuses. What is begun and not finished is finished by asking again.
 """
@@ -45,7 +45,7 @@ async def upgrade(call: Call) -> web.Response:
     effects = await _ask(call, level, dry=True)
     is_new = any(effect.changes for effect in effects)
     if not dry_run:
-        # Also when nothing is new: what was asked for before may yet come to nothing.
+        # Repeat it even when nothing is new: an earlier request may not have taken effect.
         effects = await _ask(call, level, dry=False)
         if is_new:
             await _put_on_record(call, level)
@@ -67,7 +67,7 @@ async def _ask(call: Call, level: int, *, dry: bool) -> list[Effect]:
     ]
     for effect in effects:
         if effect.refused:
-            # The first speaks for all: a node says what it knows to every shard.
+            # The first shard speaks for all: a node reports its formats to every shard.
             raise _BY_CODE[effect.code].saying(effect.refused)
     return effects
 

@@ -64,7 +64,7 @@ async def upload(call: Call) -> web.Response:
 
 
 async def _chunks(call: Call) -> AsyncIterator[bytes]:
-    """Yield the body as it comes; a client that stalls ends it."""
+    """Yield the body as it arrives; raises when the client stalls."""
     content = call.request.content
     silence_s = call.services.settings.limits.body_timeout_ms / 1000
     while True:

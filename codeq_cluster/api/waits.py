@@ -1,4 +1,4 @@
-"""Waits: requests that wait, and what becomes of them when the node stops."""
+"""Waits: requests that wait, and their early end when the node stops."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class WaitEnded(Exception):
-    """The node stops; the wait is over before its time."""
+    """The node stops, so the wait ends early."""
 
 
 class Waits:
     """The waiting requests of one node.
 
-    A planned stop must not leave clients without an answer, nor wait as long as they would: each
-    wait ends as if its time were over.
+    A planned stop must neither leave clients without an answer nor last as long as their waits.
+    Each wait therefore ends as if its time were over.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Waits:
         try:
             return await call
         except asyncio.CancelledError as cancelled:
-            # A client that has gone away cancels too; only what `end` did is taken back.
+            # A disconnected client cancels too; only the cancellation by `end` is undone.
             if not self._ended or task.uncancel() > 0:
                 raise
             raise WaitEnded from cancelled

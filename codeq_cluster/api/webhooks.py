@@ -1,4 +1,4 @@
-"""Webhooks: whether this node takes any, which it does when it can sign what it sends."""
+"""Webhooks: whether this node accepts webhooks: only if it knows how to sign them, or need not."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Whole requests: those of the busiest routes that come in one piece, read in a few microseconds.
+"""Whole requests: one-piece requests of the busiest routes, read in a few microseconds.
 
-A client sends a create, a claim, a heartbeat or a result in one packet, head and body together. The
-library's way of such a request (a parser, a stream, a router, a task that waits for the next one)
-costs several times what is done for it. So a request that can only mean one thing is read here.
-Everything else is left to the library as it came: more or less than one request, a body in chunks,
-a header twice, a name or a value of unusual characters, a path that is no busy route.
+A client sends a create, a claim, a heartbeat or a result in one packet, head and body together. For
+such a request aiohttp runs a parser, a stream, a router and a task, at several times the cost of
+the handler. A request with only one possible meaning is therefore read here. Everything else goes
+to aiohttp unchanged: more or less than one request, a chunked body, a repeated header, unusual
+characters in a name or value, and any other path.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Generic, TypeVar
 
 from codeq_cluster.api.errors import invalid_body
 
-# Longer ones are left to the library, which has limits for each part.
+# Longer requests go to aiohttp, which limits each part.
 _HEAD_BYTES_MAX = 8000
 _FIELDS_MAX = 64
 _LINE = re.compile(rb"POST (/[A-Za-z0-9._:/-]*) HTTP/1\.1")
-# Values neither begin nor end with a space, of which parsers may think differently.
+# A value neither begins nor ends with a space, because parsers differ on these.
 _FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: (?:[!-~](?:[ -~]*[!-~])?)?\r\n)+")
 _FIELD = re.compile(r"([A-Za-z0-9-]+): ([ -~]*)\r\n")
 _LENGTH = re.compile(r"[0-9]{1,9}")
-# Those that change how a request is read, or what becomes of its connection.
+# These headers change how a request is read, or how its connection goes on.
 _STRANGE = frozenset(("transfer-encoding", "expect", "upgrade", "content-encoding"))
 _ID = "{id}"
 _NONE: Mapping[str, str] = {}
@@ -36,11 +36,11 @@ R = TypeVar("R")
 
 
 class Whole:
-    """A request that came in one piece, by HTTP/1.1, on a connection that is kept.
+    """A one-piece HTTP/1.1 request, on a connection that stays open.
 
     Attributes:
-        headers: Each once, by its name in lower case.
-        match_info: The parts of the path that the route names.
+        headers: One value each, by name in lower case.
+        match_info: The named parts of the path.
         query_string: Always empty.
     """
 
@@ -60,10 +60,10 @@ class Whole:
         """Return the body as text.
 
         Args:
-            unreadable: What the route calls a body it cannot read.
+            unreadable: The route's name for a body it cannot read.
 
         Raises:
-            ApiError: 400; it is not UTF-8.
+            ApiError: 400; the body is not UTF-8.
         """
         try:
             return self.body.decode()
@@ -72,11 +72,11 @@ class Whole:
 
 
 class WholeRoutes(Generic[R]):
-    """The routes whose requests are read here.
+    """The routes whose requests are read in one piece.
 
     Args:
-        base: What all their paths begin with.
-        body_bytes_max: Longer bodies are left to the library's way, which refuses them.
+        base: The common prefix of all their paths.
+        body_bytes_max: Longer bodies go to aiohttp, which refuses them.
     """
 
     def __init__(self, base: str, *, body_bytes_max: int) -> None:
@@ -87,7 +87,7 @@ class WholeRoutes(Generic[R]):
         self._of_a_task: dict[str, R] = {}
 
     def add(self, path: str, route: R) -> None:
-        """Take a route in: a fixed path, or one with an id between the base and a last word."""
+        """Add a route: a fixed path, or one with an id between the base and a last word."""
         before, named, after = path.partition(_ID)
         if not named:
             self._fixed[path] = route
@@ -96,7 +96,7 @@ class WholeRoutes(Generic[R]):
         self._of_a_task[after] = route
 
     def read(self, data: bytes) -> tuple[R, Whole] | None:
-        """Return the route and the request that `data` is, None for what the library shall read."""
+        """Return the route and the request in `data`, or None when aiohttp must read it."""
         if not data.startswith(self._begin):
             return None
         line_end = data.find(b"\r\n", 0, _HEAD_BYTES_MAX)
@@ -122,7 +122,7 @@ class WholeRoutes(Generic[R]):
         if route is not None:
             return route, _NONE
         task_id, slash, last = path[len(self._base) :].partition("/")
-        # Dots may be taken for a way up.
+        # A segment of dots may be read as a parent directory.
         if not task_id.strip(".") or not path.startswith(self._base):
             return None, _NONE
         return self._of_a_task.get(slash + last), {"id": task_id}
@@ -130,12 +130,12 @@ class WholeRoutes(Generic[R]):
 
 @lru_cache(maxsize=_HEADS_KEPT)
 def _headers(head: bytes) -> Mapping[str, str] | None:
-    """Return the headers, None if they can mean more than one thing.
+    """Return the headers, or None if they are ambiguous.
 
     Args:
-        head: Their lines with the ends of them.
+        head: The header lines, with their line ends.
     """
-    # Latin-1 takes any byte; the pattern takes ASCII alone.
+    # Latin-1 decodes any byte; the pattern then accepts ASCII only.
     text = head.decode("latin-1")
     if _FIELDS.fullmatch(text) is None:
         return None
@@ -149,4 +149,4 @@ def _headers(head: bytes) -> Mapping[str, str] | None:
         return None
     if not _LENGTH.fullmatch(headers.get("content-length", "")):
         return None
-    return MappingProxyType(headers)  # It is kept, and shared with later requests.
+    return MappingProxyType(headers)  # The cache shares it with later requests.

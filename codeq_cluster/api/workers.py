@@ -30,7 +30,7 @@ EARLY_S = 0.2
 _CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
-REASON_CHARS_MAX = 1024  # Kept in the task's history, one an attempt.
+REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
@@ -204,10 +204,10 @@ def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
 
 
 def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> int:
-    """Return the lease token of the body, else of the header; 0 for none.
+    """Return the lease token of the body, or of the header; 0 for none.
 
     Raises:
-        ApiError: The given one, or 400 for a header that is no integer.
+        ApiError: The given error, or 400 for a header that is not an integer.
     """
     if in_body is not None:
         return schemas.whole(in_body, error=error)
@@ -223,7 +223,7 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
 
 
 def _trace(call: Call, claimed: Claimed) -> None:
-    """Tell each task's own trace of its delivery."""
+    """Record the delivery in the trace of each task."""
     tracing = call.services.tracing
     if tracing is None:
         return

@@ -456,7 +456,7 @@ class SimBrokers:
         }
 
     def converged(self) -> bool:
-        """Tell whether every shard has a leader and equal replicas."""
+        """Return whether every shard has a leader and equal replicas."""
         return all(
             self.leader(shard) is not None and len(set(self.states(shard).values())) == 1
             for shard in range(self.settings.shards)

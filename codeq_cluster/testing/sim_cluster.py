@@ -468,12 +468,12 @@ class SimCluster:
         return self.levels.get(node_id, LEVEL)
 
     def is_let_in(self, node_id: str) -> bool:
-        """Tell whether a node knows itself to be a member on the data it has."""
+        """Return whether a node knows itself to be a member on the data it has."""
         member = self.nodes[node_id].group.membership.of(node_id)
         return member is not None and member.data == self._data[node_id]
 
     def is_waiting(self, node_id: str) -> bool:
-        """Tell whether a member is not yet a voter on the data it has."""
+        """Return whether a member is not yet a voter on the data it has."""
         member = self.members().of(node_id)
         return member is not None and (not member.voter or member.data != self._data[node_id])
 

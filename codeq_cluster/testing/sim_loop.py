@@ -148,7 +148,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return not self._dead
 
     def is_closed(self) -> bool:
-        """Tell whether the process is dead."""
+        """Return whether the process is dead."""
         return self._dead
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -54,7 +54,7 @@ class SimMachine:
 
     @property
     def corrupted(self) -> bool:
-        """Tell whether the state is what `corrupt` made of it."""
+        """Return whether the state is what `corrupt` made of it."""
         return _WRONG in self.values[:1]
 
     @property
@@ -79,7 +79,7 @@ class SimMachine:
 
     @property
     def awaited(self) -> bool:
-        """Tell whether somebody waits for the list to grow."""
+        """Return whether somebody waits for the list to grow."""
         return self.applied_index % 2 == 0 if self.waits is None else self.waits
 
     def apply(self, index: int, term: int, payload: bytes | None) -> None:

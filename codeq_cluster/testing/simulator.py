@@ -424,7 +424,7 @@ class _Run:
             node.machine.corrupt()
 
     def _undecidable(self) -> bool:
-        """Tell whether two that differ cannot ask a third, which needs a snapshot of one of them.
+        """Return whether two that differ cannot ask a third, which needs a snapshot of one of them.
 
         Then nobody may lead: it is for an operator to say who is right.
         """

@@ -412,7 +412,7 @@ class Db:
         return failed
 
     async def ready(self, name: str) -> bool:
-        """Tell whether a node says that it is ready."""
+        """Return whether a node says that it is ready."""
         return await self._get(name, "/readyz") is not None
 
     async def wait_ready(self, names: Sequence[str] = (), *, within_s: float) -> None:
@@ -483,7 +483,7 @@ class Db:
             self.start(name)
 
     async def vote(self, wanted: Sequence[str]) -> bool:
-        """Tell whether these nodes, and no others, vote in every shard, as its leader has it."""
+        """Return whether these nodes, and no others, vote in every shard, as its leader has it."""
         for shard in range(self.shards):
             leader = await self.leader(shard)
             told = await self.memberships(leader) if leader else None
@@ -520,7 +520,7 @@ class Db:
         return max(claims)[1] if claims else None
 
     async def converged(self) -> bool:
-        """Tell whether all nodes say the same of every shard, and every shard has its leader."""
+        """Return whether all nodes say the same of every shard, and every shard has its leader."""
         told = [await self.groups(name) for name in self.serving]
         if any(groups is None for groups in told):
             return False
@@ -637,7 +637,7 @@ def discard(directory: Path) -> None:
 
 
 def _stands(pid: int) -> bool:
-    """Tell whether a process is stopped, by the state the kernel shows of it."""
+    """Return whether a process is stopped, by the state the kernel shows of it."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 

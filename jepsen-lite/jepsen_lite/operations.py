@@ -172,7 +172,7 @@ class History:
         return 2 * moved_ms * MS + 5 * MS
 
     def _led_anew_since(self, begun_ns: int) -> bool:
-        """Tell whether any shard may have had a leader after an instant that it had not before."""
+        """Return whether any shard may have got another leader after an instant."""
         reigns: dict[int, set[tuple[str, int]]] = defaultdict(set)
         for event in self.statuses:
             for group in event.out.groups:

@@ -22,5 +22,5 @@ def outcome(status: int, headers: Mapping[str, str]) -> Type:
 
 
 def may_succeed_later(status: int, *, retryable: bool) -> bool:
-    """Tell whether the SDK would send the same request again."""
+    """Return whether the SDK would send the same request again."""
     return retryable or status == 0 or status >= 500

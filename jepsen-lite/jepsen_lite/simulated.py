@@ -191,7 +191,7 @@ class _Run:
         self._call(p, F.CLAIM, args, self._claim, then)
 
     def _over(self) -> bool:
-        """Tell whether all is done, or has had time enough to be."""
+        """Return whether all is done, or has had time enough to be."""
         if self._left:
             self._last_ns = self._now
             return False

@@ -330,7 +330,7 @@ class _Run:
         self._ends.append((self._brokers.clock.now + s, name, nodes, heal))
 
     def _struck(self, name: str, *nodes: str) -> bool:
-        """Tell whether such a fault is on already."""
+        """Return whether such a fault is on already."""
         return any(each[1] == name and set(each[2]) & set(nodes or each[2]) for each in self._ends)
 
     def _end(self, due: tuple[float, str, tuple[str, ...], Callable[[], None]]) -> None:

@@ -64,7 +64,7 @@ KINDS: Mapping[str, type[Nemesis]] = {
 
 
 def can_strike(name: str, mix: Mix) -> bool:
-    """Tell whether a kind of fault has anything to work on in a workload."""
+    """Return whether a kind of fault has anything to work on in a workload."""
     if KINDS[name].needs_webhooks:
         return mix.webhooks > 0
     # A log that forgets nothing while a node is away has no use for snapshots.

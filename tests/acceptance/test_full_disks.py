@@ -66,12 +66,12 @@ class Stage:
         return await until(says, within_s=WITHIN_S, what=f"n2 out: {words}")
 
     async def leads(self) -> bool:
-        """Tell whether n2 leads a shard."""
+        """Return whether n2 leads a shard."""
         shards = await self.cluster.status("n2")
         return shards is not None and any(each.is_leader for each in shards.values())
 
     async def leads_nothing(self) -> bool:
-        """Tell whether n2 answers and leads no shard: one that did not fail goes a look later."""
+        """Return whether n2 answers and leads no shard: one that did not fail goes a look later."""
         shards = await self.cluster.status("n2")
         return shards is not None and not any(each.is_leader for each in shards.values())
 

@@ -130,7 +130,7 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
 
 
 def _may_leave_a_ghost(claim: Op) -> bool:
-    """Tell whether a claim may have leased a task unseen.
+    """Return whether a claim may have leased a task unseen.
 
     Its client was not told, or the node that asked for it was not: after the lease it asked anew.
     """

@@ -108,7 +108,7 @@ def _held_until_ns(task: TaskOps, held: Op) -> int:
 
 
 def _ended(task: TaskOps, held: Op, *, before_ns: int) -> bool:
-    """Tell whether something may have ended a lease before an instant, other than time."""
+    """Return whether something may have ended a lease before an instant, other than time."""
     return any(
         op.possible and op.call_ns < before_ns and op.args.token in (0, held.out.token)
         for op in (*task.releases, *task.results, *task.cancels)

@@ -74,7 +74,7 @@ def linearizable(
     *,
     steps_max: int = STEPS_MAX,
 ) -> bool | None:
-    """Tell whether `ops` have an order that `step` allows.
+    """Return whether `ops` have an order that `step` allows.
 
     Args:
         ops: Any order; one that never returned may be left out of the order.

@@ -63,7 +63,7 @@ def _phases(history: History) -> Iterator[str]:
 
 
 def starved(history: History) -> bool:
-    """Tell whether the machine was too slow for verdicts about time to mean anything.
+    """Return whether the machine was too slow for verdicts about time to mean anything.
 
     A busy machine is put up with further than by default: the bounds of time are in seconds.
     """

@@ -325,7 +325,7 @@ async def test_attempts_are_counted(node: Client) -> None:
 
 
 def is_signed(heard: Heard) -> bool:
-    """Tell whether the signature is that of the body and the timestamp."""
+    """Return whether the signature is that of the body and the timestamp."""
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
     return heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
 

@@ -203,7 +203,7 @@ async def connect_narrowly(raw: socket.socket, node: Client) -> None:
 
 
 def hung_up(raw: socket.socket) -> bool:
-    """Tell whether the other side is gone: the kernel reports an error or a hang-up."""
+    """Return whether the other side is gone: the kernel reports an error or a hang-up."""
     poll = select.poll()
     poll.register(raw, select.POLLRDHUP)
     return bool(poll.poll(0))

@@ -53,7 +53,7 @@ async def _gone(pid: str) -> bool:
 
 
 def _has_ended(pid: str) -> bool:
-    """Tell whether a process has ended; one that only waits to be reaped has."""
+    """Return whether a process has ended; one that only waits to be reaped has."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
