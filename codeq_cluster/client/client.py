@@ -1,4 +1,4 @@
-"""Client: what producers and readers ask of a cluster, as coroutines."""
+"""Client: the calls of producers and readers, as coroutines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from codeq_cluster.client.transport import Request
 
 WAIT_S_DEFAULT: Final = 60.0
 
-_WAIT_S_MAX: Final = 20  # Of one request; a node that stands still costs so much of a wait.
+_WAIT_S_MAX: Final = 20  # Of one request; a node that hangs costs this much of a wait.
 # Of one task of several: the shard it goes to cannot take it now.
 _PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
 
@@ -56,8 +56,8 @@ class _Items(Struct):
 class Client(Connection):
     """Creates tasks, reads them and waits for their results.
 
-    Every call raises `Unreachable` when no node took it, and `Refused` when the broker refused it
-    or nobody can say what became of it.
+    Every call raises `Unreachable` when no node took it. It raises `Refused` when the broker
+    refused it or its outcome is unknown.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Client(Connection):
         webhook: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskRecord:
-        """Create a task, once however often the request is repeated, and return it.
+        """Create a task, exactly once even when the request is repeated, and return it.
 
         See `NewTask` for what each argument means. With a key of the caller's own an existing task
         may be returned, and a program that is started again can repeat the call.
@@ -130,15 +130,15 @@ class Client(Connection):
     async def create_many(
         self, tasks: Iterable[NewTask], *, chunk: int = BATCH_MAX
     ) -> list[TaskRecord | NotCreated]:
-        """Create tasks, `chunk` in one request at most, and return what became of each, in order.
+        """Create tasks, at most `chunk` in one request, and return their outcomes, in order.
 
-        Each stands for itself: some may be created and others not.
+        Each item is independent: some may be created and others not.
 
         Raises:
             Refused: The broker takes none of them, as for a token that may not create.
         """
         asked = [_keyed(task) for task in tasks]
-        # All of them first: one that cannot be encoded must not leave others half-way.
+        # Encode all of them first: an item that cannot be encoded must not leave others half-way.
         encoded = [body_of(task, self._codec) for task in asked]
         outcomes: list[TaskRecord | NotCreated] = []
         with creating("batch", count=len(asked)):
@@ -220,7 +220,7 @@ class Client(Connection):
         await self._call(Request(method="POST", path=path, body=b"{}", repeatable=False), dict)
 
     async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
-        """Create tasks by one request, and again those that could not be created just now."""
+        """Create tasks in one request, and repeat those that could not be created just now."""
         until_s = time.monotonic() + self._deadline_s
         made = await self._batch(bodies)
         failures = 0
@@ -237,7 +237,7 @@ class Client(Connection):
         return made
 
     async def _batch(self, bodies: Sequence[bytes]) -> list[_Item]:
-        """Send tasks in one request, or in halves when they are more than the broker takes."""
+        """Send tasks in one request, or in halves when the broker refuses so many at once."""
         body = as_json({"tasks": [Raw(body) for body in bodies]})
         request = Request(method="POST", path=f"{BASE}/tasks/batch", body=body)
         try:

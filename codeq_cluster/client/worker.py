@@ -27,21 +27,21 @@ log = logging.getLogger(__name__)
 EVERY_COMMAND: Final = "*"
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
-# The least bound a broker is known to have on a claim of several.
+# The smallest bound on a claim of several tasks that a broker is known to have.
 _CLAIM_MAX: Final = 10
-_SILENT_S_MAX: Final = 60.0  # Two claims that wait as long as they may.
+_SILENT_S_MAX: Final = 60.0  # Two claims that wait for the longest time.
 
 H = TypeVar("H", bound=Callable[..., Any])
 
 
 class Worker:
-    """A worker of one cluster; runs once.
+    """A worker for one cluster; runs once.
 
-    Handlers are registered by command. A task's lease is extended while its handler runs; one whose
-    lease is lost or whose task is cancelled is cancelled, since somebody else may have the task.
-    What a handler returns is the task's result; None stands for an empty object. `Fail` fails the
-    task for good, `Retry` and any other exception give it back. Handlers must bear that a task is
-    delivered more than once.
+    Handlers are registered by command. A task's lease is extended while its handler runs. A handler
+    is cancelled when its lease is lost or its task is cancelled, since another worker may have the
+    task. The return value of a handler is the task's result; None means an empty object. `Fail`
+    fails the task for good; `Retry` and any other exception return it to the queue. Handlers must
+    tolerate that a task is delivered more than once.
     """
 
     def __init__(
@@ -144,17 +144,17 @@ class Worker:
         return len(self._running)
 
     def wants(self, command: str) -> bool:
-        """Return whether the worker would take a task of a command now."""
+        """Return whether the worker can take a task of a command now."""
         known = {name.lower() for name in self._handlers}  # Queues ignore case.
         serves = self._loop is not None and not self._stopping.is_set()
         free = self.running < self._concurrency
         return serves and free and (EVERY_COMMAND in known or command.lower() in known)
 
     def stop(self) -> None:
-        """Claim no more; handlers that run on beyond `grace_s` are cancelled, their tasks go back.
+        """Stop claiming; handlers that outlast `grace_s` are cancelled, and their tasks returned.
 
-        May be called from any thread. A task whose claim is answered in this very moment comes
-        again when its lease ends.
+        May be called from any thread. A task of a claim that is being answered at this moment
+        returns to its queue when its lease ends.
         """
         self._asked_to_stop = True
         loop = self._loop
@@ -196,7 +196,7 @@ class Worker:
         if not self._handlers:
             raise ConfigInvalid("no handler: register one with @worker.task(COMMAND)")
         self._loop = asyncio.get_running_loop()
-        if self._asked_to_stop:  # Before there was a loop to tell.
+        if self._asked_to_stop:  # Stopped before there was a loop to notify.
             self._stopping.set()
         try:
             async with self._leases, self.health:
@@ -231,7 +231,7 @@ class Worker:
             stopping.cancel()
 
     async def _claim(self, count: int) -> Sequence[TaskRecord]:
-        """Claim tasks; none when it cannot go on, which stops the worker."""
+        """Return claimed tasks; none when the worker cannot go on, which stops it."""
         commands = () if EVERY_COMMAND in self._handlers else tuple(self._handlers)
         self.health.claiming()
         try:
@@ -257,13 +257,14 @@ class Worker:
             self._fail(ended.failure)
         self._tell(ended)
         if not self._stopping.is_set():
-            # Its place is free when its thread is: threads would grow in number without a bound.
+            # A slot is free only when its thread is; otherwise the number of threads would grow
+            # without bound.
             settled = asyncio.ensure_future(delivery.settled())
             await asyncio.wait({settled, stopping}, return_when=asyncio.FIRST_COMPLETED)
             settled.cancel()
 
     async def _drain(self, stopping: asyncio.Task[None]) -> None:
-        """Wait for the handlers: without a stop as long as they take, with one within the bound."""
+        """Wait for the handlers: within `grace_s` after a stop, without a bound otherwise."""
         running = self._running
         while running and not self._stopping.is_set():
             await _first(stopping, *running)
@@ -307,7 +308,7 @@ def _heard(
             asked = True
             first()
 
-    # Signals reach the main thread alone; elsewhere they are the program's to pass on to `stop`.
+    # Only the main thread gets signals; in other threads the program must call `stop` itself.
     taken = signals if threading.current_thread() is threading.main_thread() else ()
     for number in taken:
         loop.add_signal_handler(number, heard)

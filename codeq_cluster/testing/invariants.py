@@ -1,8 +1,8 @@
-"""Invariants: what is never true of a shard's replicas, looked at from inside while they run.
+"""Invariants: properties that a shard's replicas keep at all times, checked from inside.
 
-A watch hears of every message and every applied entry, and looks at all replicas of one shard
-whenever it is told to. What it finds it raises under the invariant's name. `ReplicaWatch` knows
-logs, `ShardWatch` what the broker writes into them besides.
+A watch sees every message and every applied entry, and checks all replicas of one shard when asked
+to. It raises a violation under the invariant's name. `ReplicaWatch` knows logs; `ShardWatch` also
+knows the broker's entries in them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 
-# Entries two logs are compared in when one has grown: more than it grows by between two looks.
+# How many entries of two logs are compared after growth: more than a log grows by between two
+# checks.
 _COMPARED = 16
 _APPEND_ANSWER = 2
 _VOTE_ANSWER = 4
@@ -27,7 +28,7 @@ _ENDED = (State.DONE, State.FAILED)
 
 
 class Invariant(Enum):
-    """What holds at every step."""
+    """The invariants that hold at every step."""
 
     W1 = "one leader a term"
     W2 = "one entry an index, on every replica"
@@ -42,11 +43,11 @@ class Invariant(Enum):
 
 
 class InvariantViolated(AssertionError):
-    """The cluster did what it must never do; the text says what."""
+    """An invariant was violated; the text says how."""
 
 
 class InvariantBroken(InvariantViolated):
-    """One of those was seen not to hold."""
+    """One of these invariants did not hold."""
 
     def __init__(self, invariant: Invariant, text: str) -> None:
         super().__init__(f"{invariant.name} ({invariant.value}): {text}")
@@ -55,7 +56,7 @@ class InvariantBroken(InvariantViolated):
 
 @dataclass(slots=True)
 class _Promises:
-    """What one node has told its peers, over all its lives.
+    """The promises of one node to its peers, over all its lives.
 
     Attributes:
         entry: (index, term) of the last entry it said it holds.
@@ -68,7 +69,7 @@ class _Promises:
 
 @dataclass(slots=True)
 class _Seen:
-    """How far a replica was at the last look since it read its disk anew.
+    """The progress of a replica at the last check since it read its disk.
 
     Attributes:
         commit: Its commit index, and the term of the entry there.
@@ -91,7 +92,7 @@ class ReplicaWatch:
 
     @property
     def entries(self) -> int:
-        """How many entries were applied anywhere."""
+        """Return how many entries were applied anywhere."""
         return len(self._entries)
 
     # What happens.
@@ -99,7 +100,7 @@ class ReplicaWatch:
     def sent(
         self, sender: str, receiver: str, message: Mapping[str, object], group: RaftGroup
     ) -> None:
-        """Hear what one node tells another: W4 holds it to that."""
+        """Record a message between nodes: W4 holds its sender to it."""
         kind = message["t"]
         if kind == _APPEND_ANSWER and message["ok"]:
             index = int(str(message["n"])) - 1
@@ -113,7 +114,7 @@ class ReplicaWatch:
                 )
 
     def applied(self, node: str, index: int, term: int, payload: bytes | None) -> None:
-        """Hear of an entry before it is applied: W2."""
+        """Check an entry before it is applied: W2."""
         entry = (term, blake2b(payload or b"", digest_size=16).digest())
         if self._entries.setdefault(index, entry) != entry:
             raise self._broken(
@@ -121,12 +122,12 @@ class ReplicaWatch:
             )
 
     def began(self, node: str, group: RaftGroup) -> None:
-        """Look at a replica that has read its disk anew: W4."""
+        """Check a replica that has read its disk after a restart: W4."""
         self._seen[node] = _Seen()
         self.holds(node, group)
 
     def holds(self, node: str, group: RaftGroup) -> None:
-        """Look whether a replica still has what it promised: W4."""
+        """Check that a replica still has what it promised: W4."""
         index, term = self._of(node).entry
         log = _log(group)
         found = log.term_at(index)
@@ -145,17 +146,17 @@ class ReplicaWatch:
             )
 
     def took_over(self, node: str, index: int, term: int) -> None:
-        """Hear that a replica's log ends with a snapshot's entry: what it held is no promise."""
+        """Record that a log now ends with a snapshot's entry: its older promises end."""
         self._of(node).entry = (index, term)
 
     def replaced(self, node: str) -> None:
-        """Hear that a node has another, empty disk: nothing it promised binds it any more."""
+        """Record that a node has another, empty disk: its old promises end."""
         self._promises.pop(node, None)
 
     # What is there.
 
     def look(self, groups: Mapping[str, RaftGroup]) -> None:
-        """Look at all replicas that run: W1, W3, W5, W6 and W7."""
+        """Check all replicas that run: W1, W3, W5, W6 and W7."""
         running = {node: group for node, group in groups.items() if group.running}
         for node, group in running.items():
             self._look_at(node, group)
@@ -215,7 +216,7 @@ class ReplicaWatch:
                 self._compare_logs(leader, mine, peer, theirs)
 
     def _compare_logs(self, one: str, mine: Journal, other: str, theirs: Journal) -> None:
-        """Compare what two logs have in common, back from the last entry that is the same."""
+        """Compare the common entries of two logs, back from the last entry that is the same."""
         last = min(mine.last, theirs.last)
         first = max(mine.first, theirs.first, last - _COMPARED)
         same = False
@@ -235,7 +236,7 @@ class ReplicaWatch:
 
 
 class ShardWatch(ReplicaWatch):
-    """Watches all replicas of one shard of the broker: their states too, and what is decided."""
+    """Watches all replicas of one shard of the broker, with their states and decisions."""
 
     def __init__(self, shard: int) -> None:
         super().__init__(shard)
@@ -243,21 +244,21 @@ class ShardWatch(ReplicaWatch):
         self._tasks: dict[str, Task] = {}
 
     def applied(self, node: str, index: int, term: int, payload: bytes | None) -> None:
-        """Hear of an entry before it is applied: W2, and W9 where it is the first time."""
+        """Check an entry before it is applied: W2, and W9 the first time it is seen."""
         is_new = index not in self._entries
         super().applied(node, index, term, payload)
         if is_new and payload is not None:
             self._decided(term, payload)
 
     def stands(self, node: str, index: int, digest: bytes) -> None:
-        """Hear which state a replica has at an index: W8."""
+        """Check the state of a replica at an index: W8."""
         if self._digests.setdefault(index, digest) != digest:
             raise self._broken(Invariant.W8, f"{node} has a state of its own at entry {index}")
 
     def compare_rows(self, states: Mapping[str, tuple[int, list[tuple[bytes, bytes]]]]) -> None:
         """Compare (applied index, rows in order) of replicas that are equally far, row by row.
 
-        W8 for what no hash over entries can tell.
+        Check W8 for state that no hash over entries covers.
         """
         at: dict[int, tuple[str, list[tuple[bytes, bytes]]]] = {}
         for node, (index, rows) in states.items():
@@ -269,7 +270,7 @@ class ShardWatch(ReplicaWatch):
                 )
 
     def converged(self, states: Mapping[str, tuple[int, bytes]]) -> None:
-        """Compare (applied index, digest) of all replicas once all has come to rest: W10."""
+        """Compare (applied index, digest) of all replicas once the cluster is at rest: W10."""
         if len(set(states.values())) > 1:
             told = ", ".join(
                 f"{node} is at entry {index} with {digest.hex()[:8]}"
@@ -293,7 +294,7 @@ class ShardWatch(ReplicaWatch):
                         self._changed(before, after)
 
     def _changed(self, before: Task, after: Task) -> None:
-        """W9: hold one change of a task against what it was.
+        """Check one change of a task against its state before: W9.
 
         One entry may carry a lease and its end: a claim, and the cancel that came right behind it.
         """

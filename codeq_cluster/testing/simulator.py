@@ -3,8 +3,8 @@
     python -m codeq_cluster.testing.simulator --seed 7 --trace
 
 A seed draws its own mix of faults and sizes, so that some runs are mostly quiet and others stack
-everything. After the faults the cluster is healed and has to converge. What must never happen is
-checked at every step by `SimCluster`.
+everything. After the faults the cluster is healed and must converge. `SimCluster` checks the
+invariants at every step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from codeq_cluster.testing.sim_network import NetworkFaults
 
 _STEP_S = 0.02
 _FAULTS_S = 40.0
-# Longest stall or downtime plus a few elections.
+# The longest stall or downtime, plus a few elections.
 _CALM_S = 20.0
 _NODE_IDS = ("ABC", "ABC", "ABC", "ABCDE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one seed enables; probabilities are per step of 20 ms.
+    """The faults and sizes of one seed; probabilities are per step of 20 ms.
 
     Attributes:
         slow_disk: Flushes sometimes take up to half a second.
@@ -72,11 +72,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How one seed went.
+    """The result of one seed.
 
     Attributes:
-        violation: What must never happen and did; empty when all is well.
-        digest: Same seed, same digest.
+        violation: The invariant that was violated; empty when none was.
+        digest: The same seed gives the same digest.
     """
 
     seed: int
@@ -154,7 +154,7 @@ class _Run:
         self._seed = seed
         self._trace = trace
         self._random = random = Random(seed)  # noqa: S311 - a schedule, not a secret
-        # Of their own: a seed's other faults stay what they are.
+        # A generator of its own, so that a seed's other faults stay the same.
         self._disks = disks = Random(f"{seed}/disks")  # noqa: S311 - likewise
         full = 0.004 if disks.random() < 0.5 else 0.0
         corrupt = 0.003 if disks.random() < 0.5 else 0.0
@@ -199,7 +199,7 @@ class _Run:
             self._trace(f"{self.elapsed():8.3f}  {what}")
 
     def faults(self) -> None:
-        """Let things go wrong."""
+        """Inject faults."""
         while self.elapsed() < _FAULTS_S:
             self._clients()
             self._network_faults()
@@ -211,7 +211,7 @@ class _Run:
             self._step()
 
     def calm(self) -> None:
-        """Heal everything; the cluster has to come together and answer again.
+        """Heal everything; the cluster must converge and answer again.
 
         Raises:
             InvariantViolated: It does not.
@@ -235,7 +235,7 @@ class _Run:
             self._knock()
             self._step()
             if cluster.clock.now >= halfway and cluster.propose(b"calm"):
-                # What differs shows with the next entry, and is made anew.
+                # A differing state shows with the next entry, and is rebuilt.
                 halfway = float("inf")
         if cluster.leader() is None:
             if self._undecidable():
@@ -286,15 +286,15 @@ class _Run:
     def _clients(self) -> None:
         random, options = self._random, self._options
         if random.random() < options.propose:
-            # Seldom a burst that fills every window.
+            # Now and then a burst fills every window.
             burst = 80 if random.random() < 0.01 else random.choice((1, 1, 3, 8))
             for _ in range(burst):
-                # Any node that believes it leads is asked, a deposed one too.
+                # Ask any node that believes it leads, even a deposed one.
                 believers = [n for n in self._cluster.nodes.values() if n.source.term is not None]
                 if not believers:
                     break
                 node = random.choice(believers)
-                # Half of them so large that no two fit one of the small batches.
+                # Half of them are so large that no two fit into one small batch.
                 size = random.choice((0, 40))
                 node.source.propose(f"{self._seed}/{next(self._values)}".ljust(size, ".").encode())
                 node.group.wake()
@@ -389,7 +389,7 @@ class _Run:
             self.note(f"start {node_id}")
             cluster.start(node_id)
         if random.random() < options.crash:
-            # Sometimes all of them: what was acknowledged has to be on the disks.
+            # Sometimes kill all nodes: acknowledged entries must be on the disks.
             everyone = random.random() < 0.2
             victims: Iterable[str] = (
                 list(cluster.nodes) if everyone else [random.choice(cluster.ids)]
@@ -407,13 +407,13 @@ class _Run:
     def _corrupt_a_state(self) -> None:
         random, cluster = self._disks, self._cluster
         voters = cluster.members().voters
-        # A majority has to be right, and whole.
+        # A majority must be right and complete.
         if random.random() >= self._options.corrupt or len(voters) < 3:
             return
         if set(voters) != set(cluster.nodes) or any(map(cluster.is_waiting, voters)):
             return
-        # Of two that are wrong at once in three, nobody could say who is right; nor when the third
-        # needs a snapshot to be asked, which nobody gives who may be wrong.
+        # Skip: with two of three replicas suspect, no majority can say which state is right. The
+        # same holds when the third needs a snapshot first, since suspect replicas serve none.
         logs = [node.group.status() for node in cluster.nodes.values()]
         reach = max(log.log_first for log in logs) <= min(log.log_last for log in logs)
         if not reach or any(node.machine.corrupted for node in cluster.nodes.values()):
@@ -426,16 +426,16 @@ class _Run:
     def _undecidable(self) -> bool:
         """Return whether two that differ cannot ask a third, which needs a snapshot of one of them.
 
-        Then nobody may lead: it is for an operator to say who is right.
+        Then no node may lead: an operator must say which state is right.
         """
         logs = [node.group.status() for node in self._cluster.nodes.values()]
         reach = max(log.log_first for log in logs) <= min(log.log_last for log in logs)
         return not reach and any(log.in_doubt for log in logs)
 
     def _given(self, leader: str) -> bool:
-        """Keep a corrupted state that nobody has compared yet from being given to others.
+        """Keep a corrupted state from being served to others before it was compared.
 
-        That is beyond what the cluster promises: two of three may have it then.
+        The cluster promises nothing beyond that: two of three may have the wrong state then.
         """
         return not self._cluster.nodes[leader].machine.corrupted
 
@@ -444,7 +444,7 @@ class _Run:
         self._knock()
         change, wipe = random.random() < options.members, random.random() < options.wipe
         if any(node.machine.corrupted for node in self._cluster.nodes.values()):
-            return  # Fewer who are right would be no majority.
+            return  # Fewer correct nodes would be no majority.
         if change:
             self._change_members()
         if wipe:
@@ -458,7 +458,7 @@ class _Run:
             if cluster.dismiss(node_id):
                 self.note(f"dismiss {node_id}")
             return
-        # Whoever was removed may come back with what it has.
+        # A removed node may come back with its old data.
         node_id = random.choice(cluster.ids)
         if random.random() < 0.5 and (new := next(self._newcomers, None)) is not None:
             node_id = new
@@ -468,7 +468,7 @@ class _Run:
             self.note(f"expect {node_id}")
 
     def _knock(self) -> None:
-        """Have every node that is not let in say so, now and then."""
+        """Make every node that was not admitted register itself, now and then."""
         cluster = self._cluster
         for node in list(cluster.nodes.values()):
             asks = self._random.random() < 0.1 and node.fatal is None
@@ -476,7 +476,7 @@ class _Run:
                 self.note(f"let in {node.id}")
 
     def _wipe(self) -> None:
-        """Take a voter's disk, when all others are up and hold what was acknowledged.
+        """Wipe a voter's disk, while all others are up and hold every acknowledged entry.
 
         Two disks lost at once are beyond what three nodes promise.
         """
@@ -516,7 +516,7 @@ def _settings(*, small: bool, in_flight: int) -> RaftSettings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run seeds from the command line; 1 when one of them finds something."""
+    """Run seeds from the command line; return 1 when one of them finds a violation."""
     parser = argparse.ArgumentParser(description="Run the Raft groups through seeded faults.")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after another")
@@ -529,7 +529,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="switch a rule off to see what it prevents",
     )
     options = parser.parse_args(arguments)
-    # A stopped replica is the simulator's to report.
+    # The simulator itself reports a stopped replica.
     logging.getLogger("codeq_cluster.raft").setLevel(logging.CRITICAL + 1)
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     write = sys.stdout.write
