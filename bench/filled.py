@@ -50,7 +50,7 @@ def fill(
 
     Args:
         first: Of a cluster that is not entered yet.
-        second: Likewise.
+        second: The same.
         third: Has nothing; the two others expect it.
         shards: Of the cluster.
         tasks: In all shards together.

@@ -250,7 +250,7 @@ class SimBroker:
             group.peer_down(peer, refused=refused)
 
     def reload(self, shard: int) -> None:
-        """Go on with a shard's state that has been read anew."""
+        """Go on with a shard's state, freshly read."""
         self.engines[shard].reload()
         self.groups[shard].resume()
         self.out.discard(shard)

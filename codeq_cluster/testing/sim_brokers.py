@@ -32,7 +32,7 @@ from codeq_cluster.testing.sim_network import SimNetwork
 
 _T = TypeVar("_T")
 
-# A connection that carries nothing for this long is given up, and made anew soon after it can be.
+# A connection that carries nothing for this long is given up, and replaced as soon as possible.
 SILENCE_S = 5.0
 REDIAL_S = 0.3
 

@@ -589,7 +589,7 @@ class DiskError(_DiskNemesis):
     fault = DiskFault.ERROR
 
     async def settle(self) -> str:
-        """Start those anew that wait for an operator to say that the disk is good again."""
+        """Restart the nodes that wait for an operator to confirm that the disk is good."""
         waiting = [name for name in self.names if self.db.nodes[name].waits_for_operator]
         for name in waiting:
             await self.db.stop(name)

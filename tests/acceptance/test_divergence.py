@@ -1,4 +1,4 @@
-"""Divergence: a replica with another state than its log makes is found, outvoted and made anew."""
+"""Divergence: a replica with another state than its log makes is found, outvoted and rebuilt."""
 
 from __future__ import annotations
 

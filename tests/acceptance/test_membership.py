@@ -266,7 +266,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         cluster.start("n2")
         await cluster.wait_ready(["n2"], within_s=SETTLES_S)
         await on_record(cluster, "n1", port=node.link_port)
-        # The one that shall dial anew: its configuration names an address that is gone.
+        # The node that must dial again: its configuration names an address that is gone.
         await cluster.stop("n1")
         before = translated.dialled["peer", "n2"]
         cluster.start("n1")

@@ -80,7 +80,7 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
 async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
     cluster: LocalCluster, client: Client
 ) -> None:
-    """Whatever a kill leaves behind, the next start goes on or begins anew."""
+    """After a kill at any point, the next start goes on or begins again."""
     leader = await cluster.leader_of(0)
     away = next(node for node in cluster.nodes if node != leader)
     await cluster.kill(away)

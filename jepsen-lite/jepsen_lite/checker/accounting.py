@@ -132,7 +132,7 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
 def _may_leave_a_ghost(claim: Op) -> bool:
     """Return whether a claim may have leased a task unseen.
 
-    Its client was not told, or the node that asked for it was not: after the lease it asked anew.
+    Its client was not told, or the node that asked for it was not: after the lease it asked again.
     """
     outlived = claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS
     return claim.possible and (not claim.ok or outlived)

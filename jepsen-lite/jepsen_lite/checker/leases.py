@@ -98,7 +98,7 @@ def _tokens_fall(claims: list[Op]) -> Iterator[Violation]:
 def _held_until_ns(task: TaskOps, held: Op) -> int:
     """Return until when a lease certainly ran, were it not given back.
 
-    A heartbeat sets the end anew, so one that asks for less, and may be the last to take effect,
+    A heartbeat sets a new end, so one that asks for less, and may be the last to take effect,
     bounds all the others.
     """
     beats = [op for op in task.heartbeats if op.args.token == held.out.token]

@@ -205,7 +205,7 @@ async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster", ready="main .chip.lead")
         for _ in range(TRIES):
-            # Who led it before it was started anew may still do so for a moment.
+            # Who led it before it was restarted may still do so for a moment.
             await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
             await window.page.get_by_label("Transfer shard 1").click()
             await window.page.get_by_role("dialog").get_by_role("combobox").select_option("n3")

@@ -52,7 +52,7 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
             pass  # Asking takes its time, and the deadline bounds it.
         stopping = asyncio.create_task(node.stop())
         while (ready := await client.get("/readyz")).status == 200:
-            pass  # Likewise.
+            pass  # The same.
         alive = await client.get("/healthz")
         task_id = await client.create("late")
     stopping.cancel()

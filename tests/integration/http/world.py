@@ -124,7 +124,7 @@ class World:
         return answer.json if answer.body else {}
 
     async def _path(self, route: str) -> str:
-        """Return where a route finds something, made anew if a caller can use it up."""
+        """Return where a route finds something, a fresh one if a caller can use it up."""
         path = route.partition(" ")[2]
         if "{upload}" in path:
             return self.fixed["artifact"]
