@@ -482,6 +482,11 @@ class SimCluster:
         leader = self.leader()
         return self.nodes[leader].group.membership if leader is not None else Membership()
 
+    def is_changing(self) -> bool:
+        """Return whether the members are about to change: a majority is one of those before."""
+        leader = self.leader()
+        return leader is not None and self.nodes[leader].group.changing
+
     def _change(self, change: Callable[[Membership], Membership]) -> bool:
         leader = self.leader()
         if leader is None:

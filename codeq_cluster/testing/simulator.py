@@ -486,6 +486,8 @@ class _Run:
             return
         if self._wiped is not None and cluster.is_waiting(self._wiped):
             return
+        if cluster.is_changing():
+            return  # A voter whose promotion is not committed does not make up for a lost one.
         node_id = self._random.choice(voters)
         self.note(f"wipe {node_id}")
         self._crash(node_id, down_s=self._random.uniform(0.05, 2.0))
