@@ -47,7 +47,7 @@ class Doubts:
     def open(self) -> bool:
         """Return whether a voter differs and no majority is known to agree with this replica."""
         return bool(self._differs) and any(
-            not self._confirmed(index) for who, index in self._differs.items() if self._votes(who)
+            not self.confirmed(index) for who, index in self._differs.items() if self._votes(who)
         )
 
     @property
@@ -59,9 +59,10 @@ class Doubts:
     def condemns(self, peer: str) -> bool:
         """Return whether the member's state differs from that of a majority."""
         index = self._differs.get(self._who(peer))
-        return index is not None and self._confirmed(index)
+        return index is not None and self.confirmed(index)
 
-    def _confirmed(self, index: int) -> bool:
+    def confirmed(self, index: int) -> bool:
+        """Return whether a majority is known to agree with this replica's state at `index`."""
         same = sum(upto >= index for who, upto in self._same.items() if self._votes(who))
         return 1 + same >= self._electorate.majority
 

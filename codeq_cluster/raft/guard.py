@@ -241,6 +241,11 @@ class Guard:
                 "states are equal again" if same else "states differ",
                 extra={"shard": self.shard, "peer": peer, "index": index},
             )
+        diverged = self.memory.diverged
+        if same and diverged and self.doubts.confirmed(diverged):
+            # A leader that is wrong itself can go by what it knew of a state since replaced.
+            self.memory.diverged = 0
+            _log.warning("a majority has my state", extra={"shard": self.shard, "index": diverged})
 
     # Leaders.
 

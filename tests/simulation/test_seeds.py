@@ -21,6 +21,20 @@ def test_no_seed_breaks_a_promise(seed: int) -> None:
     assert "" == report.violation, f"seed {seed}: {report.options}"
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(910_038, id="a wrong leader judges a state that was replaced"),
+        pytest.param(910_198, id="a disk is lost beside a learner whose promotion is uncommitted"),
+    ],
+)
+def test_a_seed_that_broke_a_promise_keeps_it(seed: int) -> None:
+    """Each found a fault of the product or of the simulator."""
+    report = simulate(seed)
+
+    assert "" == report.violation, f"seed {seed}: {report.options}"
+
+
 def test_a_seed_runs_the_same_way_twice() -> None:
     """Every choice comes from the seed, so a failure can be replayed."""
     assert simulate(3).digest == simulate(3).digest

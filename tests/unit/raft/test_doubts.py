@@ -72,3 +72,13 @@ def test_a_single_voter_is_right() -> None:
 
     assert not doubts.open
     assert not doubts.lost
+
+
+def test_a_majority_with_this_state_confirms_it() -> None:
+    """Up to the last index at which it was compared."""
+    doubts = Doubts(electorate(3))
+    doubts.heard("B", 9, same=True)
+    doubts.heard("C", 10, same=False)
+
+    assert doubts.confirmed(9)
+    assert not doubts.confirmed(10)
