@@ -23,7 +23,7 @@ _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
 # What docs/runbooks/README.md asks an operator for, for nodes that are children of a test. Its
 # functions ask the test, which started the nodes and is told how they end.
-_PRELUDE = """
+PRELUDE = """
 NODES=(--url "$N1" --url "$N2" --url "$N3")
 stop_node() { curl -fsS "$CONTROL/stop/$1"; }
 start_node() { curl -fsS "$CONTROL/start/$1"; }
@@ -122,7 +122,7 @@ class Runbook:
 
     async def _bash(self, script: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            *("bash", "-euo", "pipefail", "-c", _PRELUDE + script),
+            *("bash", "-euo", "pipefail", "-c", PRELUDE + script),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

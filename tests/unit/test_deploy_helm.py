@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 
 from codeq_cluster.config import load
 from codeq_cluster.settings import NodeSettings, Signing
+from tests.acceptance.runbooks import blocks
 from tests.unit.image import image_variables
 from tests.unit.shipped import operators
 
@@ -181,6 +183,26 @@ def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
     settings = _settings(_rendered(values), 0, tmp_path)
 
     assert operators(settings) == [("operator", "operators")]
+
+
+def test_the_page_installs_and_grows_a_release() -> None:
+    """Its values make the objects of its `helm install`, whose pods its `kubectl exec` names."""
+    text = (_ROOT / "deploy" / "README.md").read_text()
+    (values,) = (block.body for block in blocks(text) if block.language == "yaml")
+    (install,) = re.findall(r"^helm install (.*)$", text, re.MULTILINE)
+    (joining,) = re.findall(r"^ +kubectl exec (.*?)^ +```$", text, re.MULTILINE | re.DOTALL)
+    objects = _rendered(yaml.safe_load(values) | {"replicas": 5})
+    raft = yaml.safe_load(_one(objects, "ConfigMap")["data"]["node.yaml"])["raft"]
+    stateful = _one(objects, "StatefulSet")["metadata"]["name"]
+    pod, *words = shlex.split(joining.replace("\\\n", " "))
+    joined, flags = words[words.index("join") + 1], words[words.index("join") + 2 :]
+
+    assert install == "orders deploy/helm/codeq-cluster --namespace brokers --values values.yaml"
+    assert (pod, joined) == (f"{stateful}-0", f"{stateful}-3")
+    assert flags == [
+        *("--addr", raft["peers"][joined]),
+        *("--http", raft["peerHTTPAddrs"][joined]),
+    ]
 
 
 def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.cli.main import main
-from tests.acceptance.runbooks import DIRECTORY, steps
+from tests.acceptance.runbooks import DIRECTORY, PRELUDE, blocks, steps
 
 _TESTS = Path(__file__).resolve().parents[1] / "acceptance" / "test_runbooks.py"
 _PAGES = sorted(file.name for file in DIRECTORY.glob("*.md") if file.name != "README.md")
@@ -39,3 +40,29 @@ def test_every_command_that_a_page_names_is_there() -> None:
         assert ended.value.code == 0, words
 
     assert {("cluster", "join"), ("cluster", "replace"), ("cluster", "recover")} <= named
+
+
+def test_every_deployment_has_the_functions_that_runbooks_call() -> None:
+    """The page's own blocks are bash that defines them, as the prelude of the tests does."""
+    page = (DIRECTORY / "README.md").read_text()
+    variables, *deployments = (block.body for block in blocks(page) if block.marks == "yours")
+    table = set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
+    text = "".join((DIRECTORY / name).read_text() for name in _PAGES)
+
+    assert len(deployments) == 2
+    for defining in (*deployments, PRELUDE):
+        ran = _bash(f"N1=; N2=; N3=\n{defining}\ndeclare -F")
+        assert {line.split()[-1] for line in ran.splitlines()} == table
+    assert all(name in text for name in table)
+    assert len(_bash(variables + '\nprintf "%s\\n" "${NODES[@]}"').splitlines()) == 6
+
+
+def _bash(script: str) -> str:
+    """Run a script that must succeed, and return what it printed."""
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout

@@ -15,6 +15,7 @@ from codeq_cluster.config import load
 from codeq_cluster.node import EXIT_UNSAFE
 from codeq_cluster.node_leaving import HANDOVER_S
 from codeq_cluster.settings import ArtifactProvider, LimitSettings, Signing
+from tests.acceptance.runbooks import blocks
 from tests.unit.shipped import operators
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -118,6 +119,48 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
     assert (0, "") == (made.returncode, made.stderr)
     assert set(modes.values()) == {0o750}, modes
     assert (tmp_path / "var/backups/codeq-cluster").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
+    """By its own commands, below a root of its own and for whoever runs this test."""
+    page = blocks((_ROOT / "deploy" / "README.md").read_text())
+    typed = "".join(block.body for block in page if block.section == "systemd").splitlines()
+    rules = f"{tmp_path}/etc/tmpfiles.d/codeq-cluster.conf"
+    owner = f"s/ (root|codeq) codeq / {os.getuid()} {os.getgid()} /"
+    here = {
+        "systemd-sysusers": f"systemd-sysusers --dry-run --root={tmp_path}",
+        "systemd-tmpfiles": f"sed -i -E '{owner}' {rules}; systemd-tmpfiles --root={tmp_path}",
+        # Nothing is started, because a root has no systemd that runs.
+        "systemctl enable --now": f"systemctl --root={tmp_path} enable",
+        "-g codeq": f"-g {os.getgid()}",
+        " /etc/": f" {tmp_path}/etc/",
+    }
+    # Programs and services of this machine are left alone.
+    lines = [line for line in typed if not re.search(r"/opt/|daemon-reload", line)]
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    ran = _ran("bash", "-euo", "pipefail", "-c", _replaced("\n".join(lines), here))
+    installed = tmp_path / "etc/codeq-cluster"
+    enabled = tmp_path / "etc/systemd/system/multi-user.target.wants/codeq-cluster.service"
+    (command,) = _directives("ExecStart")
+    (variables,) = _directives("EnvironmentFile")
+
+    assert ran.returncode == 0, ran.stderr
+    assert "python3.11 -m venv /opt/codeq-cluster" in typed
+    assert (
+        command == "/opt/codeq-cluster/bin/codeq-cluster node --config /etc/codeq-cluster/node.yaml"
+    )
+    assert variables.removeprefix("-") == "/etc/codeq-cluster/node.env"
+    for name in ("node.yaml", "node.env"):
+        assert (installed / name).read_text() == (_SHIPPED / name).read_text()
+        assert (installed / name).stat().st_mode & 0o777 == 0o640
+    assert (installed / "secrets").is_dir()
+    assert enabled.is_symlink()
+
+
+def _replaced(text: str, by: dict[str, str]) -> str:
+    for each, other in by.items():
+        text = text.replace(each, other)
+    return text
 
 
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
