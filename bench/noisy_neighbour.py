@@ -22,7 +22,7 @@ from bench.driver import Measured
 from bench.machine import cpu_seconds, describe
 from bench.paced import Pace
 from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, free_ports, until
 
 _ROOT = Path(__file__).parent.parent
@@ -146,7 +146,7 @@ async def _floor() -> AsyncIterator[list[str]]:
         for port in ports
     ]
     try:
-        async with Client({url: url for url in urls}) as client:
+        async with RecordingClient({url: url for url in urls}) as client:
             for url in urls:
 
                 async def answers(url: str = url) -> bool:

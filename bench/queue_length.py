@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 from bench.machine import describe
-from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create, Submit
 from codeq_cluster.core.outcomes import Claimed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.rocks import RocksShard, new_cache
 from codeq_cluster.testing.one_node_log import OneNodeLog
@@ -57,7 +57,7 @@ def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
         shard=shard,
         shards=shards,
         store=store.state,
-        rules=Rules(),
+        rules=LifetimeRules(),
         limits=EngineLimits(
             operations_max=20_000,
             bytes_max=64 * 2**20,

@@ -20,7 +20,7 @@ from bench.machine import cpu_seconds, describe, rss_mib
 from bench.report import Row, render
 from bench.wrk import wrk_rows
 from codeq_cluster.testing.accounting import Percentiles, audit
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -138,7 +138,7 @@ async def _floor(options: argparse.Namespace) -> list[Row]:
     ]
     try:
         urls = [f"http://127.0.0.1:{port}" for port in ports]
-        async with Client({url: url for url in urls}) as client:
+        async with RecordingClient({url: url for url in urls}) as client:
             for url in urls:
 
                 async def answers(url: str = url) -> bool:
@@ -225,7 +225,7 @@ async def _drain(cluster: LocalCluster, command: str) -> None:
     """Take the tasks of a create-only level out of the queues, so that levels start alike."""
     urls, token = cluster.urls, next(iter(WORKER_TOKENS.values()))
     claim = {"commands": [command], "count": 100, "leaseSeconds": 120}
-    async with Client(urls) as client:
+    async with RecordingClient(urls) as client:
 
         async def lane(node: str) -> None:
             while True:

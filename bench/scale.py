@@ -24,7 +24,7 @@ import aiohttp
 
 from bench.filled import COMMAND, data_bytes, fill, installed
 from bench.machine import describe, rss_mib
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import WORKER_TOKENS, LocalCluster
 
 _PAYLOAD_BYTES = 300
@@ -114,7 +114,7 @@ async def _restart(cluster: LocalCluster) -> tuple[dict[str, float], float]:
         return round(time.monotonic() - begun_s, 2)
 
     took = await asyncio.gather(*map(ready, cluster.nodes))
-    async with Client(cluster.urls) as client:
+    async with RecordingClient(cluster.urls) as client:
         return dict(zip(cluster.nodes, took, strict=True)), await _claim_ms(client, "n1")
 
 
@@ -127,12 +127,12 @@ async def _restart_one(cluster: LocalCluster, node: str) -> float:
 
 
 async def _claims(cluster: LocalCluster) -> dict[str, float]:
-    async with Client(cluster.urls) as client:
+    async with RecordingClient(cluster.urls) as client:
         took = sorted([await _claim_ms(client, "n1") for _ in range(_CLAIMS)])
     return {"p50": took[len(took) // 2], "p99": took[-len(took) // 100]}
 
 
-async def _claim_ms(client: Client, node: str) -> float:
+async def _claim_ms(client: RecordingClient, node: str) -> float:
     begun_s = time.perf_counter()
     answer = await client.claim(node, WORKER_TOKENS["worker-0"], [COMMAND], leaseSeconds=3600)
     took_ms = (time.perf_counter() - begun_s) * 1000

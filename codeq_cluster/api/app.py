@@ -7,7 +7,23 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from codeq_cluster.api import (
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.call import Services
+from codeq_cluster.api.http.import_room import ImportRoom
+from codeq_cluster.api.http.memory_limits import LargeBodies
+from codeq_cluster.api.http.middleware import Answering, Handler, Route, for_library, surrounded
+from codeq_cluster.api.http.waits import Waits
+from codeq_cluster.api.http.whole_requests import WholeRoutes
+from codeq_cluster.api.openapi import document
+from codeq_cluster.api.ports import (
+    BackupsPort,
+    BrokerPort,
+    Cluster,
+    MembershipPort,
+    RateLimiterPort,
+    TargetsPort,
+)
+from codeq_cluster.api.routes import (
     audit,
     dead_letters,
     deliveries,
@@ -15,7 +31,6 @@ from codeq_cluster.api import (
     imports,
     membership,
     openapi,
-    openapi_document,
     ops,
     queues,
     raft,
@@ -28,16 +43,8 @@ from codeq_cluster.api import (
     uploads,
     workers,
 )
-from codeq_cluster.api import backups as backup_routes
-from codeq_cluster.api import cluster as cluster_routes
-from codeq_cluster.api.access_log import AccessLog
-from codeq_cluster.api.call import Services
-from codeq_cluster.api.import_room import ImportRoom
-from codeq_cluster.api.large_bodies import LargeBodies
-from codeq_cluster.api.middleware import Answering, Handler, Route, for_library, surrounded
-from codeq_cluster.api.ports import Backups, Broker, Cluster, Members, Quotas, Targets
-from codeq_cluster.api.waits import Waits
-from codeq_cluster.api.whole import WholeRoutes
+from codeq_cluster.api.routes import backups as backup_routes
+from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
 from codeq_cluster.broker.polls import Polls
@@ -152,18 +159,18 @@ ROUTES = (
 
 
 def make_app(
-    broker: Broker,
+    broker: BrokerPort,
     authenticator: Authenticator,
     settings: NodeSettings,
     metrics: Metrics,
     *,
-    targets: Targets,
-    quotas: Quotas,
+    targets: TargetsPort,
+    quotas: RateLimiterPort,
     cluster: Cluster,
-    members: Members,
+    members: MembershipPort,
     polls: Polls,
     artifacts: ArtifactStore | None = None,
-    backups: Backups | None = None,
+    backups: BackupsPort | None = None,
     tracing: Tracing | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> web.Application:
@@ -205,7 +212,7 @@ def make_app(
     )
     app = web.Application(client_max_size=settings.limits.max_body_bytes)
     app[ACCESS_LOG] = services.access_log
-    app[openapi.DOCUMENT] = openapi_document.encoded(ROUTES, settings)
+    app[openapi.DOCUMENT] = document.encoded(ROUTES, settings)
     app[SERVICES] = services
     app[WAITS] = services.waits
     whole = WholeRoutes[Answering](BASE + "/tasks", body_bytes_max=settings.limits.max_body_bytes)

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
-from codeq_cluster.backup.catalogue import Found as FoundBackup
-from codeq_cluster.backup.running import Progress
-from codeq_cluster.broker.dead_letters import Selection
-from codeq_cluster.broker.operators import Done
+from codeq_cluster.backup.catalogue import FoundBackup
+from codeq_cluster.backup.job import Progress
 from codeq_cluster.broker.questions import ALL_TASKS, TaskFilter
-from codeq_cluster.broker.requests import (
-    Found,
+from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
+from codeq_cluster.broker.requests.operators import Done
+from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
+from codeq_cluster.broker.values import (
+    FoundTask,
     NewResult,
-    NewTask,
-    PeerStatus,
+    PeerView,
     QueueDepth,
+    RequestedTask,
     ShardStatus,
     Uploaded,
 )
-from codeq_cluster.broker.triage import Acted, ErrorKind, Revising
-from codeq_cluster.cluster.joining import Change
-from codeq_cluster.cluster.members import Effect
-from codeq_cluster.cluster.transfers import Handover
 from codeq_cluster.codec.arrivals import Arrivals
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
-from codeq_cluster.core.items import Item, Kind, Mode, Subscription, Topic
+from codeq_cluster.core.items import Item, ItemKind, Mode, Subscription, Topic
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Claimed,
@@ -38,41 +35,44 @@ from codeq_cluster.core.outcomes import (
     Submitted,
     TopicStands,
 )
-from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.membership.plan import Change
+from codeq_cluster.membership.service import Effect
+from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.routing.leadership import TransferAnswer
 
 __all__ = [
-    "Backups",
-    "Broker",
+    "BackupsPort",
+    "BrokerPort",
     "Cluster",
+    "DeadLetterSelection",
     "Done",
-    "Found",
-    "Governors",
-    "Handover",
-    "Importer",
-    "Members",
+    "FoundTask",
+    "ImporterPort",
+    "MembershipPort",
     "NewResult",
-    "NewTask",
-    "Operators",
-    "PeerStatus",
+    "OperatorsPort",
+    "PeerView",
     "QueueDepth",
-    "Searching",
-    "Selection",
+    "QueuePoliciesPort",
+    "RequestedTask",
+    "SearchPort",
     "ShardStatus",
-    "Targets",
-    "Triage",
+    "TargetsPort",
+    "TransferAnswer",
+    "TriagePort",
 ]
 
 
-class Targets(Protocol):
+class TargetsPort(Protocol):
     """The rules of which URLs requests may be sent to."""
 
     async def allows(self, url: str) -> bool:
         """Return whether the URL may be registered; answers within about a second."""
 
 
-class Quotas(Protocol):
+class RateLimiterPort(Protocol):
     """How often tenants may ask, over the whole cluster."""
 
     def most(self, scope: Scope, tenant: str) -> int | None:
@@ -85,7 +85,7 @@ class Quotas(Protocol):
 class Cluster(Protocol):
     """The nodes and who leads what."""
 
-    async def transfer(self, shard: int, to: str, *, timeout_s: float) -> Handover:
+    async def transfer(self, shard: int, to: str, *, timeout_s: float) -> TransferAnswer:
         """Hand a shard's leadership to a node, or to any other when `to` is empty.
 
         Raises:
@@ -94,7 +94,7 @@ class Cluster(Protocol):
         """
 
 
-class Members(Protocol):
+class MembershipPort(Protocol):
     """Who forms the cluster."""
 
     async def change(
@@ -108,7 +108,7 @@ class Members(Protocol):
         """
 
 
-class Backups(Protocol):
+class BackupsPort(Protocol):
     """The backups that this node takes."""
 
     def start(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
@@ -121,7 +121,7 @@ class Backups(Protocol):
         """List those of the place, the oldest first; raises BackupFailed."""
 
 
-class Operators(Protocol):
+class OperatorsPort(Protocol):
     """What operators do beyond the life of one task; every change is on record.
 
     A page may be short, or empty, and still have a next one: an empty position is the end.
@@ -132,18 +132,18 @@ class Operators(Protocol):
         tenant: str,
         *,
         queue: str,
-        places: tuple[Place, ...],
+        places: tuple[QueuePlace, ...],
         error: str,
         after: bytes,
         count: int,
         timeout_s: float,
-    ) -> tuple[list[Found], bytes]:
+    ) -> tuple[list[FoundTask], bytes]:
         """Return the next tasks of the tenant, and where to go on."""
 
     async def items(
         self,
         tenant: str,
-        kind: Kind,
+        kind: ItemKind,
         *,
         after: bytes,
         count: int,
@@ -156,12 +156,12 @@ class Operators(Protocol):
         """Return why a task is where it is, or None for no such task of the tenant."""
 
     async def requeue(
-        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
     ) -> Done:
         """Make dead letters ready again."""
 
     async def delete(
-        self, tenant: str, wanted: Selection, *, by: str, dry_run: bool, timeout_s: float
+        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
     ) -> Done:
         """Delete dead letters."""
 
@@ -184,7 +184,7 @@ class Operators(Protocol):
         """Try dead deliveries again, all of them when none is named; return how many it were."""
 
 
-class Searching(Protocol):
+class SearchPort(Protocol):
     """Tasks without their payloads.
 
     A page may be short, or empty, and still have a next one: an empty position is the end.
@@ -198,7 +198,7 @@ class Searching(Protocol):
         tenant: str,
         *,
         queue: str,
-        places: tuple[Place, ...],
+        places: tuple[QueuePlace, ...],
         after: bytes,
         count: int,
         timeout_s: float,
@@ -219,14 +219,20 @@ class Searching(Protocol):
         """Return the next delayed tasks, those due first at the front, and where to go on."""
 
 
-class Triage(Protocol):
+class TriagePort(Protocol):
     """What is done about tasks that died or wait; every change is on record.
 
     An action that fails half way ends with OutcomeUnknown: of some it is done.
     """
 
     async def listed(
-        self, tenant: str, wanted: Selection, *, after: bytes, count: int, timeout_s: float
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        *,
+        after: bytes,
+        count: int,
+        timeout_s: float,
     ) -> tuple[list[Task], bytes]:
         """Return the next dead letters, and where to go on; a page may be short."""
 
@@ -236,14 +242,14 @@ class Triage(Protocol):
         """Return what the next `count` dead letters of a queue died of, and where to go on."""
 
     async def preview(
-        self, tenant: str, wanted: Selection, *, timeout_s: float
+        self, tenant: str, wanted: DeadLetterSelection, *, timeout_s: float
     ) -> tuple[list[ErrorKind], str, bool]:
         """Return which dead letters are meant, by kind, one of their ids, and if there are more."""
 
     async def requeue(
         self,
         tenant: str,
-        wanted: Selection,
+        wanted: DeadLetterSelection,
         *,
         by: str,
         timeout_s: float,
@@ -251,7 +257,9 @@ class Triage(Protocol):
     ) -> Acted:
         """Make dead letters ready again, with another payload where one is made."""
 
-    async def delete(self, tenant: str, wanted: Selection, *, by: str, timeout_s: float) -> Acted:
+    async def delete(
+        self, tenant: str, wanted: DeadLetterSelection, *, by: str, timeout_s: float
+    ) -> Acted:
         """Delete dead letters, for good."""
 
     async def take_back(
@@ -265,7 +273,7 @@ class Triage(Protocol):
         """Cancel tasks that wait in a queue."""
 
 
-class Governors(Protocol):
+class QueuePoliciesPort(Protocol):
     """What governs a tenant's queues; a change is answered once every shard's leader goes by it."""
 
     async def put_topic(
@@ -320,7 +328,7 @@ class Governors(Protocol):
         """Put on record what an operator did that no log entry of its own tells."""
 
 
-class Importer(Protocol):
+class ImporterPort(Protocol):
     """What other clusters had."""
 
     async def take(
@@ -337,7 +345,7 @@ class Importer(Protocol):
         """Take over what is not here; raises OutcomeUnknown when of some it may be done."""
 
 
-class Broker(Protocol):
+class BrokerPort(Protocol):
     """The broker behind the routes: every shard, wherever it is led.
 
     `timeout_s` bounds a call from its start, a wait not counted. Calls raise `CodeqError` when
@@ -346,27 +354,27 @@ class Broker(Protocol):
     """
 
     @property
-    def operators(self) -> Operators:
+    def operators(self) -> OperatorsPort:
         """Return who lists tasks and acts on many of them."""
 
     @property
-    def searching(self) -> Searching:
+    def searching(self) -> SearchPort:
         """Return who finds tasks."""
 
     @property
-    def triage(self) -> Triage:
+    def triage(self) -> TriagePort:
         """Return who acts on tasks that died or wait."""
 
     @property
-    def governors(self) -> Governors:
+    def queue_policies(self) -> QueuePoliciesPort:
         """Return who keeps topics, pauses and subscriptions."""
 
     @property
-    def importer(self) -> Importer:
+    def importer(self) -> ImporterPort:
         """Return who takes over what other clusters had."""
 
     async def create(
-        self, tenant: str, items: Sequence[NewTask], *, timeout_s: float
+        self, tenant: str, items: Sequence[RequestedTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
         """Create the tasks, each on its own; one answer an item, order kept, errors as values.
 
@@ -443,12 +451,12 @@ class Broker(Protocol):
 
     async def task(
         self, tenant: str, task_id: str, *, stale: bool, timeout_s: float
-    ) -> Found | None:
+    ) -> FoundTask | None:
         """Return the tenant's task, or None; `stale` reads the local replica."""
 
     async def result(
         self, tenant: str, task_id: str, *, wait_s: float, stale: bool, timeout_s: float
-    ) -> tuple[Found, Result | None] | None:
+    ) -> tuple[FoundTask, Result | None] | None:
         """Return a task and its result, waiting up to `wait_s` for one; None for no such task."""
 
     async def queues(self, tenant: str, queue: str = "", *, timeout_s: float) -> list[QueueDepth]:

@@ -10,10 +10,10 @@ import ssl
 from aiohttp import web
 
 from codeq_cluster.api.app import ACCESS_LOG, WAITS, WHOLE_ROUTES
-from codeq_cluster.api.connection import Connection
-from codeq_cluster.api.doorway import Doorway
-from codeq_cluster.api.middleware import Answering
-from codeq_cluster.api.whole import WholeRoutes
+from codeq_cluster.api.http.connection import HttpConnection
+from codeq_cluster.api.http.listener import Listener
+from codeq_cluster.api.http.middleware import Answering
+from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Certificates
@@ -57,8 +57,8 @@ class HttpServer:
         self._leaving = False
         self._closed = asyncio.Event()
         self._certificates = certificates
-        self._doorway: Doorway | None = None
-        self._open: set[Connection] = set()
+        self._doorway: Listener | None = None
+        self._open: set[HttpConnection] = set()
 
     @property
     def port(self) -> int:
@@ -92,8 +92,8 @@ class HttpServer:
         assert manager is not None
         loop = asyncio.get_running_loop()
 
-        def connection() -> Connection:
-            return Connection(
+        def connection() -> HttpConnection:
+            return HttpConnection(
                 manager,
                 loop=loop,
                 server=self,
@@ -102,7 +102,7 @@ class HttpServer:
                 whole_routes=self._whole_routes,
             )
 
-        self._doorway = Doorway(
+        self._doorway = Listener(
             self._certificates,
             is_full=lambda: self.full,
             admitted=connection,
@@ -155,11 +155,11 @@ class HttpServer:
             if descriptor not in asked:
                 connection.force_close()
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """Count a connection as open."""
         self._open.add(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HttpConnection) -> None:
         """Stop counting a connection."""
         self._open.discard(connection)
         self._closed.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from codeq_cluster.artifacts.local import LocalDirectory
-from codeq_cluster.artifacts.provider import Provider
+from codeq_cluster.artifacts.provider import ArtifactBackend
 from codeq_cluster.artifacts.s3 import S3Bucket
 from codeq_cluster.artifacts.store import ArtifactStore
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
@@ -13,7 +13,7 @@ from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
 
 def open_store(settings: ArtifactSettings) -> ArtifactStore | None:
     """Return the store, or None if artifacts have no provider; connects to nothing yet."""
-    provider: Provider
+    provider: ArtifactBackend
     match settings.provider:
         case ArtifactProvider.NONE:
             return None

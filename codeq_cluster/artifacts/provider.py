@@ -38,7 +38,7 @@ class Reading:
     chunks: AsyncIterator[bytes]
 
 
-class Provider(Protocol):
+class ArtifactBackend(Protocol):
     """Stores artifacts by path; a call that fails raises ArtifactStoreFailed.
 
     Paths are those of `names`; the provider prepends its own location.

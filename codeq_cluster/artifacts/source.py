@@ -12,7 +12,7 @@ class Abandoned(CodeqError):
     """The caller of the upload has stopped waiting."""
 
 
-class Source:
+class UploadSource:
     """Passes chunks on until they exceed the limit, or until `stop`.
 
     Cancelling an upload would leave its parts in the store. If its source fails, the provider

@@ -14,9 +14,9 @@ from codeq_cluster.artifacts.names import (
     tenant_segment,
     upload_prefix,
 )
-from codeq_cluster.artifacts.places import Places
-from codeq_cluster.artifacts.provider import Provider, Reading, Stored
-from codeq_cluster.artifacts.source import Source
+from codeq_cluster.artifacts.provider import ArtifactBackend, Reading, Stored
+from codeq_cluster.artifacts.source import UploadSource
+from codeq_cluster.artifacts.upload_slots import UploadSlots
 from codeq_cluster.errors import ArtifactStoreFailed, CodeqError
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,10 @@ class ArtifactStore:
             all of them.
     """
 
-    def __init__(self, provider: Provider, *, timeout_s: float, uploads_max: int) -> None:
+    def __init__(self, provider: ArtifactBackend, *, timeout_s: float, uploads_max: int) -> None:
         self._provider = provider
         self._timeout_s = timeout_s
-        self._places = Places(uploads_max)
+        self._places = UploadSlots(uploads_max)
         # Uploads whose callers have gone, with their paths.
         self._ending: dict[asyncio.Task[None], str] = {}
 
@@ -71,7 +71,7 @@ class ArtifactStore:
             ArtifactTooLarge: More than `bytes_max` bytes came.
             ArtifactStoreFailed: The store refused, or did not take it within the timeout.
         """
-        source = Source(chunks, bytes_max=bytes_max)
+        source = UploadSource(chunks, bytes_max=bytes_max)
         upload = asyncio.get_running_loop().create_task(
             self._upload(path, source, content_type=content_type)
         )
@@ -186,7 +186,7 @@ class ArtifactStore:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _upload(self, path: str, source: Source, *, content_type: str) -> Stored:
+    async def _upload(self, path: str, source: UploadSource, *, content_type: str) -> Stored:
         async with self._places.place(tenant_segment(path)):
             try:
                 return await self._provider.put(path, source, content_type=content_type)

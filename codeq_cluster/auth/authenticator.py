@@ -20,7 +20,7 @@ from codeq_cluster.auth.identity import (
     lacks,
 )
 from codeq_cluster.auth.jwks import KeysUnavailable
-from codeq_cluster.auth.tokens import Provider, TokenRejected, make_provider
+from codeq_cluster.auth.tokens import TokenRejected, TokenVerifier, make_provider
 from codeq_cluster.settings import AuthSettings
 
 _TOKEN_CHARS_MAX = 8000  # A header line is bounded anyway; this bounds the cache.
@@ -142,7 +142,7 @@ class Authenticator:
         return identity, claims
 
     async def _admit_to_tenant(
-        self, token: str, providers: Sequence[Provider]
+        self, token: str, providers: Sequence[TokenVerifier]
     ) -> tuple[Identity, Claims]:
         identity, claims = self._identified(await self._verify(token, providers))
         if not identity.acts_for_its_tenant:
@@ -162,7 +162,7 @@ class Authenticator:
             raise lacks(Role.VIEWER)
         return identity, claims
 
-    async def _verify(self, token: str, providers: Sequence[Provider]) -> Claims:
+    async def _verify(self, token: str, providers: Sequence[TokenVerifier]) -> Claims:
         reasons = []
         unavailable = None
         for provider in providers:

@@ -41,7 +41,7 @@ class KeysUnavailable(CodeqError):
     """No key set young enough is available; the token can be verified later."""
 
 
-class Key(Struct, frozen=True):
+class PublishedKey(Struct, frozen=True):
     """One published key; `algorithm` is empty if the issuer does not name one."""
 
     public: object
@@ -78,7 +78,7 @@ class Jwks:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._clock = clock
-        self._keys: dict[str | None, Key] = {}
+        self._keys: dict[str | None, PublishedKey] = {}
         self._fetched_s = float("-inf")
         self._tried_s = float("-inf")
         self._flight = asyncio.Lock()
@@ -97,7 +97,7 @@ class Jwks:
                 await self._refresher
             self._refresher = None
 
-    async def key(self, kid: object) -> Key | None:
+    async def key(self, kid: object) -> PublishedKey | None:
         """Return the key of that id, or None if the issuer publishes none.
 
         A token without an id gets the only key of a set of one. An unknown id costs at most one
@@ -160,7 +160,7 @@ class Jwks:
             await asyncio.sleep(max(self._interval_s, self._ttl_s * 0.8 - age_s))
 
 
-async def _fetch(url: str, *, timeout_s: float) -> dict[str | None, Key]:
+async def _fetch(url: str, *, timeout_s: float) -> dict[str | None, PublishedKey]:
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     # Not decompressed, so that the bound applies to what is read. No redirects: only this URL was
     # checked.
@@ -188,9 +188,9 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(document)
 
 
-def _parsed(document: _Document) -> dict[str | None, Key]:
-    keys: dict[str | None, Key] = {}
-    unnamed: list[Key] = []
+def _parsed(document: _Document) -> dict[str | None, PublishedKey]:
+    keys: dict[str | None, PublishedKey] = {}
+    unnamed: list[PublishedKey] = []
     skipped = []
     for entry in document.keys[:_KEYS_MAX]:
         kid = entry.get("kid")
@@ -225,7 +225,7 @@ _NO_KEY = (
 )
 
 
-def _key(entry: dict[str, object]) -> Key:
+def _key(entry: dict[str, object]) -> PublishedKey:
     operations = entry.get("key_ops")
     if entry.get("use", "sig") != "sig" or (
         isinstance(operations, list) and "verify" not in operations
@@ -240,4 +240,4 @@ def _key(entry: dict[str, object]) -> Key:
     if isinstance(public, RSAPublicKey) and public.key_size < _RSA_BITS_MIN:
         raise ValueError(f"an RSA key of {public.key_size} bits")
     algorithm = entry.get("alg")
-    return Key(public, algorithm if isinstance(algorithm, str) else "")
+    return PublishedKey(public, algorithm if isinstance(algorithm, str) else "")

@@ -31,7 +31,7 @@ class TokenRejected(Exception):
     """The provider does not accept the token; the text is for the log, never for the caller."""
 
 
-class Provider(Protocol):
+class TokenVerifier(Protocol):
     """Verifies tokens."""
 
     async def verify(self, token: str) -> Claims:
@@ -181,7 +181,7 @@ def make_provider(
     skew_s: float,
     allow_http: bool = False,
     monotonic: Callable[[], float] = time.monotonic,
-) -> Provider:
+) -> TokenVerifier:
     """Return the provider that the settings describe.
 
     Args:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.chunks import decoded
-from codeq_cluster.backup.manifest import MANIFEST, Manifest, Part
-from codeq_cluster.backup.place import Place
-from codeq_cluster.backup.rows import PRIMARY, Row, Tally
-from codeq_cluster.backup.taking import Written
+from codeq_cluster.backup.create import Written
+from codeq_cluster.backup.manifest import MANIFEST, BackupManifest, Part
+from codeq_cluster.backup.rows import PRIMARY, Row, RowTally
+from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import BackupDamaged, BackupFailed
@@ -26,7 +26,7 @@ _MANIFEST_BYTES_MAX = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBackup:
     """One backup of a place.
 
     Attributes:
@@ -36,7 +36,7 @@ class Found:
     """
 
     id: str
-    manifest: Manifest | None
+    manifest: BackupManifest | None
     problem: str = ""
 
 
@@ -46,26 +46,26 @@ def new_id(now_ms: int) -> str:
     return f"{time.strftime(_TIME, time.gmtime(seconds))}{ms:03d}Z-{secrets.token_hex(4)}"
 
 
-def found(place: Place) -> list[Found]:
+def found(place: BackupTarget) -> list[FoundBackup]:
     """Return the backups, the oldest first; blocks, raises BackupFailed."""
-    listed: list[Found] = []
+    listed: list[FoundBackup] = []
     for backup, files in place.backups().items():
         if MANIFEST not in files:
-            listed.append(Found(backup, None, "incomplete"))
+            listed.append(FoundBackup(backup, None, "incomplete"))
             continue
         try:
-            listed.append(Found(backup, manifest_of(place, backup)))
+            listed.append(FoundBackup(backup, manifest_of(place, backup)))
         except BackupDamaged as error:
-            listed.append(Found(backup, None, str(error)))
+            listed.append(FoundBackup(backup, None, str(error)))
     return listed
 
 
-def complete(place: Place) -> list[Manifest]:
+def complete(place: BackupTarget) -> list[BackupManifest]:
     """Return the manifests of complete backups, the newest first; blocks, raises BackupFailed."""
     return [each.manifest for each in reversed(found(place)) if each.manifest is not None]
 
 
-def chosen(place: Place, backup: str = "") -> Manifest:
+def chosen(place: BackupTarget, backup: str = "") -> BackupManifest:
     """Return the manifest of a backup; if none is named, of the newest complete one.
 
     An export, which holds one tenant, is chosen only if no backup holds all tenants.
@@ -82,7 +82,7 @@ def chosen(place: Place, backup: str = "") -> Manifest:
     return next((each for each in there if each.tenant is None), there[0])
 
 
-def newest_export(place: Place) -> Manifest:
+def newest_export(place: BackupTarget) -> BackupManifest:
     """Return the manifest of the newest complete backup of one tenant; raises BackupFailed."""
     for manifest in complete(place):
         if manifest.tenant is not None:
@@ -90,7 +90,7 @@ def newest_export(place: Place) -> Manifest:
     raise BackupFailed(f"there is no complete export in {place.where}")
 
 
-def manifest_of(place: Place, backup: str) -> Manifest:
+def manifest_of(place: BackupTarget, backup: str) -> BackupManifest:
     """Return a backup's manifest; raises BackupFailed, or BackupDamaged if it is damaged."""
     if not manifests.is_id(backup):
         raise BackupFailed(f"{backup}: no backup is called that")
@@ -106,8 +106,8 @@ def manifest_of(place: Place, backup: str) -> Manifest:
 
 
 def rows_of(
-    place: Place,
-    manifest: Manifest,
+    place: BackupTarget,
+    manifest: BackupManifest,
     part: Part,
     *,
     passed: Callable[[int], None] = lambda _size: None,
@@ -132,9 +132,9 @@ def rows_of(
 
 
 def _rows_of(
-    place: Place, manifest: Manifest, part: Part, passed: Callable[[int], None]
+    place: BackupTarget, manifest: BackupManifest, part: Part, passed: Callable[[int], None]
 ) -> Iterator[list[Row]]:
-    written, tally = Written(), Tally()
+    written, tally = Written(), RowTally()
 
     def told() -> Iterator[bytes]:
         for piece in written.passing(place.read(manifest.id, part.file)):
@@ -155,8 +155,8 @@ def _rows_of(
 
 
 def verify(
-    place: Place,
-    manifest: Manifest,
+    place: BackupTarget,
+    manifest: BackupManifest,
     *,
     passed: Callable[[int], None] = lambda _size: None,
     spend: Callable[[int], None] = lambda _size: None,
@@ -214,7 +214,7 @@ def _read(row: Row) -> Task | None:
 
 
 def known_rows_of(
-    place: Place, manifest: Manifest, part: Part, *, passed: Callable[[int], None]
+    place: BackupTarget, manifest: BackupManifest, part: Part, *, passed: Callable[[int], None]
 ) -> Iterator[Row]:
     """Yield the rows of a shard for a caller that must understand them; see `rows_of`.
 
@@ -233,7 +233,7 @@ def known_rows_of(
             yield row
 
 
-def prunable(place: Place, *, keep: int, now_ms: int, taken: str = "") -> list[Found]:
+def prunable(place: BackupTarget, *, keep: int, now_ms: int, taken: str = "") -> list[FoundBackup]:
     """Return the backups that retention deletes, the oldest first; blocks, raises BackupFailed.
 
     The newest `keep` complete backups of all tenants stay, and so do exports of one tenant. An

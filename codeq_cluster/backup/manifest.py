@@ -49,7 +49,7 @@ class Part(Struct, frozen=True, kw_only=True, rename="camel"):
     counts: Counts
 
 
-class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
+class BackupManifest(Struct, frozen=True, kw_only=True, rename="camel"):
     """A backup.
 
     Attributes:
@@ -94,7 +94,7 @@ class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
         return sum(part.counts.tasks for part in self.parts)
 
 
-class _Written(Manifest, frozen=True, kw_only=True, rename="camel"):
+class _Written(BackupManifest, frozen=True, kw_only=True, rename="camel"):
     checksum: str = ""
 
 
@@ -107,7 +107,7 @@ def written_level(level: int) -> int | UnsetType:
     return UNSET if level == 1 else level
 
 
-def check_known(manifest: Manifest) -> None:
+def check_known(manifest: BackupManifest) -> None:
     """Refuse formats that this release does not know, before a row is misread.
 
     Raises:
@@ -130,13 +130,13 @@ def part_file(shard: int) -> str:
     return f"shard-{shard:04d}.rows"
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: BackupManifest) -> bytes:
     """Return the manifest's stored bytes."""
     checksum = digest(msgspec.json.encode(manifest)).hex()
     return msgspec.json.encode(_Written(**msgspec.structs.asdict(manifest), checksum=checksum))
 
 
-def decode(content: bytes) -> Manifest:
+def decode(content: bytes) -> BackupManifest:
     """Return the manifest of stored bytes.
 
     Raises:
@@ -150,7 +150,7 @@ def decode(content: bytes) -> Manifest:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BackupDamaged(f"the manifest is damaged: {error}") from error
     del written["checksum"]
-    manifest = Manifest(**written)
+    manifest = BackupManifest(**written)
     if encode(manifest) != content:
         raise BackupDamaged("the manifest is damaged: its checksum does not fit")
     for shard, part in enumerate(manifest.parts):

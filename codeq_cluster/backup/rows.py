@@ -37,7 +37,7 @@ CLOCK = keyspace.meta("clock")
 SEQ = keyspace.meta("seq")
 
 
-class Stored(Protocol):
+class FrozenState(Protocol):
     """One shard's state that does not change."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -80,7 +80,7 @@ _COUNTED = {
 }
 
 
-class Tally:
+class RowTally:
     """Counts rows while they are read."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Tally:
         return Counts(**self._numbers)
 
 
-def primary_rows(stored: Stored) -> Iterator[Row]:
+def primary_rows(stored: FrozenState) -> Iterator[Row]:
     """Yield every primary row of a shard, family by family in the order of `PRIMARY`."""
     for prefix in PRIMARY.values():
         yield from stored.rows(*keyspace.prefix_range(prefix))
 
 
-def number(stored: Stored, key: bytes) -> int:
+def number(stored: FrozenState, key: bytes) -> int:
     """Return a number that the shard keeps about itself; 0 if it has none."""
     value = stored.get(key)
     return 0 if value is None else int.from_bytes(value)

@@ -1,11 +1,11 @@
-"""Files: the interface the broker needs from the artifact store, which `node.py` provides."""
+"""Files: the interface the broker needs from the artifact store, which `node/` provides."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from codeq_cluster.broker.requests import NewFile
+from codeq_cluster.broker.values import NewFile
 
 
 class Kept(Protocol):

@@ -1,4 +1,4 @@
-"""Ports: interfaces of the node that the broker needs; `node.py` provides them."""
+"""Ports: interfaces of the node that the broker needs; `node/compose.py` provides them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Observer(Protocol):
         """Record that an entry of this leader was applied, `commit_s` after its handover."""
 
 
-class Tracing(Protocol):
+class EntryTracing(Protocol):
     """Makes the spans of entries."""
 
     def commit(
@@ -197,7 +197,7 @@ class LocalShard(Protocol):
         """Return rows from the local store."""
 
 
-class Missing(Protocol):
+class ReadinessCheck(Protocol):
     """Returns the reasons why the node is not ready."""
 
     def __call__(self, *, in_full: bool) -> list[str]:

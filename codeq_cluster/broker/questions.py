@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
-from codeq_cluster.core.items import Item, Kind
+from codeq_cluster.core.items import Item, ItemKind
 from codeq_cluster.core.task import Task
 
 # Sorts after every position: those of dead deliveries begin with eight bytes, some of them 0xFF.
@@ -59,7 +59,7 @@ class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
 
     tenant: str
     queue: str
-    places: tuple[Place, ...]
+    places: tuple[QueuePlace, ...]
     after: bytes
     count: int
     error: str = ""
@@ -97,7 +97,7 @@ class ListItems(Struct, frozen=True, array_like=True, tag="list_items", kw_only=
     """
 
     tenant: str
-    kind: Kind
+    kind: ItemKind
     after: bytes
     count: int
     dead_only: bool = False
@@ -113,7 +113,7 @@ class Settle(Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
 Question = Browse | BrowseDelayed | Explain | ListItems | Settle
 
 
-class Page(Struct, frozen=True, array_like=True, tag="page"):
+class ShardPage(Struct, frozen=True, array_like=True, tag="page"):
     """One shard's part of a list.
 
     Attributes:
@@ -126,7 +126,7 @@ class Page(Struct, frozen=True, array_like=True, tag="page"):
 
 
 class ItemPage(Struct, frozen=True, array_like=True, tag="item_page"):
-    """One shard's part of a list of items; fields as in `Page`."""
+    """One shard's part of a list of items; fields as in `ShardPage`."""
 
     rows: tuple[tuple[bytes, Item], ...]
     edge: bytes
@@ -142,4 +142,4 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled"):
     """The entry is applied."""
 
 
-Answer = Page | ItemPage | Explained | Settled
+Answer = ShardPage | ItemPage | Explained | Settled

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.consumer import Consumer
 from codeq_cluster.broker.files import Files
-from codeq_cluster.broker.governors import Governors
-from codeq_cluster.broker.importer import Importer
-from codeq_cluster.broker.operators import Operators
-from codeq_cluster.broker.ports import Clock, Missing, Shards
-from codeq_cluster.broker.producer import Producer
-from codeq_cluster.broker.queries import Queries
-from codeq_cluster.broker.requests import ShardStatus
-from codeq_cluster.broker.searching import Searching
-from codeq_cluster.broker.triage import Triage
-from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.ports import Clock, ReadinessCheck, Shards
+from codeq_cluster.broker.queries.queries import Queries
+from codeq_cluster.broker.queries.search import Search
+from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.importer import Importer
+from codeq_cluster.broker.requests.operators import Operators
+from codeq_cluster.broker.requests.producer import Producer
+from codeq_cluster.broker.requests.queue_policies import QueuePolicies
+from codeq_cluster.broker.requests.triage import Triage
+from codeq_cluster.broker.requests.uploads import Uploads
+from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.broker.waiters import Waiters
 
 
@@ -25,7 +25,7 @@ class Broker:
 
     Attributes:
         operators: Lists of tasks, and actions on many of them.
-        governors: Topics, pauses, subscriptions.
+        queue_policies: Topics, pauses, subscriptions.
         importer: Imports from other clusters.
         searching: Finds tasks by their fields.
         triage: Actions on dead and waiting tasks.
@@ -39,7 +39,7 @@ class Broker:
         waiters: Waiters,
         background: Background,
         status: Callable[[], list[ShardStatus]],
-        missing: Missing,
+        missing: ReadinessCheck,
         files: Files | None = None,
         artifact_base: str = "",
     ) -> None:
@@ -48,9 +48,9 @@ class Broker:
         consumer = Consumer(shards, waiters, background, uploads)
         queries = Queries(shards, waiters)
         self.operators = Operators(shards)
-        self.governors = Governors(shards)
+        self.queue_policies = QueuePolicies(shards)
         self.importer = Importer(shards)
-        self.searching = Searching(shards)
+        self.searching = Search(shards)
         self.triage = Triage(shards)
         self.create = producer.create
         self.claim = consumer.claim

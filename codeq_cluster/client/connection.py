@@ -17,7 +17,7 @@ import msgspec
 from codeq_cluster.client.nodes import Nodes
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
 from codeq_cluster.client.retrying import is_harmless, may_succeed, pause_s
-from codeq_cluster.client.transport import Answer, Request, Transport, foreign, trust
+from codeq_cluster.client.transport import Request, ServerAnswer, Transport, foreign, trust
 from codeq_cluster.errors import ConfigInvalid
 
 BASE = "/v1/codeq"
@@ -160,7 +160,7 @@ class Connection:
         got = await self._exchange(request, within_s=within_s)
         return read_as(got.content, answer, request)
 
-    async def _exchange(self, request: Request, *, within_s: float | None = None) -> Answer:
+    async def _exchange(self, request: Request, *, within_s: float | None = None) -> ServerAnswer:
         """Make a request, and again while it may succeed, until it is answered or too late."""
         if self._discover and self._learning is None:
             self._learning = asyncio.create_task(self._learn())
@@ -184,7 +184,7 @@ class Connection:
                 log.warning("%s: no answer, trying again: %s", request.path, error)
             await asyncio.sleep(pause)
 
-    async def _round(self, request: Request, *, until_s: float | None) -> Answer:
+    async def _round(self, request: Request, *, until_s: float | None) -> ServerAnswer:
         """Ask one node after the other until one has the request."""
         last: Unreachable | Refused | None = None
         for url in self._nodes.order():
@@ -205,7 +205,7 @@ class Connection:
             raise Unreachable(f"no node takes a connection: {', '.join(self.nodes)}") from last
         raise last
 
-    async def _sent(self, url: str, request: Request, *, until_s: float | None) -> Answer:
+    async def _sent(self, url: str, request: Request, *, until_s: float | None) -> ServerAnswer:
         """Send a request to one node, and note whether it serves."""
         timeout_s = self._timeout_s
         if until_s is not None:

@@ -11,7 +11,7 @@ from opentelemetry.trace import Span, StatusCode
 from codeq_cluster.client.handlers import Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.leases import Leases
-from codeq_cluster.client.outcomes import Completed, Failed, Lost, Outcome, Returned, Unfit
+from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
@@ -25,7 +25,7 @@ _ABANDON_S_MAX: Final = 5.0  # Then the end of the lease gives the task back.
 _NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
 
 
-class Delivery:
+class ClaimedDelivery:
     """A task that was just claimed, and what is to be done with it."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Delivery:
         if not running.cancelled():
             return running.result()
         if holding.cancelled():
-            return Returned("the handler was cancelled")
+            return GivenBack("the handler was cancelled")
         return Lost(holding.result())
 
     async def _hold(self) -> str:
@@ -97,7 +97,7 @@ class Delivery:
             return await self._reported(outcome)
         except Refused as error:
             if isinstance(outcome, Completed) and error.status in (400, 413):
-                return await self._report(Returned(f"the result was refused: {error}"))
+                return await self._report(GivenBack(f"the result was refused: {error}"))
             return self._untold(error)
         except Unreachable as error:
             return self._untold(error)
@@ -111,7 +111,7 @@ class Delivery:
             case Failed(error):
                 await leases.fail(task, error, within_s=within_s)
                 return self._ended(Ending.FAILED, error)
-            case Returned(reason, delay_s):
+            case GivenBack(reason, delay_s):
                 died = await leases.nack(task, reason, delay_s=delay_s, within_s=within_s)
                 return self._ended(Ending.DEAD if died else Ending.RETURNED, reason)
             case Unfit(unfit):

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
 from codeq_cluster.client.handling import Fail, HandlerUnfit, Retry, Task
-from codeq_cluster.client.outcomes import Completed, Failed, Outcome, Returned, Unfit
+from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit
 from codeq_cluster.client.producing import whole_seconds
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.threads import Threads
@@ -59,17 +59,17 @@ class Registered:
         except TypeError as error:
             raise ConfigInvalid(f"{_name(handler)}: its payload: {error}") from error
 
-    def call(self, record: TaskRecord) -> Call:
+    def call(self, record: TaskRecord) -> HandlerCall:
         """Prepare to handle a task."""
-        return Call(self, record)
+        return HandlerCall(self, record)
 
-    def task(self, record: TaskRecord) -> Task[Any] | Returned:
+    def task(self, record: TaskRecord) -> Task[Any] | GivenBack:
         """Return what the handler gets; or why it cannot get it."""
         try:
             return Task(record=record, payload=self._decode(record.payload.encode()))
         except Exception as error:  # noqa: BLE001, a codec is its owner's
             # Not failed for good: a worker of another release may know the form.
-            return Returned(f"the payload cannot be read: {error}"[:_REASON_CHARS_MAX])
+            return GivenBack(f"the payload cannot be read: {error}"[:_REASON_CHARS_MAX])
 
     async def handle(self, task: Task[Any]) -> object:
         """Handle a task by a coroutine, which is cancelled with this."""
@@ -88,7 +88,7 @@ class Registered:
         try:
             text = self._codec.encode(result)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            return Returned(f"the result is no JSON: {error}"[:_REASON_CHARS_MAX])
+            return GivenBack(f"the result is no JSON: {error}"[:_REASON_CHARS_MAX])
         return Completed(b"{}" if text.strip() == b"null" else text)
 
     def raised(self, error: Exception) -> Outcome:
@@ -100,12 +100,12 @@ class Registered:
             case Fail():
                 return Failed(text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task")
             case Retry():
-                return Returned(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
+                return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
         # A handler is not ours: all it raises is a reason; where, is for its author to know.
         log.warning(
             "the handler raised %s; the task goes back", type(error).__name__, exc_info=error
         )
-        return Returned(text[:_REASON_CHARS_MAX])
+        return GivenBack(text[:_REASON_CHARS_MAX])
 
     def _meaning(self, error: Exception) -> tuple[Meaning | None, str]:
         if isinstance(error, Fail | Retry):
@@ -117,7 +117,7 @@ class Registered:
         return None, text
 
 
-class Call:
+class HandlerCall:
     """One task on its way through its handler."""
 
     def __init__(self, handler: Registered, record: TaskRecord) -> None:
@@ -133,7 +133,7 @@ class Call:
         to itself, and its task says that it is to end.
         """
         task = self._handler.task(self._record)
-        if isinstance(task, Returned):
+        if isinstance(task, GivenBack):
             return task
         try:
             if self._handler.is_async:

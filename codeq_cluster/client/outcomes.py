@@ -22,7 +22,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class GivenBack:
     """The task is to be tried again, after a delay; 0 for the broker's back-off."""
 
     reason: str
@@ -43,4 +43,4 @@ class Lost:
     reason: str
 
 
-Outcome = Completed | Failed | Returned | Unfit | Lost
+Outcome = Completed | Failed | GivenBack | Unfit | Lost

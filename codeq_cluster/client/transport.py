@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """A success: its body, and the headers that came with it."""
 
     content: bytes
@@ -82,7 +82,7 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, url: str, request: Request, *, timeout_s: float) -> Answer:
+    async def send(self, url: str, request: Request, *, timeout_s: float) -> ServerAnswer:
         """Send a request to one node, once.
 
         Args:
@@ -158,10 +158,10 @@ def _data(body: bytes | None) -> bytes | BytesIO | None:
     return BytesIO(body) if body is not None and len(body) > _PIECE_BYTES_MAX else body
 
 
-async def _answer(response: aiohttp.ClientResponse) -> Answer:
+async def _answer(response: aiohttp.ClientResponse) -> ServerAnswer:
     content = await _content(response)
     if response.status < 300:
-        return Answer(content, response.headers)
+        return ServerAnswer(content, response.headers)
     try:
         told = msgspec.json.decode(content, type=_Envelope)
     except msgspec.DecodeError as error:

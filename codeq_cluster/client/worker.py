@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.delivery import HEARTBEATS_A_LEASE, Delivery
+from codeq_cluster.client.delivery import HEARTBEATS_A_LEASE, ClaimedDelivery
 from codeq_cluster.client.handlers import Meaning, Registered
 from codeq_cluster.client.handling import Ended
 from codeq_cluster.client.health import Health
@@ -251,7 +251,7 @@ class Worker:
     async def _work(self, task: TaskRecord, stopping: asyncio.Task[None]) -> None:
         handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
         assert handler is not None, "the broker gave a task of a command that was not claimed"
-        delivery = Delivery(self._leases, task, handler, lease_s=self._lease_s)
+        delivery = ClaimedDelivery(self._leases, task, handler, lease_s=self._lease_s)
         ended = await delivery.run()
         if ended.failure is not None:
             self._fail(ended.failure)

@@ -39,7 +39,7 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
-from codeq_cluster.core.items import KIND_OF, Delivery, Item, Kind, Pause, Sweep, Topic
+from codeq_cluster.core.items import KIND_OF, Delivery, Item, ItemKind, Pause, Sweep, Topic
 from codeq_cluster.core.task import State, Task
 
 TASK_PREFIX = b"codeq/tasks/"
@@ -64,7 +64,7 @@ _NUMBER_MAX = 2**64 - 1
 _QUEUES_CACHED = 4096  # x about 200 bytes; every decision uses its queue's keys several times.
 
 
-class Place(StrEnum):
+class QueuePlace(StrEnum):
     """The place of a task in its queue; the words are part of the keys."""
 
     PENDING = "pending"
@@ -125,7 +125,7 @@ _FAMILIES = {
 _FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
 # Families whose rows hold an instant or an order; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st")}
-_KINDS = frozenset(kind.value.encode() for kind in Kind)
+_KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
     b"pending": Family.PENDING,
     b"delayed": Family.DELAYED,
@@ -172,13 +172,13 @@ def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
     return b"%binprog/%b" % (_queue(queue, tenant), _segment(task_id))
 
 
-def ended(place: Place, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
+def ended(place: QueuePlace, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
     """Return the key of a DONE, FAILED or DEAD task; the newest sorts first."""
     prefix = place_prefix(place, queue, tenant)
     return b"%b%b/%b" % (prefix, _number(_NUMBER_MAX - ended_ms), _segment(task_id))
 
 
-def ended_before(place: Place, queue: str, tenant: str, ended_ms: int) -> bytes:
+def ended_before(place: QueuePlace, queue: str, tenant: str, ended_ms: int) -> bytes:
     """Return the key from which on, in a place of ended tasks, all ended before an instant."""
     return place_prefix(place, queue, tenant) + _number(_NUMBER_MAX - ended_ms + 1)
 
@@ -221,17 +221,17 @@ def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> byte
     return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
-def place_prefix(place: Place, queue: str, tenant: str) -> bytes:
+def place_prefix(place: QueuePlace, queue: str, tenant: str) -> bytes:
     """Return the prefix of the keys of a queue's tasks in one place."""
     return b"%b%b/" % (_queue(queue, tenant), place.value.encode())
 
 
-def item(kind: Kind, tenant: str, item_id: str) -> bytes:
+def item(kind: ItemKind, tenant: str, item_id: str) -> bytes:
     """Return the key of an item."""
     return b"%b%b" % (item_prefix(kind, tenant), _segment(item_id))
 
 
-def item_prefix(kind: Kind, tenant: str | None = None) -> bytes:
+def item_prefix(kind: ItemKind, tenant: str | None = None) -> bytes:
     """Return the prefix of the keys of a kind's items, of one tenant or of all."""
     prefix = b"%b%b/" % (ITEM_PREFIX, kind.value.encode())
     return prefix if tenant is None else b"%b%b/" % (prefix, _tenant(tenant))
@@ -327,14 +327,14 @@ def timed_parts(key: bytes) -> tuple[int, str]:
     return int.from_bytes(key[slash - _NUMBER_BYTES : slash]), key[slash + 1 :].decode()
 
 
-def item_parts(key: bytes) -> tuple[Kind, str, str]:
+def item_parts(key: bytes) -> tuple[ItemKind, str, str]:
     """Return (kind, tenant, id) from the key of an item, of its outbox job or of its expiry.
 
     Raises:
         ValueError: This version does not know the kind.
     """
     _, kind, tenant, item_id = key.rsplit(b"/", 3)
-    return Kind(kind.decode()), _tenant_name(tenant), item_id.decode()
+    return ItemKind(kind.decode()), _tenant_name(tenant), item_id.decode()
 
 
 def knows_kind(key: bytes) -> bool:
@@ -431,7 +431,7 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
             return (b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.expires_ms), name),)
 
 
-_ENDED = {State.DONE: Place.DONE, State.FAILED: Place.FAILED, State.DEAD: Place.DLQ}
+_ENDED = {State.DONE: QueuePlace.DONE, State.FAILED: QueuePlace.FAILED, State.DEAD: QueuePlace.DLQ}
 
 
 @lru_cache(_QUEUES_CACHED)

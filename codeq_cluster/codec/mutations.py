@@ -21,7 +21,7 @@ from codeq_cluster.codec.records import (
     encode_task,
 )
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Item, Kind
+from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Item, ItemKind
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -39,7 +39,7 @@ _COUNTED = {
 }
 _BYTES = 6
 _NOTHING = [0] * 7
-_AUDIT_PREFIX = keyspace.item_prefix(Kind.AUDIT)
+_AUDIT_PREFIX = keyspace.item_prefix(ItemKind.AUDIT)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from codeq_cluster.config.kinds import Kind
+from codeq_cluster.config.kinds import ValueKind
 from codeq_cluster.config.sources import Given, read_secret, refuse
 from codeq_cluster.errors import ConfigInvalid
 
@@ -55,7 +55,7 @@ class Block:
             raise self.refuse(part, "a list of texts")
         return tuple(value)
 
-    def number(self, part: str, kind: Kind) -> int | None:
+    def number(self, part: str, kind: ValueKind) -> int | None:
         """Return a whole number, or None if it is missing."""
         value = self.fields.get(part)
         if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from codeq_cluster.config.kinds import Kind, whole
+from codeq_cluster.config.kinds import ValueKind, whole
 from codeq_cluster.settings import TenantBudget
 
 BOUND_MAX = 2**53 - 1  # JSON readers hold integers up to this exactly.
@@ -32,6 +32,6 @@ def _budget(tenant: object, parts: object) -> TenantBudget:
     return TenantBudget(tenant="" if tenant == "_" else tenant, **bounds)  # type: ignore[arg-type]
 
 
-TENANT_BUDGETS = Kind(
+TENANT_BUDGETS = ValueKind(
     "tenant: readyTasks, inFlight and storedBytes, each 0 for no bound; or its JSON text", _parse
 )

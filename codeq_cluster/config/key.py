@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from codeq_cluster.config.kinds import Kind
+from codeq_cluster.config.kinds import ValueKind
 
 # Before the last capital of `HTTPAddrs`, before the first of `selfId`.
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SettingKey:
     """One setting.
 
     Attributes:
@@ -25,7 +25,7 @@ class Key:
 
     name: str
     env: str
-    kind: Kind
+    kind: ValueKind
     meaning: str
     path: str = ""
     secret: bool = False
@@ -33,13 +33,13 @@ class Key:
 
 def key(
     name: str,
-    kind: Kind,
+    kind: ValueKind,
     meaning: str,
     *,
     env: str | None = None,
     path: str | None = None,
     secret: bool = False,
-) -> Key:
+) -> SettingKey:
     """Return a key whose variable and place follow from its name, unless they are given.
 
     `artifacts.s3.bucket` is the variable `ARTIFACTS_S3_BUCKET` and the setting
@@ -58,7 +58,7 @@ def key(
         path = f"{section}{dot}{field.replace('.', '_')}"
     elif path.endswith("."):
         path += section
-    return Key(name, variable_of(name) if env is None else env, kind, meaning, path, secret)
+    return SettingKey(name, variable_of(name) if env is None else env, kind, meaning, path, secret)
 
 
 def variable_of(name: str) -> str:

@@ -25,7 +25,7 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *[\x21-\x7e]+( [\x21-\x7e]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A type of value.
 
     Attributes:
@@ -37,7 +37,7 @@ class Kind:
     parse: Callable[[object], object]
 
 
-def whole(low: int, high: int) -> Kind:
+def whole(low: int, high: int) -> ValueKind:
     """Whole numbers, low <= value <= high."""
 
     def parse(raw: object) -> object:
@@ -47,10 +47,10 @@ def whole(low: int, high: int) -> Kind:
             raise ValueError
         return raw
 
-    return Kind(f"a whole number, {low} to {high}", parse)
+    return ValueKind(f"a whole number, {low} to {high}", parse)
 
 
-def number(low: float, high: float) -> Kind:
+def number(low: float, high: float) -> ValueKind:
     """Numbers, low <= value <= high."""
 
     def parse(raw: object) -> object:
@@ -60,10 +60,10 @@ def number(low: float, high: float) -> Kind:
             raise ValueError
         return float(raw)
 
-    return Kind(f"a number, {low:g} to {high:g}", parse)
+    return ValueKind(f"a number, {low:g} to {high:g}", parse)
 
 
-def choice(*options: str, aliases: Mapping[str, str] | None = None) -> Kind:
+def choice(*options: str, aliases: Mapping[str, str] | None = None) -> ValueKind:
     """One of the options, in any case, or an alias of one."""
     meant = {option: option for option in options} | dict(aliases or {})
     shown = [
@@ -76,13 +76,13 @@ def choice(*options: str, aliases: Mapping[str, str] | None = None) -> Kind:
             raise ValueError
         return meant[word]
 
-    return Kind(f"one of {', '.join(shown)}", parse)
+    return ValueKind(f"one of {', '.join(shown)}", parse)
 
 
-def member(enum: type[StrEnum]) -> Kind:
+def member(enum: type[StrEnum]) -> ValueKind:
     """One member of an enumeration, by its value."""
     names = choice(*(option.value for option in enum))
-    return Kind(names.allowed, lambda raw: enum(str(names.parse(raw))))
+    return ValueKind(names.allowed, lambda raw: enum(str(names.parse(raw))))
 
 
 def _parse_flag(raw: object) -> object:
@@ -170,23 +170,23 @@ def _parse_anything(raw: object) -> object:
     return raw
 
 
-FLAG = Kind("true or false", _parse_flag)
-TEXT = Kind("a text that is not empty", _parse_text)
-PATH = Kind("a path", _parse_path)
-ID = Kind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
-HOST = Kind("a host name or an IP address", _parse_host)
-URL = Kind("an http or https URL without user and password", _parse_url)
-ADDRESS = Kind("host:port, the port 1 to 65535", _parse_address)
-LISTENING = Kind(
+FLAG = ValueKind("true or false", _parse_flag)
+TEXT = ValueKind("a text that is not empty", _parse_text)
+PATH = ValueKind("a path", _parse_path)
+ID = ValueKind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
+HOST = ValueKind("a host name or an IP address", _parse_host)
+URL = ValueKind("an http or https URL without user and password", _parse_url)
+ADDRESS = ValueKind("host:port, the port 1 to 65535", _parse_address)
+LISTENING = ValueKind(
     "host:port, or :port for every address of the machine, the port 1 to 65535", _parse_listening
 )
-SECRET = Kind("at least 16 characters", _parse_secret)
-HEADERS = Kind("name=value,name=value", _parse_headers)
-KEY_PREFIX = Kind("up to 256 of A-Z a-z 0-9 ! _ . * ' ( ) -, in segments", _parse_key_prefix)
-ANYTHING = Kind("anything", _parse_anything)
+SECRET = ValueKind("at least 16 characters", _parse_secret)
+HEADERS = ValueKind("name=value,name=value", _parse_headers)
+KEY_PREFIX = ValueKind("up to 256 of A-Z a-z 0-9 ! _ . * ' ( ) -, in segments", _parse_key_prefix)
+ANYTHING = ValueKind("anything", _parse_anything)
 
 
-def each(kind: Kind) -> Kind:
+def each(kind: ValueKind) -> ValueKind:
     """Return the kind of a table from node id to `kind`.
 
     A mapping, a list of `id=value`, or one text `id=value,id=value`.
@@ -206,4 +206,6 @@ def each(kind: Kind) -> Kind:
             raise ValueError
         return table
 
-    return Kind(f"id=value,id=value or a mapping; ids differ; each value {kind.allowed}", parse)
+    return ValueKind(
+        f"id=value,id=value or a mapping; ids differ; each value {kind.allowed}", parse
+    )

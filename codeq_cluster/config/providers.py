@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from codeq_cluster.config.block import Block
-from codeq_cluster.config.kinds import URL, Kind, whole
+from codeq_cluster.config.kinds import URL, ValueKind, whole
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.config.static_tokens import static_tokens
 from codeq_cluster.settings import AuthProviderSettings
@@ -136,7 +136,7 @@ def _jwks(block: Block) -> AuthProviderSettings:
 
 def _duration_s(block: Block, part: str) -> float | None:
     most = whole(0, _DURATIONS[part] * _SECOND_NS)
-    nanoseconds = Kind(f"{most.allowed}, of nanoseconds", most.parse)
+    nanoseconds = ValueKind(f"{most.allowed}, of nanoseconds", most.parse)
     found = block.number(part, nanoseconds)
     return None if found is None else found / _SECOND_NS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from codeq_cluster.config.kinds import Kind, whole
+from codeq_cluster.config.kinds import ValueKind, whole
 from codeq_cluster.settings import TenantRateLimit
 
 SCOPES = ("producer", "worker", "admin", "webhook")
@@ -57,7 +57,7 @@ def _mapping(value: object) -> dict[object, object]:
     return value
 
 
-TENANT_RATES = Kind(
+TENANT_RATES = ValueKind(
     "tenant: scope: requestsPerMinute and burstSize, both above 0, or both 0 for no limit; "
     "or its JSON text",
     _parse,

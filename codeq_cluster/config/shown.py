@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from codeq_cluster.config.key import Key
+from codeq_cluster.config.key import SettingKey
 from codeq_cluster.config.values import Values
 from codeq_cluster.settings import NodeSettings
 
@@ -26,7 +26,7 @@ class Shown:
     source: str
 
 
-def shown(key: Key, settings: NodeSettings, values: Values) -> Shown:
+def shown(key: SettingKey, settings: NodeSettings, values: Values) -> Shown:
     """Return a key's value in effect."""
     source = values.source(key.name)
     if key.secret:
@@ -42,7 +42,7 @@ def shown(key: Key, settings: NodeSettings, values: Values) -> Shown:
     return Shown(key.name, "" if value is None else str(value), source)
 
 
-def default_of(key: Key) -> str:
+def default_of(key: SettingKey) -> str:
     """Return a key's default value, or empty if it has none."""
     if not key.path or key.secret:
         return ""

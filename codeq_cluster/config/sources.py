@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from codeq_cluster.config.keys import KEYS, Key
+from codeq_cluster.config.keys import KEYS, SettingKey
 from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.errors import ConfigInvalid
 
@@ -239,7 +239,7 @@ def _unknown(name: str, given: Given) -> ConfigInvalid:
     return ConfigInvalid(f"{name} ({given.source}): unknown key; allowed are known keys, {hint}")
 
 
-def checked(key: Key, given: Given) -> object:
+def checked(key: SettingKey, given: Given) -> object:
     """Return the parsed value.
 
     Raises:

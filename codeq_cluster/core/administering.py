@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.fairness import WEIGHT_MAX
-from codeq_cluster.core.items import Audit, Kind, Pause, Topic, audit_id
+from codeq_cluster.core.items import Audit, ItemKind, Pause, Topic, audit_id
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -27,7 +27,7 @@ from codeq_cluster.core.operations import (
     Revise,
 )
 from codeq_cluster.core.outcomes import Changed, Imported, Outcome, Rejected, Rejection, TopicStands
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
 from codeq_cluster.core.view import View
@@ -64,7 +64,7 @@ def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:
             yield task
 
 
-def requeue(view: View, operation: Requeue, rules: Rules) -> Decision:
+def requeue(view: View, operation: Requeue, rules: LifetimeRules) -> Decision:
     """Make dead letters ready again; tasks already revived by this request count as well."""
     count = 0
     changes: list[Change] = []
@@ -114,7 +114,7 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
     queue = operation.name.lower()
-    found = view.item(Kind.TOPIC, operation.tenant, queue)
+    found = view.item(ItemKind.TOPIC, operation.tenant, queue)
     assert found is None or isinstance(found, Topic)
     now_ms = view.now_ms
     topic = Topic(
@@ -139,7 +139,7 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
         )
         if same == found:
             return Decision(TopicStands(found, made=made_now))
-    if found is None and _full(view, Kind.TOPIC, operation.tenant, TOPICS_MAX):
+    if found is None and _full(view, ItemKind.TOPIC, operation.tenant, TOPICS_MAX):
         return Decision(Rejected(Rejection.TOO_MANY, "topics"))
     change = ItemChange(before=found, after=topic)
     return Decision(TopicStands(topic, made=found is None), (change,))
@@ -147,16 +147,16 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
 
 def delete_topic(view: View, operation: DeleteTopic) -> Decision:
     """Delete a topic; a missing one counts as deleted."""
-    return _without(view, Kind.TOPIC, operation.tenant, operation.name.lower())
+    return _without(view, ItemKind.TOPIC, operation.tenant, operation.name.lower())
 
 
 def pause(view: View, operation: PauseQueue) -> Decision:
     """Pause a queue; a paused one keeps its first pause and the operator named there."""
     queue = operation.queue.lower()
-    found = view.item(Kind.PAUSE, operation.tenant, queue)
+    found = view.item(ItemKind.PAUSE, operation.tenant, queue)
     if isinstance(found, Pause):
         return Decision(Changed(1 if found.request == operation.request else 0))
-    if _full(view, Kind.PAUSE, operation.tenant, PAUSES_MAX):
+    if _full(view, ItemKind.PAUSE, operation.tenant, PAUSES_MAX):
         return Decision(Rejected(Rejection.TOO_MANY, "paused queues"))
     item = Pause(
         tenant=operation.tenant,
@@ -170,10 +170,10 @@ def pause(view: View, operation: PauseQueue) -> Decision:
 
 def resume(view: View, operation: ResumeQueue) -> Decision:
     """Resume a queue; one that is not paused counts as resumed."""
-    return _without(view, Kind.PAUSE, operation.tenant, operation.queue.lower())
+    return _without(view, ItemKind.PAUSE, operation.tenant, operation.queue.lower())
 
 
-def record(view: View, operation: Record, rules: Rules) -> Decision:
+def record(view: View, operation: Record, rules: LifetimeRules) -> Decision:
     """Add an audit record; the same request has at most one per millisecond."""
     action, target, detail = operation.action, operation.target, operation.detail
     change = _record(view, operation, rules, action=action, target=target, detail=detail)
@@ -181,7 +181,7 @@ def record(view: View, operation: Record, rules: Rules) -> Decision:
 
 
 def on_record(  # noqa: C901 - a line an operation
-    view: View, operation: _Action, decision: Decision, rules: Rules
+    view: View, operation: _Action, decision: Decision, rules: LifetimeRules
 ) -> Decision:
     """Return the decision, with its audit record if it changes something."""
     if not decision.changes:
@@ -218,7 +218,9 @@ def on_record(  # noqa: C901 - a line an operation
     return Decision(decision.outcome, (*decision.changes, change))
 
 
-def import_on_record(view: View, operation: Import, decision: Decision, rules: Rules) -> Decision:
+def import_on_record(
+    view: View, operation: Import, decision: Decision, rules: LifetimeRules
+) -> Decision:
     """Return an import's decision, with its audit record if it changes something."""
     if not decision.changes:
         return decision
@@ -249,7 +251,13 @@ def _named(ids: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _record(
-    view: View, operation: _Action | Import, rules: Rules, *, action: str, target: str, detail: str
+    view: View,
+    operation: _Action | Import,
+    rules: LifetimeRules,
+    *,
+    action: str,
+    target: str,
+    detail: str,
 ) -> ItemChange:
     now_ms = view.now_ms
     item = Audit(
@@ -265,14 +273,14 @@ def _record(
     )
     # A retry may do the rest in the same millisecond: that is one action, and its last record
     # stays.
-    return ItemChange(before=view.item(Kind.AUDIT, item.tenant, item.id), after=item)
+    return ItemChange(before=view.item(ItemKind.AUDIT, item.tenant, item.id), after=item)
 
 
-def _full(view: View, kind: Kind, tenant: str, most: int) -> bool:
+def _full(view: View, kind: ItemKind, tenant: str, most: int) -> bool:
     return view.count_items(kind, tenant, most) == most
 
 
-def _without(view: View, kind: Kind, tenant: str, item_id: str) -> Decision:
+def _without(view: View, kind: ItemKind, tenant: str, item_id: str) -> Decision:
     found = view.item(kind, tenant, item_id)
     if found is None:
         return Decision(Changed(0))

@@ -10,7 +10,7 @@ from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Claim
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.transitions import leased
 from codeq_cluster.core.view import View
@@ -27,7 +27,7 @@ _RECORD_BYTES = 2 * 2**10  # Names, trace context, key: everything but the webho
 _ATTEMPT_BYTES = 600  # A worker, a request, two instants.
 
 
-def claim(view: View, operation: Claim, rules: Rules) -> Decision:
+def claim(view: View, operation: Claim, rules: LifetimeRules) -> Decision:
     """Lease up to `operation.count` ready tasks to the worker, perhaps none.
 
     Skips paused queues, and queues with as many tasks in progress as their topic allows.

@@ -6,7 +6,7 @@ A lease ends by a transition, never by the clock alone. Between a lease's last i
 `Advance` that notices it, its holder may still act. At every moment exactly one worker can act, and
 no two decisions can disagree about which one.
 
-An operation on a task carries a request; for a `Create` it is the task's id, for a `Stage` its
+An operation on a task carries a request; for a `Create` it is the task's id, for a `Staging` its
 upload. Under the same request a retry changes nothing and gets the same answer, as long as the task
 remembers the request:
 
@@ -36,7 +36,7 @@ from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.expiry import advance
-from codeq_cluster.core.items import Kind, Topic
+from codeq_cluster.core.items import ItemKind, Topic
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -60,7 +60,7 @@ from codeq_cluster.core.operations import (
     Requeue,
     ResumeQueue,
     Revise,
-    Stage,
+    Staging,
     Submit,
     Subscribe,
     Swept,
@@ -77,7 +77,7 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
 )
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import (
     PRIORITY_MAX,
     PRIORITY_MIN,
@@ -117,7 +117,7 @@ _Administering = (
 UPLOADS_MAX = 100
 
 
-def decide(view: View, operation: Operation, rules: Rules) -> Decision:
+def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     """Return the answer to `operation` and its changes.
 
     The caller advances the view before the next operation. The only effects on the view are the
@@ -131,7 +131,7 @@ def decide(view: View, operation: Operation, rules: Rules) -> Decision:
 
 
 def _decided(  # noqa: C901, PLR0912 - a line an operation
-    view: View, operation: Operation, rules: Rules
+    view: View, operation: Operation, rules: LifetimeRules
 ) -> Decision:
     match operation:
         case Create():
@@ -150,7 +150,7 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
             return _cancel(view, operation, rules)
         case Advance():
             return advance(view, operation, rules)
-        case Stage():
+        case Staging():
             return _stage(view, operation)
         case Delivered():
             return delivering.delivered(view, operation)
@@ -190,7 +190,7 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
 def _administered(  # noqa: C901 - a line an operation
     view: View,
     operation: _Administering,
-    rules: Rules,
+    rules: LifetimeRules,
 ) -> Decision:
     match operation:
         case PutTopic():
@@ -215,7 +215,7 @@ def _administered(  # noqa: C901 - a line an operation
             return delivering.replay(view, operation)
 
 
-def _create(view: View, operation: Create, rules: Rules) -> Decision:
+def _create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     assert PRIORITY_MIN <= operation.priority <= PRIORITY_MAX
     assert operation.max_attempts >= 0
     existing = view.task(operation.id)
@@ -267,7 +267,7 @@ def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
 
 
-def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None:
+def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
     """Return the refusal that names the tenant's budget a new task would exceed, or None."""
     budget = rules.budget_of(operation.tenant)
     if not budget.waiting_max and not budget.bytes_max:
@@ -281,7 +281,7 @@ def _over_budget(view: View, operation: Create, rules: Rules) -> Rejected | None
     return None
 
 
-def _max_attempts(topic: Topic | None, operation: Create, rules: Rules) -> int:
+def _max_attempts(topic: Topic | None, operation: Create, rules: LifetimeRules) -> int:
     """Return a new task's deliveries: the number it asks for, within the topic's ceiling."""
     most = topic.max_attempts if topic is not None else 0
     if not most:
@@ -289,7 +289,7 @@ def _max_attempts(topic: Topic | None, operation: Create, rules: Rules) -> int:
     return min(operation.max_attempts, most) or most
 
 
-def _new_task(view: View, operation: Create, topic: Topic | None, rules: Rules) -> Task:
+def _new_task(view: View, operation: Create, topic: Topic | None, rules: LifetimeRules) -> Task:
     now_ms = view.now_ms
     start_ms = operation.run_at_ms or now_ms + operation.delay_ms
     waits = start_ms > now_ms
@@ -330,7 +330,7 @@ def _heartbeat(view: View, operation: Heartbeat) -> Decision:
     return Decision(Extended(lease_until_ms), (TaskChange(before=task, after=after),))
 
 
-def _abandon(view: View, operation: Abandon, rules: Rules) -> Decision:
+def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
     assert operation.request
     assert operation.token or not operation.undelivered
     task = _found(view, operation)
@@ -351,7 +351,7 @@ def _abandon(view: View, operation: Abandon, rules: Rules) -> Decision:
     return _give_back(view, task, attempt, rules, last_error=MAX_ATTEMPTS)
 
 
-def _nack(view: View, operation: Nack, rules: Rules) -> Decision:
+def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
     assert operation.request
     task = _found(view, operation)
     if task is None:
@@ -374,7 +374,7 @@ def _nack(view: View, operation: Nack, rules: Rules) -> Decision:
     return _give_back(view, task, attempt, rules, last_error=operation.reason or MAX_ATTEMPTS)
 
 
-def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: Rules) -> int:
+def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules) -> int:
     if operation.delay_ms > 0:
         return min(operation.delay_ms, rules.backoff_max_ms)
     return backoff_ms(
@@ -387,7 +387,7 @@ def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: Rules) -> int
 
 
 def _give_back(
-    view: View, task: Task, attempt: Attempt, rules: Rules, *, last_error: str
+    view: View, task: Task, attempt: Attempt, rules: LifetimeRules, *, last_error: str
 ) -> Decision:
     """End the attempt: the task dies of its last one, or waits for the attempt's delay."""
     if task.attempts >= task.max_attempts:
@@ -402,7 +402,7 @@ def _give_back(
     return Decision(outcome, (TaskChange(before=task, after=after),))
 
 
-def _submit(view: View, operation: Submit, rules: Rules) -> Decision:
+def _submit(view: View, operation: Submit, rules: LifetimeRules) -> Decision:
     assert operation.request
     task = _found(view, operation)
     if task is None:
@@ -438,7 +438,7 @@ def _says_the_same(stored: Result, operation: Submit) -> bool:
     )
 
 
-def _cancel(view: View, operation: Cancel, rules: Rules) -> Decision:
+def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
     assert operation.request
     task = _found(view, operation)
     if task is None:
@@ -453,7 +453,7 @@ def _cancel(view: View, operation: Cancel, rules: Rules) -> Decision:
     return Decision(Cancelled(change.after), (change,))
 
 
-def _stage(view: View, operation: Stage) -> Decision:
+def _stage(view: View, operation: Staging) -> Decision:
     task = _found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
@@ -462,7 +462,10 @@ def _stage(view: View, operation: Stage) -> Decision:
         return Decision(Rejected(refusal))
     if operation.upload in task.uploads:
         return Decision(Changed(1))
-    if view.item(Kind.SWEEP, task.tenant, delivering.sweep_id(task, operation.upload)) is not None:
+    if (
+        view.item(ItemKind.SWEEP, task.tenant, delivering.sweep_id(task, operation.upload))
+        is not None
+    ):
         return Decision(Rejected(Rejection.LEASE_LOST))  # Staged before the death, as in `_submit`.
     if len(task.uploads) >= UPLOADS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "uploads"))
@@ -471,7 +474,7 @@ def _stage(view: View, operation: Stage) -> Decision:
 
 
 def _found(
-    view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel | Stage
+    view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel | Staging
 ) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
@@ -479,7 +482,7 @@ def _found(
 
 
 def _refusal(
-    task: Task, operation: Heartbeat | Abandon | Nack | Submit | Stage
+    task: Task, operation: Heartbeat | Abandon | Nack | Submit | Staging
 ) -> Rejection | None:
     """Return why the worker may not act on the task, or None when it holds the lease."""
     if task.state is not State.LEASED:

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.items import Delivery, Kind, Sweep
+from codeq_cluster.core.items import Delivery, ItemKind, Sweep
 from codeq_cluster.core.operations import Delivered, Replay, Swept, Undelivered
 from codeq_cluster.core.outcomes import Changed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, Task
 from codeq_cluster.core.view import View
 
 SWEEP_RETRY_MS = 60_000  # The store may be down, and nothing waits for the space.
 
 
-def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemChange]:
+def consequences(view: View, decision: Decision, rules: LifetimeRules) -> Iterator[ItemChange]:
     """Yield the deliveries and sweeps that a decision's task changes cause.
 
     Artifacts that a task no longer has after the change are swept. Those of an ended task are swept
@@ -39,7 +39,7 @@ def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemC
             if after.webhook and not change.restored:
                 delivery = _delivery(after, now_ms=view.now_ms)
                 # A task with the id of a deleted one may find that one's delivery still here.
-                left = view.item(Kind.DELIVERY, after.tenant, delivery.id)
+                left = view.item(ItemKind.DELIVERY, after.tenant, delivery.id)
                 yield ItemChange(before=left, after=delivery, body=change.result)
             unneeded = tuple(each for each in before.uploads if each not in after.uploads)
             yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
@@ -47,19 +47,19 @@ def consequences(view: View, decision: Decision, rules: Rules) -> Iterator[ItemC
 
 def delivered(view: View, operation: Delivered) -> Decision:
     """End a delivery; a missing one has ended before."""
-    found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
+    found = view.item(ItemKind.DELIVERY, operation.tenant, operation.id)
     if not isinstance(found, Delivery) or found.died_ms:
         return Decision(Changed(0))
     return Decision(Changed(1), (ItemChange(before=found, after=None),))
 
 
-def undelivered(view: View, operation: Undelivered, rules: Rules) -> Decision:
+def undelivered(view: View, operation: Undelivered, rules: LifetimeRules) -> Decision:
     """Plan the next attempt with a doubled wait, or give the delivery up.
 
     A delivery is given up after its last attempt, or at its maximum age with or without attempts.
     """
     assert operation.attempt >= 1
-    found = view.item(Kind.DELIVERY, operation.tenant, operation.id)
+    found = view.item(ItemKind.DELIVERY, operation.tenant, operation.id)
     if not isinstance(found, Delivery) or found.died_ms or found.attempts + 1 != operation.attempt:
         return Decision(Changed(0))
     tried = operation.deferred_ms <= 0
@@ -92,7 +92,7 @@ def replay(view: View, operation: Replay) -> Decision:
     count = 0
     changes: list[Change] = []
     for delivery_id in dict.fromkeys(operation.ids):
-        found = view.item(Kind.DELIVERY, operation.tenant, delivery_id)
+        found = view.item(ItemKind.DELIVERY, operation.tenant, delivery_id)
         if not isinstance(found, Delivery):
             continue
         if found.replay != operation.request:
@@ -114,7 +114,7 @@ def replay(view: View, operation: Replay) -> Decision:
 
 def swept(view: View, operation: Swept) -> Decision:
     """End a sweep, or plan its next attempt; a sweep is never given up."""
-    found = view.item(Kind.SWEEP, operation.tenant, operation.id)
+    found = view.item(ItemKind.SWEEP, operation.tenant, operation.id)
     if not isinstance(found, Sweep) or found.attempts + 1 != operation.attempt:
         return Decision(Changed(0))
     after = None
@@ -143,7 +143,7 @@ def _delivery(task: Task, *, now_ms: int) -> Delivery:
     )
 
 
-def _dead(delivery: Delivery, error: str, rules: Rules, *, now_ms: int) -> Delivery:
+def _dead(delivery: Delivery, error: str, rules: LifetimeRules, *, now_ms: int) -> Delivery:
     return replace(
         delivery,
         due_ms=0,
@@ -153,7 +153,7 @@ def _dead(delivery: Delivery, error: str, rules: Rules, *, now_ms: int) -> Deliv
     )
 
 
-def _too_old(delivery: Delivery, rules: Rules) -> str:
+def _too_old(delivery: Delivery, rules: LifetimeRules) -> str:
     # Until it is tried, a revived delivery still has the error of its former life.
     last = f"at last: {delivery.error}" if delivery.attempts else "and not tried"
     text = f"not accepted within {rules.delivery_age_max_ms // 1000} s, {last}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import (
     LEASE_EXPIRED,
@@ -18,7 +18,7 @@ from codeq_cluster.core.transitions import (
 from codeq_cluster.core.view import View
 
 
-def advance(view: View, operation: Advance, rules: Rules) -> Decision:
+def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     """Apply what is due, tasks before items, at most `operation.count` in total."""
     assert operation.count >= 1
     due_ids = view.due(operation.count, leases_too=operation.leases_too)
@@ -29,7 +29,7 @@ def advance(view: View, operation: Advance, rules: Rules) -> Decision:
     return Decision(Advanced(len(changes)), tuple(changes))
 
 
-def _elapsed(view: View, task_id: str, rules: Rules) -> TaskChange:
+def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:
     """Return the change that a task's due instant brings."""
     task = view.task(task_id)
     assert task is not None
@@ -48,7 +48,7 @@ def _elapsed(view: View, task_id: str, rules: Rules) -> TaskChange:
     return TaskChange(before=task, after=due(task, seq=view.next_seq(), now_ms=now_ms))
 
 
-def _lease_expired(view: View, task: Task, rules: Rules) -> TaskChange:
+def _lease_expired(view: View, task: Task, rules: LifetimeRules) -> TaskChange:
     now_ms = view.now_ms
     attempt = attempt_of(task, AttemptOutcome.LEASE_EXPIRED, now_ms=now_ms)
     if task.attempts >= task.max_attempts:

@@ -19,14 +19,14 @@ from codeq_cluster.core.items import (
     TIER_MAX,
     TIERS_MAX,
     Item,
-    Kind,
+    ItemKind,
     Pause,
     Subscription,
     Topic,
 )
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 from codeq_cluster.core.task import HISTORY_ATTEMPTS_MAX, PRIORITY_MAX, PRIORITY_MIN, State, Task
@@ -40,13 +40,13 @@ ARRIVALS_MAX = 64
 _NUMBER_MAX = 253_402_300_799_999
 _SEQ_MAX = 2**63
 _ITEMS_MAX = {
-    Kind.TOPIC: TOPICS_MAX,
-    Kind.PAUSE: PAUSES_MAX,
-    Kind.SUBSCRIPTION: SUBSCRIPTIONS_MAX,
+    ItemKind.TOPIC: TOPICS_MAX,
+    ItemKind.PAUSE: PAUSES_MAX,
+    ItemKind.SUBSCRIPTION: SUBSCRIPTIONS_MAX,
 }
 
 
-def take_over(view: View, operation: Import, rules: Rules) -> Decision:
+def take_over(view: View, operation: Import, rules: LifetimeRules) -> Decision:
     """Add what is missing here, within the budgets; the rest is left for the next time."""
     assert len(operation.tasks) + len(operation.items) <= ARRIVALS_MAX
     taking = _Taking(view, operation, rules)
@@ -119,7 +119,7 @@ def _has_what_its_state_needs(task: Task) -> bool:
 class _Taking:
     """One operation's decision while it is made."""
 
-    def __init__(self, view: View, operation: Import, rules: Rules) -> None:
+    def __init__(self, view: View, operation: Import, rules: LifetimeRules) -> None:
         self._view = view
         self._operation = operation
         self._tenant = operation.tenant
@@ -129,7 +129,7 @@ class _Taking:
         self._bytes = usage.stored_bytes
         self._ids: set[str] = set()
         self._keys: set[str] = set()
-        self._items: dict[Kind, int] = {}
+        self._items: dict[ItemKind, int] = {}
         self.changes: list[Change] = []
         self.left = 0
         self._limit = ""
@@ -227,7 +227,7 @@ class _Taking:
             task = replace(task, seq=min(task.seq, self._view.next_seq()))
         for delivery, body in arrival.deliveries:
             # A task with the id of a deleted one may find that one's delivery still here.
-            left: Item | None = self._view.item(Kind.DELIVERY, self._tenant, delivery.id)
+            left: Item | None = self._view.item(ItemKind.DELIVERY, self._tenant, delivery.id)
             after = replace(delivery, tenant=self._tenant)
             self.changes.append(ItemChange(before=left, after=after, body=body))
         if self._operation.callbacks_only:

@@ -19,7 +19,7 @@ TIERS_MAX = 10
 TIER_MAX = 10
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """The kind of an item; the words are part of the stored keys."""
 
     TOPIC = "topic"
@@ -169,13 +169,13 @@ class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
 
 Item = Topic | Pause | Subscription | Delivery | Sweep | Audit
 
-KIND_OF: dict[type, Kind] = {
-    Topic: Kind.TOPIC,
-    Pause: Kind.PAUSE,
-    Subscription: Kind.SUBSCRIPTION,
-    Delivery: Kind.DELIVERY,
-    Sweep: Kind.SWEEP,
-    Audit: Kind.AUDIT,
+KIND_OF: dict[type, ItemKind] = {
+    Topic: ItemKind.TOPIC,
+    Pause: ItemKind.PAUSE,
+    Subscription: ItemKind.SUBSCRIPTION,
+    Delivery: ItemKind.DELIVERY,
+    Sweep: ItemKind.SWEEP,
+    Audit: ItemKind.AUDIT,
 }
 
 _AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: newer ids sort first.

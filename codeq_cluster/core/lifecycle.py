@@ -24,7 +24,7 @@ from codeq_cluster.core.operations import (
     Rebury,
     Requeue,
     Revise,
-    Stage,
+    Staging,
     Submit,
 )
 from codeq_cluster.core.task import State
@@ -58,7 +58,7 @@ ARROWS = (
     Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due"),
     Arrow(operation=Claim, before=State.READY, after=State.LEASED, cause="claim"),
     Arrow(operation=Heartbeat, before=State.LEASED, after=State.LEASED, cause="heartbeat"),
-    Arrow(operation=Stage, before=State.LEASED, after=State.LEASED, cause="upload"),
+    Arrow(operation=Staging, before=State.LEASED, after=State.LEASED, cause="upload"),
     Arrow(operation=Abandon, before=State.LEASED, after=State.READY, cause="abandon"),
     Arrow(operation=Advance, before=State.LEASED, after=State.READY, cause="lease expired"),
     Arrow(operation=Nack, before=State.LEASED, after=State.READY, cause="nack without a delay"),

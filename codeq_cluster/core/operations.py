@@ -135,7 +135,7 @@ class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True)
     leases_too: bool = True
 
 
-class Stage(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
+class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
     """Announce that the lease's holder is about to store artifacts under `upload`.
 
     From then on they are deleted with the task, or at its end if its result does not refer to them.
@@ -404,7 +404,7 @@ Operation = (
     | Submit
     | Cancel
     | Advance
-    | Stage
+    | Staging
     | Requeue
     | Delete
     | Purge

@@ -13,7 +13,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class LifetimeRules:
     """Durations and bounds of new decisions; nodes may differ in them for a while.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Decision, ItemChange
-from codeq_cluster.core.items import Kind, Subscription
+from codeq_cluster.core.items import ItemKind, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
 from codeq_cluster.core.view import View
@@ -16,10 +16,10 @@ SUBSCRIPTIONS_MAX = 1000  # Per tenant: each may be called when any of its queue
 def subscribe(view: View, operation: Subscribe) -> Decision:
     """Add a subscription."""
     assert operation.ttl_ms >= 1
-    found = view.item(Kind.SUBSCRIPTION, operation.tenant, operation.id)
+    found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
     if isinstance(found, Subscription):
         return Decision(Subscribed(found))
-    have = view.count_items(Kind.SUBSCRIPTION, operation.tenant, SUBSCRIPTIONS_MAX)
+    have = view.count_items(ItemKind.SUBSCRIPTION, operation.tenant, SUBSCRIPTIONS_MAX)
     if have == SUBSCRIPTIONS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "subscriptions"))
     item = Subscription(
@@ -40,7 +40,7 @@ def subscribe(view: View, operation: Subscribe) -> Decision:
 
 def renew(view: View, operation: RenewSubscription) -> Decision:
     """Extend a subscription; an ended one stays ended."""
-    found = view.item(Kind.SUBSCRIPTION, operation.tenant, operation.id)
+    found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
     if not isinstance(found, Subscription) or found.expires_ms <= view.now_ms:
         return Decision(Rejected(Rejection.NOT_FOUND))
     ttl_ms = operation.ttl_ms or found.ttl_ms
@@ -52,7 +52,7 @@ def renew(view: View, operation: RenewSubscription) -> Decision:
 
 def unsubscribe(view: View, operation: Unsubscribe) -> Decision:
     """End a subscription."""
-    found = view.item(Kind.SUBSCRIPTION, operation.tenant, operation.id)
+    found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
     if found is None:
         return Decision(Changed(0))
     return Decision(Changed(1), (ItemChange(before=found, after=None),))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Submit
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import (
     HISTORY_ERROR_CHARS_MAX,
     Attempt,
@@ -59,7 +59,7 @@ def due(task: Task, *, seq: int, now_ms: int) -> Task:
     return replace(task, state=State.READY, seq=seq, due_ms=0, ready_ms=now_ms, updated_ms=now_ms)
 
 
-def returned(task: Task, ended: Attempt, rules: Rules, *, seq: int) -> Task:
+def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> Task:
     """LEASED → READY, at the tail of its priority.
 
     Args:
@@ -100,7 +100,7 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
     )
 
 
-def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
+def delayed(task: Task, ended: Attempt, rules: LifetimeRules) -> Task:
     """LEASED → DELAYED, for the delay that the attempt ended with."""
     assert task.state is State.LEASED
     assert ended.delay_ms > 0
@@ -118,7 +118,7 @@ def delayed(task: Task, ended: Attempt, rules: Rules) -> Task:
 
 
 def submitted(
-    task: Task, operation: Submit, rules: Rules, policy: Policy, *, now_ms: int
+    task: Task, operation: Submit, rules: LifetimeRules, policy: Policy, *, now_ms: int
 ) -> TaskChange:
     """LEASED → DONE or FAILED, as the worker reports."""
     assert task.state is State.LEASED
@@ -145,7 +145,9 @@ def submitted(
     return _terminal(task, state, result, rules, policy, ended=attempt, uploads=operation.uploads)
 
 
-def cancelled(task: Task, rules: Rules, policy: Policy, *, request: str, now_ms: int) -> TaskChange:
+def cancelled(
+    task: Task, rules: LifetimeRules, policy: Policy, *, request: str, now_ms: int
+) -> TaskChange:
     """READY, DELAYED or LEASED → FAILED; also ends a delivery under way."""
     assert not task.state.terminal
     attempt = (
@@ -159,7 +161,7 @@ def cancelled(task: Task, rules: Rules, policy: Policy, *, request: str, now_ms:
 
 def dead(
     task: Task,
-    rules: Rules,
+    rules: LifetimeRules,
     policy: Policy,
     *,
     error: str,
@@ -183,7 +185,9 @@ def dead(
     return _terminal(task, State.DEAD, result, rules, policy, ended=ended)
 
 
-def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms: int) -> Task:
+def revived(
+    task: Task, rules: LifetimeRules, *, seq: int, by: str, request: str, now_ms: int
+) -> Task:
     """DEAD → READY, with its attempts restored and no time to live; the history keeps its death."""
     assert task.state is State.DEAD
     death = Attempt(
@@ -214,7 +218,7 @@ def revived(task: Task, rules: Rules, *, seq: int, by: str, request: str, now_ms
 
 def revised(
     task: Task,
-    rules: Rules,
+    rules: LifetimeRules,
     *,
     payload_bytes: int,
     seq: int,
@@ -227,7 +231,7 @@ def revised(
     return replace(after, payload_bytes=payload_bytes)
 
 
-def reburied(task: Task, rules: Rules, policy: Policy, *, request: str) -> TaskChange:
+def reburied(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
     """READY → DEAD, as it was before: undoes the requeue at the end of its history.
 
     The attempts are counted from the history, whose bound may hide the first of them.
@@ -279,7 +283,7 @@ def _terminal(
     task: Task,
     state: State,
     result: Result,
-    rules: Rules,
+    rules: LifetimeRules,
     policy: Policy,
     *,
     ended: Attempt | None,
@@ -322,5 +326,5 @@ def _terminal(
     return TaskChange(before=task, after=after, result=result)
 
 
-def _history(task: Task, ended: Attempt, rules: Rules) -> tuple[Attempt, ...]:
+def _history(task: Task, ended: Attempt, rules: LifetimeRules) -> tuple[Attempt, ...]:
     return (*task.history, ended)[-rules.history_attempts_max :]

@@ -9,7 +9,7 @@ from codeq_cluster.core.administering import named_tasks, revived_under
 from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.operations import Purge, Rebury, Revise
 from codeq_cluster.core.outcomes import Changed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import cancelled, reburied, revised
 from codeq_cluster.core.view import View
@@ -17,7 +17,7 @@ from codeq_cluster.core.view import View
 _WAITING = (State.READY, State.DELAYED)
 
 
-def purge(view: View, operation: Purge, rules: Rules) -> Decision:
+def purge(view: View, operation: Purge, rules: LifetimeRules) -> Decision:
     """Cancel tasks that wait in a queue; claimed and ended ones are left alone."""
     assert operation.request
     count = 0
@@ -34,7 +34,7 @@ def purge(view: View, operation: Purge, rules: Rules) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
-def revise(view: View, operation: Revise, rules: Rules) -> Decision:
+def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
     """Make a dead letter ready again with another payload, unless it has been revived meanwhile."""
     task = view.task(operation.id)
     if task is None or task.tenant != operation.tenant:
@@ -56,7 +56,7 @@ def revise(view: View, operation: Revise, rules: Rules) -> Decision:
     return Decision(Changed(1), (change,))
 
 
-def rebury(view: View, operation: Rebury, rules: Rules) -> Decision:
+def rebury(view: View, operation: Rebury, rules: LifetimeRules) -> Decision:
     """Take a requeue back: its tasks that nobody has claimed become dead letters again."""
     assert operation.request
     count = 0

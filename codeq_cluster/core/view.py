@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
-from codeq_cluster.core.items import Item, Kind, Policy
+from codeq_cluster.core.items import Item, ItemKind, Policy
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 
@@ -55,10 +55,10 @@ class View(Protocol):
         The view must not change while the iterator is in use.
         """
 
-    def item(self, kind: Kind, tenant: str, item_id: str) -> Item | None:
+    def item(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
         """Return the item of this shard, or None."""
 
-    def count_items(self, kind: Kind, tenant: str, most: int) -> int:
+    def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
         """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
 
     def policy(self, tenant: str, queue: str) -> Policy:

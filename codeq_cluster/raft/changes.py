@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codeq_cluster.codec.membership import Membership
-from codeq_cluster.raft.electorate import Electorate
-from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.safety_switches import SafetySwitches
+from codeq_cluster.raft.voters import Voters
 
 Done = Callable[[bool], None]
 
@@ -14,8 +14,8 @@ Done = Callable[[bool], None]
 class Changes:
     """One change, from its request until it is committed or this node no longer leads."""
 
-    def __init__(self, electorate: Electorate, *, node_id: str, rules: Rules) -> None:
-        self._electorate = electorate
+    def __init__(self, voters: Voters, *, node_id: str, rules: SafetySwitches) -> None:
+        self._voters = voters
         self._node_id = node_id
         self._rules = rules
         self._wanted: Membership | None = None
@@ -34,14 +34,14 @@ class Changes:
             ValueError: They might share none, this node would have no vote, or a member would not
                 know the format version in use.
         """
-        now, then = _voters(self._electorate.membership), _voters(wanted)
+        now, then = _voters(self._voters.membership), _voters(wanted)
         if self._node_id not in wanted.voters:
             raise ValueError(f"{self._node_id} leads: hand its leadership over first")
         if len(now ^ then) > 1 and self._rules.one_change_at_a_time:
             raise ValueError("at most one voter is added or removed at a time")
-        if then - now - _learners(self._electorate.membership):
+        if then - now - _learners(self._voters.membership):
             raise ValueError("a node is a learner before it is a voter")
-        if wanted.level < self._electorate.membership.level:
+        if wanted.level < self._voters.membership.level:
             raise ValueError("the level of the formats in use is never lowered")
         if wanted.level > min(member.level for member in wanted.members):
             raise ValueError("a member does not know the formats that would be in use")

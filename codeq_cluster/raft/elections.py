@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from codeq_cluster.raft.electorate import Electorate
+from codeq_cluster.raft.voters import Voters
 
 # All times are fractions of the election timeout. Safety depends on none of them.
 # A starting cluster has no leader. The preferred node goes first, so the others need not compete.
@@ -35,19 +35,17 @@ class Elections:
         deadline: When this node asks for pre-votes unless it hears a leader; monotonic seconds.
     """
 
-    def __init__(
-        self, *, node_id: str, electorate: Electorate, election_ms: int, random: Random
-    ) -> None:
+    def __init__(self, *, node_id: str, voters: Voters, election_ms: int, random: Random) -> None:
         """Prepare; nothing is armed before `start`.
 
         Args:
             node_id: This node.
-            electorate: The voters.
+            voters: The voters.
             election_ms: The election timeout.
             random: Spreads the deadlines, so that nodes rarely compete.
         """
         self._node_id = node_id
-        self._electorate = electorate
+        self._voters = voters
         self._election_s = election_ms / 1000
         self._random = random
         self._heard = float("-inf")
@@ -125,8 +123,8 @@ class Elections:
 
     def won(self, term: int) -> bool:
         """Return whether a majority would vote for this node in `term`."""
-        granted = sum(map(self._electorate.votes, self._granted))
-        return term == self._asked_term and granted >= self._electorate.majority
+        granted = sum(map(self._voters.votes, self._granted))
+        return term == self._asked_term and granted >= self._voters.majority
 
     def abstain(self, now: float) -> None:
         """Arm the timer of a node that has no vote: it only listens."""
@@ -141,15 +139,15 @@ class Elections:
 
     @property
     def _start(self) -> tuple[float, float]:
-        return _START_OTHERS if self._electorate.rank else _START_PREFERRED
+        return _START_OTHERS if self._voters.rank else _START_PREFERRED
 
     @property
     def _silence(self) -> tuple[float, float]:
-        return _SILENCE_OTHERS if self._electorate.rank else _SILENCE_PREFERRED
+        return _SILENCE_OTHERS if self._voters.rank else _SILENCE_PREFERRED
 
     @property
     def _prompt(self) -> tuple[float, float]:
-        wait = _PROMPT_STEP * min(self._electorate.rank, _PROMPT_STEPS_MAX)
+        wait = _PROMPT_STEP * min(self._voters.rank, _PROMPT_STEPS_MAX)
         return _PROMPT_FIRST[0] + wait, _PROMPT_FIRST[1] + wait
 
     def _arm_again(self, now: float) -> None:

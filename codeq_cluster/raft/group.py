@@ -18,12 +18,9 @@ from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership, data_of
 from codeq_cluster.errors import ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
-from codeq_cluster.raft.barriers import Barriers
 from codeq_cluster.raft.changes import Changes
-from codeq_cluster.raft.digests import Digests
-from codeq_cluster.raft.doubts import Doubts
+from codeq_cluster.raft.divergence import Divergence
 from codeq_cluster.raft.elections import Elections
-from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.guard import Guard, Memory
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.journal import (
@@ -34,7 +31,7 @@ from codeq_cluster.raft.journal import (
     rows_after_snapshot,
     rows_from,
 )
-from codeq_cluster.raft.leading import Leading
+from codeq_cluster.raft.leader import Leader
 from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
@@ -46,9 +43,12 @@ from codeq_cluster.raft.ports import (
     StateMachine,
     Timers,
 )
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
+from codeq_cluster.raft.state_digests import Digests
 from codeq_cluster.raft.status import GroupStatus, PeerStatus
+from codeq_cluster.raft.voters import Voters
 from codeq_cluster.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class RaftGroup:
         on_storage_failed: Callable[[BaseException], None] | None = None,
         on_members: Callable[[], None] = lambda: None,
         level: int = levels.LEVEL,
-        rules: Rules = ALL_RULES,
+        rules: SafetySwitches = ALL_RULES,
     ) -> None:
         """Wire the group; nothing happens before `start`.
 
@@ -149,24 +149,24 @@ class RaftGroup:
         )
         self._incarnation = incarnation
         self._journal = self._new_journal()
-        self._electorate = Electorate(node_id=node_id, shard=shard, own_data=data_of(incarnation))
+        self._voters = Voters(node_id=node_id, shard=shard, own_data=data_of(incarnation))
         self._elections = Elections(
             node_id=node_id,
-            electorate=self._electorate,
+            voters=self._voters,
             election_ms=settings.election_ms,
             random=random,
         )
-        self._barriers = Barriers(self._electorate)
-        self._changes = Changes(self._electorate, node_id=node_id, rules=rules)
+        self._read_index = ReadIndex(self._voters)
+        self._changes = Changes(self._voters, node_id=node_id, rules=rules)
         self._to_found: Membership | None = None
         self._digests = Digests()
-        self._doubts = Doubts(self._electorate)
+        self._divergence = Divergence(self._voters)
         self._memory = Memory()
         self._refused: set[str] = set()
         self._connected: set[str] = set()
         self._engine: SafeSyncObj
         self._guard: Guard
-        self._leading: Leading
+        self._leading: Leader
         self._applied = 0
         self._role: tuple[int, bool, str | None] = (0, False, None)
         self._leader_changes = 0
@@ -198,10 +198,10 @@ class RaftGroup:
             founding=self._founding if self._founding.members else None,
         )
         self._check_level(self._journal.memberships.newest[1])
-        self._electorate.adopt(*self._journal.memberships.newest)
+        self._voters.adopt(*self._journal.memberships.newest)
         self._engine = SafeSyncObj(
             node_id=self._node_id,
-            electorate=self._electorate,
+            voters=self._voters,
             journal=self._journal,
             applied=self._applied,
             settings=self._settings,
@@ -213,33 +213,33 @@ class RaftGroup:
         self._guard = Guard(
             shard=self._shard,
             incarnation=self._incarnation,
-            electorate=self._electorate,
+            voters=self._voters,
             election_s=self._settings.election_ms / 1000,
             rules=self._rules,
             engine=self._engine,
             journal=self._journal,
             machine=self._machine,
             elections=self._elections,
-            barriers=self._barriers,
+            read_index=self._read_index,
             digests=self._digests,
-            doubts=self._doubts,
+            divergence=self._divergence,
             outbox=self._outbox,
             counters=self._counters,
             now=self._timers.now,
             memory=self._memory,
         )
-        self._leading = Leading(
+        self._leading = Leader(
             node_id=self._node_id,
             shard=self._shard,
-            electorate=self._electorate,
+            voters=self._voters,
             engine=self._engine,
             journal=self._journal,
             machine=self._machine,
             source=self._source,
             outbox=self._outbox,
-            barriers=self._barriers,
+            read_index=self._read_index,
             changes=self._changes,
-            doubts=self._doubts,
+            divergence=self._divergence,
             memory=self._memory,
             counters=self._counters,
             connected=self._connected,
@@ -333,7 +333,7 @@ class RaftGroup:
         """
         self._journal = self._new_journal()
         self._digests = Digests()
-        self._doubts = Doubts(self._electorate)
+        self._divergence = Divergence(self._voters)
         self._memory = Memory()
         self._flushing = self._wanted = False
         self.start()
@@ -352,7 +352,7 @@ class RaftGroup:
     @property
     def lends(self) -> bool:
         """Return whether this replica may serve snapshots to others."""
-        return self._running and self._engine.leads() and not self._doubts.open
+        return self._running and self._engine.leads() and not self._divergence.open
 
     @property
     def wanted_from(self) -> int:
@@ -419,7 +419,7 @@ class RaftGroup:
         if self._paused:
             done(False)
             return
-        self._barriers.ask(done)
+        self._read_index.ask(done)
         self._schedule()
 
     def transfer(self, peer: str | None) -> bool:
@@ -439,12 +439,12 @@ class RaftGroup:
     @property
     def membership(self) -> Membership:
         """Return the group's members, as far as this node's log says."""
-        return self._electorate.membership
+        return self._voters.membership
 
     @property
     def changing(self) -> bool:
         """Return whether the newest membership is, as far as is known here, still uncommitted."""
-        return self._electorate.index > self._applied
+        return self._voters.index > self._applied
 
     @property
     def level(self) -> int:
@@ -452,7 +452,7 @@ class RaftGroup:
 
         A node that has the last entry also has the one that raised the version, so it knows it.
         """
-        return self._electorate.membership.level
+        return self._voters.membership.level
 
     def found(self, membership: Membership) -> None:
         """Bootstrap the group with these members, unless it has members already."""
@@ -501,20 +501,20 @@ class RaftGroup:
             log_first=journal.first,
             log_last=journal.last,
             leader_changes=self._leader_changes,
-            voting=self._electorate.voting,
-            preferred=self._electorate.preferred,
+            voting=self._voters.voting,
+            preferred=self._voters.preferred,
             changing=self.changing,
             peers=tuple(
                 PeerStatus(
                     id=peer,
-                    voter=self._electorate.votes(peer),
+                    voter=self._voters.votes(peer),
                     connected=engine.connected(peer),
                     match_index=engine.match_index(peer),
                 )
-                for peer in self._electorate.peers
+                for peer in self._voters.peers
             ),
             counters=dict(self._counters),
-            in_doubt=self._doubts.differing if self._doubts.open else (),
+            in_doubt=self._divergence.differing if self._divergence.open else (),
         )
 
     # The turn.
@@ -568,8 +568,8 @@ class RaftGroup:
         if self._engine.leads():
             self._leading.turn(self._applied)
         else:
-            self._barriers.fail()
-            if not self._doubts.open:
+            self._read_index.fail()
+            if not self._divergence.open:
                 self._journal.trim(min(self._memory.floor, self._machine.stored_index))
         if self._journal.trimmed:
             forgotten = self._journal.forget()
@@ -594,7 +594,7 @@ class RaftGroup:
 
     def _ask_for_votes(self, now: float) -> None:
         self._forget_leader()
-        if not self._electorate.voting:
+        if not self._voters.voting:
             self._elections.abstain(now)
             return
         if self._memory.diverged:
@@ -608,7 +608,7 @@ class RaftGroup:
         request = PreVoteRequest(
             term=term, last=self._journal.last, last_term=self._journal.last_term
         )
-        for peer in self._electorate.voters:
+        for peer in self._voters.voters:
             if peer in self._connected:
                 self._outbox.send(peer, request)
 
@@ -623,9 +623,9 @@ class RaftGroup:
 
     def _give_up_without_peers(self) -> None:
         """Step down at once when the processes of a majority are known to be gone."""
-        electorate = self._electorate
-        gone = sum(map(electorate.votes, self._refused))
-        if self._engine.leads() and len(electorate.voters) - gone < electorate.majority:
+        voters = self._voters
+        gone = sum(map(voters.votes, self._refused))
+        if self._engine.leads() and len(voters.voters) - gone < voters.majority:
             self._engine.step_down()
 
     def _note_role(self) -> None:
@@ -653,7 +653,7 @@ class RaftGroup:
 
     def _begin_founded(self) -> None:
         membership, self._to_found = self._to_found, None
-        if membership is not None and not self._electorate.membership.members:
+        if membership is not None and not self._voters.membership.members:
             self._journal.found(membership)
             self._founding = membership
             self._adopt_members()
@@ -661,14 +661,14 @@ class RaftGroup:
     def _adopt_members(self) -> None:
         """Follow the newest membership in the log, committed or not."""
         index, membership = self._journal.memberships.newest
-        electorate = self._electorate
-        if (index, membership) == (electorate.index, electorate.membership):
+        voters = self._voters
+        if (index, membership) == (voters.index, voters.membership):
             return
         self._check_level(membership)
-        voting = electorate.voting
-        electorate.adopt(index, membership)
+        voting = voters.voting
+        voters.adopt(index, membership)
         self._engine.adopt_members()
-        self._barriers.recount()
+        self._read_index.recount()
         _log.info(
             "members changed",
             extra={
@@ -681,7 +681,7 @@ class RaftGroup:
                 ],
             },
         )
-        if electorate.voting and not voting:
+        if voters.voting and not voting:
             self._elections.start(self._timers.now())
         self._on_members()
 
@@ -718,7 +718,7 @@ class RaftGroup:
             terms=[entry[2] for entry in entries],
             commands=[entry[0] for entry in entries],
             floor=self._memory.floor,
-            round=self._barriers.number,
+            round=self._read_index.number,
             applied=self._applied,
             digest=self._machine.digest,
             quiet=quiet,
@@ -797,7 +797,7 @@ class RaftGroup:
         """Take another turn at once when there is work; otherwise sleep until something is due."""
         engine, journal = self._engine, self._journal
         committed = min(engine.commit_index(), journal.flushed_last)
-        alone = self._electorate.voters == (self._node_id,) and engine.leads()
+        alone = self._voters.voters == (self._node_id,) and engine.leads()
         alone = alone and engine.commit_index() < journal.last
         if self._wanted or len(self._inbox) or self._applied < committed or alone:
             self._schedule()

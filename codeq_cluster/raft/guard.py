@@ -1,8 +1,8 @@
 """Guard: the checks between the peers' messages and the library, which believes every message.
 
 A message passes only when Raft allows it: it is fresh and of this term. It never truncates matching
-entries, and never commits entries that were not compared. Each check has its switch in `Rules` and
-its test.
+entries, and never commits entries that were not compared. Each check has its test and, in
+`SafetySwitches`, its switch.
 
 Only a member on the data it joined with counts for a majority. A node listens to
 leaders and candidates that its own log does not name as members: it may lack the very entry that
@@ -18,11 +18,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from codeq_cluster.errors import SafetyViolated
-from codeq_cluster.raft.barriers import Barriers
-from codeq_cluster.raft.digests import Digests
-from codeq_cluster.raft.doubts import Doubts
+from codeq_cluster.raft.divergence import Divergence
 from codeq_cluster.raft.elections import Elections
-from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import (
     Answer,
@@ -39,8 +36,11 @@ from codeq_cluster.raft.messages import (
 )
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import StateMachine
-from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.raft.safety_switches import SafetySwitches
+from codeq_cluster.raft.state_digests import Digests
+from codeq_cluster.raft.voters import Voters
 
 _log = logging.getLogger(__name__)
 
@@ -58,16 +58,16 @@ class Guard:
 
     shard: int
     incarnation: int
-    electorate: Electorate
+    voters: Voters
     election_s: float
-    rules: Rules
+    rules: SafetySwitches
     engine: SafeSyncObj
     journal: Journal
     machine: StateMachine
     elections: Elections
-    barriers: Barriers
+    read_index: ReadIndex
     digests: Digests
-    doubts: Doubts
+    divergence: Divergence
     outbox: Outbox
     counters: Counter[str]
     now: Callable[[], float]
@@ -222,7 +222,7 @@ class Guard:
                 round=asked.round,
                 applied=self.machine.applied_index,
                 digest=self.machine.digest,
-                awaited=self.electorate.membership.level >= AWAITED_FROM and self.machine.awaited,
+                awaited=self.voters.membership.level >= AWAITED_FROM and self.machine.awaited,
             ),
         )
 
@@ -235,14 +235,14 @@ class Guard:
 
     def compared(self, peer: str, index: int, *, same: bool) -> None:
         """Note whether a voter's state at an index equals this replica's; either may be wrong."""
-        if self.doubts.heard(peer, index, same=same):
+        if self.divergence.heard(peer, index, same=same):
             _log.log(
                 logging.WARNING if same else logging.ERROR,
                 "states are equal again" if same else "states differ",
                 extra={"shard": self.shard, "peer": peer, "index": index},
             )
         diverged = self.memory.diverged
-        if same and diverged and self.doubts.confirmed(diverged):
+        if same and diverged and self.divergence.confirmed(diverged):
             # A leader that is wrong itself can go by what it knew of a state since replaced.
             self.memory.diverged = 0
             _log.warning("a majority has my state", extra={"shard": self.shard, "index": diverged})
@@ -280,7 +280,7 @@ class Guard:
                 self.counters["peer_out_of_reach"] += 1
                 self.memory.out_of_reach[peer] = self.now()
                 self.outbox.send(peer, Behind(term=engine.term(), first=self.journal.first))
-        self.barriers.answered(peer, message.round)
+        self.read_index.answered(peer, message.round)
 
     def _compare_with_follower(self, peer: str, message: Answer) -> None:
         same = self.digests.same(message.applied, message.digest)
@@ -290,7 +290,7 @@ class Guard:
         if same:
             return
         self.counters["digest_mismatch"] += 1
-        if self.doubts.condemns(peer) or not self.rules.majority_decides:
+        if self.divergence.condemns(peer) or not self.rules.majority_decides:
             told = Diverged(term=self.engine.term(), index=message.applied, digest=message.digest)
             self.outbox.send(peer, told)
 
@@ -302,7 +302,7 @@ class Guard:
             self.counters["stale_vote_request"] += 1
             self._hint(peer)
             return
-        handed_over = message.transfer and self.electorate.votes(peer)
+        handed_over = message.transfer and self.voters.votes(peer)
         if self.rules.sticky and not handed_over and self._loyal(peer):
             self.counters["vote_refused"] += 1
             return
@@ -319,7 +319,7 @@ class Guard:
             self.elections.unseated(self.now())
 
     def _vote(self, peer: str, message: Vote) -> None:
-        if self._stranger(peer, message) or not self.electorate.votes(peer):
+        if self._stranger(peer, message) or not self.voters.votes(peer):
             return
         if not self.engine.stands() or message.term != self.engine.term():
             self.counters["stale_vote"] += 1
@@ -357,7 +357,7 @@ class Guard:
             return
         if self.memory.diverged:
             return  # This replica would lead with a wrong state.
-        if not self.electorate.voting:
+        if not self.voters.voting:
             self.counters["transfer_to_learner"] += 1
             return
         self.memory.stand = True
@@ -382,9 +382,9 @@ class Guard:
 
     def _stranger(self, peer: str, message: Message) -> bool:
         """Return whether the peer's word counts for nothing, and count that."""
-        electorate = self.electorate
-        if electorate.knows(peer, message.incarnation) or (
-            peer in electorate.peers and not self.rules.members_only
+        voters = self.voters
+        if voters.knows(peer, message.incarnation) or (
+            peer in voters.peers and not self.rules.members_only
         ):
             return False
         self.counters["stranger"] += 1
@@ -403,13 +403,13 @@ class Guard:
         now = self.now()
         if not self.engine.leads():
             return self.elections.leader_alive(now) and self.engine.leader() != candidate
-        electorate = self.electorate
+        voters = self.voters
         followers = sum(
             self.engine.answered_since(peer, now - self.election_s)
-            for peer in electorate.peers
-            if electorate.votes(peer)
+            for peer in voters.peers
+            if voters.votes(peer)
         )
-        return followers + 1 >= electorate.majority
+        return followers + 1 >= voters.majority
 
 
 class Memory:

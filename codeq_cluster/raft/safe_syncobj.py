@@ -19,10 +19,10 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
 from pysyncobj.transport import Transport
 
-from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.journal import Entry, Journal
 from codeq_cluster.raft.library import configuration
 from codeq_cluster.raft.messages import ENTRIES_MAX, MEMBERS, PAYLOAD
+from codeq_cluster.raft.voters import Voters
 from codeq_cluster.settings import RaftSettings
 
 _FOLLOWER = 0
@@ -92,7 +92,7 @@ class SafeSyncObj(SyncObj):
         self,
         *,
         node_id: str,
-        electorate: Electorate,
+        voters: Voters,
         journal: Journal,
         applied: int,
         settings: RaftSettings,
@@ -103,7 +103,7 @@ class SafeSyncObj(SyncObj):
         self._journal = journal
         self._settings = settings
         self._now = now
-        self._electorate = electorate
+        self._voters = voters
         self._peers: dict[str, _Member] = {}
         self._data: dict[str, int] = {}
         self._windows: dict[str, _Window] = {}
@@ -199,17 +199,17 @@ class SafeSyncObj(SyncObj):
 
         A new peer, or a peer on other data, counts as one that holds nothing and has just answered.
         """
-        electorate = self._electorate
-        before, self._data = self._data, electorate.data
+        voters = self._voters
+        before, self._data = self._data, voters.data
         kept = {peer for peer in before if before[peer] == self._data.get(peer)}
-        self._peers = {peer: self._node(peer) for peer in electorate.peers}
-        for peer in electorate.peers:
+        self._peers = {peer: self._node(peer) for peer in voters.peers}
+        for peer in voters.peers:
             self._strangers.pop(peer, None)
         self._windows = {
             peer: self._windows[peer] if peer in kept else _Window() for peer in self._peers
         }
         nodes: set[Node] = set(self._peers.values())
-        self._SyncObj__otherNodes = {node for node in nodes if electorate.votes(node.id)}
+        self._SyncObj__otherNodes = {node for node in nodes if voters.votes(node.id)}
         self._SyncObj__readonlyNodes = nodes - self._SyncObj__otherNodes
         known = self._SyncObj__raftMatchIndex.keys()
         for node in {node for node in known if node.id not in kept}:

@@ -26,8 +26,8 @@ from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
 from codeq_cluster.storage.applied import AppliedFile
-from codeq_cluster.storage.exchange import settle
 from codeq_cluster.storage.segment_files import SegmentFiles
+from codeq_cluster.storage.swap import settle
 
 # 1: everything is in the shards' databases. 2: only the write-ahead log has the newest rows. A
 # release without a write-ahead log refuses 2; a planned stop leaves 1.
@@ -41,7 +41,7 @@ _ASIDE = "damaged-"
 _KEPT = ("node.log", "lost+found")  # A log file, and the directory that a mount brings.
 
 
-class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+class DirectoryIdentity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """The content of `node.json`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class DataDirectory:
     """A data directory, locked by this process."""
 
-    def __init__(self, path: Path, lock: int, identity: Identity) -> None:
+    def __init__(self, path: Path, lock: int, identity: DirectoryIdentity) -> None:
         self.path = path
         self._identity = identity
         self._lock: int | None = lock
@@ -169,7 +169,7 @@ class DataDirectory:
         if not self._identity.made:
             self._write(msgspec.structs.replace(self._identity, made=True))
 
-    def _write(self, identity: Identity) -> None:
+    def _write(self, identity: DirectoryIdentity) -> None:
         try:
             _write_durably(self.path / _IDENTITY, msgspec.json.encode(identity))
         except OSError as error:
@@ -253,7 +253,7 @@ def new_directory(
             raise DataDirectoryRefused(f"the data directory {path} is a node's already")
         _prepare(path, shards)
         yield partial(_shard_path, path)
-        identity = Identity(
+        identity = DirectoryIdentity(
             format_version=FORMAT_VERSION,
             cluster_id=cluster_id,
             node_id=node_id,
@@ -272,7 +272,7 @@ def new_directory(
 
 
 @contextmanager
-def stopped_directory(path: Path) -> Iterator[Identity]:
+def stopped_directory(path: Path) -> Iterator[DirectoryIdentity]:
     """Hold the directory of a stopped node, and yield its identity; changes nothing.
 
     Raises:
@@ -305,7 +305,7 @@ def held_directory(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def read_identity(path: Path) -> Identity:
+def read_identity(path: Path) -> DirectoryIdentity:
     """Return the identity of a directory.
 
     Raises:
@@ -352,13 +352,15 @@ def _new_identity() -> int:
     return secrets.randbelow(2**31 - 1) + 1
 
 
-def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int) -> Identity:
+def _next_incarnation(
+    path: Path, *, cluster_id: str, node_id: str, shards: int
+) -> DirectoryIdentity:
     file = path / _IDENTITY
     if file.exists():
         was = _read_identity(file)
     else:
         _prepare(path, shards)
-        was = Identity(
+        was = DirectoryIdentity(
             format_version=FORMAT_VERSION,
             cluster_id=cluster_id,
             node_id=node_id,
@@ -392,9 +394,9 @@ def _next_incarnation(path: Path, *, cluster_id: str, node_id: str, shards: int)
     return msgspec.structs.replace(was, opened=was.opened + 1)
 
 
-def _read_identity(file: Path) -> Identity:
+def _read_identity(file: Path) -> DirectoryIdentity:
     try:
-        identity = msgspec.json.decode(file.read_bytes(), type=Identity)
+        identity = msgspec.json.decode(file.read_bytes(), type=DirectoryIdentity)
     except msgspec.MsgspecError as error:
         raise DataDirectoryRefused(
             f"{file} is damaged: {error}; "

@@ -41,7 +41,7 @@ class WalPlace(Protocol):
         """Return the record of how far the shards' states have come."""
 
 
-class Timers(spiller.Timers, Protocol):
+class StorageTimers(spiller.SpillTimers, Protocol):
     """Time and the event loop."""
 
     def call_soon(self, call: Callable[[], None]) -> object:
@@ -62,7 +62,7 @@ class NodeStorage:
         *,
         executor: Executor,
         syncer: Syncer | None,
-        timers: Timers,
+        timers: StorageTimers,
         took: Callable[[int, float], None],
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,

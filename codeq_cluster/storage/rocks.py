@@ -33,8 +33,8 @@ from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.buffer import Missing, RowBuffer
-from codeq_cluster.storage.exchange import exchange, finish, incoming_path
 from codeq_cluster.storage.rocks_statistics import FamilyStatistics, counters, family_statistics
+from codeq_cluster.storage.swap import exchange, finish, incoming_path
 
 Get = Callable[[bytes], bytes | None]
 Rows = Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]
@@ -718,7 +718,7 @@ class StoredShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatePosition:
     """The position of a shard's state.
 
     Attributes:
@@ -739,7 +739,7 @@ def read_place(
     log_at: LogAt,
     every_row: bool = False,
     stopped: Callable[[], bool] = lambda: False,
-) -> Place:
+) -> StatePosition:
     """Return the position of a directory that no process writes.
 
     Args:
@@ -764,7 +764,7 @@ def read_place(
             raise StorageFailed(
                 f"{path.name} lacks the log entry {shard.index} that its state ends with"
             )
-        return Place(shard.index, term, shard.digest, members)
+        return StatePosition(shard.index, term, shard.digest, members)
 
 
 def _place(row: bytes | None) -> tuple[int, bytes]:

@@ -116,7 +116,7 @@ class Applied(Protocol):
         """Return the last entry noted; 0 when none is known."""
 
 
-class Journal(Protocol):
+class SharedLog(Protocol):
     """The node's write-ahead log, as a shard sees it."""
 
     def write(self, write: Write, done: Callable[[int, BaseException | None], None]) -> None:
@@ -142,7 +142,7 @@ class Shard:
         self,
         number: int,
         database: Database,
-        journal: Journal,
+        journal: SharedLog,
         *,
         applied: Applied,
         changed: Callable[[], None],
@@ -381,7 +381,7 @@ class ShardLog:
         self,
         shard: int,
         stored: LogRows,
-        journal: Journal,
+        journal: SharedLog,
         changed: Callable[[], None],
         *,
         mark: int,

@@ -29,7 +29,7 @@ _STALLED_S_STEP_MAX = 0.25
 _STALLED_S_MAX = 60.0
 
 
-class Timers(Protocol):
+class SpillTimers(Protocol):
     """Time and the event loop."""
 
     def now(self) -> float:
@@ -71,7 +71,7 @@ class Spiller:
         writer: WalWriter,
         *,
         executor: Executor,
-        timers: Timers,
+        timers: SpillTimers,
         on_failed: Callable[[int, BaseException], None],
         held_bytes: int = HELD_BYTES,
     ) -> None:

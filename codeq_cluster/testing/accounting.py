@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Operation(StrEnum):
+class RecordedOperation(StrEnum):
     """What a call asked for."""
 
     CREATE = "create"
@@ -16,7 +16,7 @@ class Operation(StrEnum):
     RESULT = "result"
 
 
-class Outcome(StrEnum):
+class RecordedOutcome(StrEnum):
     """What the caller may conclude from the answer, or from its absence."""
 
     OK = "ok"
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RecordedCall:
     """One HTTP request and its answer.
 
     Attributes:
@@ -43,7 +43,7 @@ class Call:
         shard: Of the task, -1 when not known.
     """
 
-    operation: Operation
+    operation: RecordedOperation
     node: str
     key: str
     task_id: str
@@ -51,7 +51,7 @@ class Call:
     content: str
     started_s: float
     ended_s: float
-    outcome: Outcome
+    outcome: RecordedOutcome
     status: int
     detail: str
     excused: bool
@@ -110,7 +110,7 @@ class Verdict:
 _KINDS = ("failed", "lost", "unfinished", "duplicated", "finished_twice", "invented")
 
 
-def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
+def audit(calls: Iterable[RecordedCall], final: Mapping[str, FinalTask]) -> Verdict:
     """Judge a run.
 
     Args:
@@ -118,17 +118,17 @@ def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
         final: By task id: what was read after the last call. Every acknowledged task should be
             here; one that is missing counts as lost.
     """
-    by_operation: dict[Operation, list[Call]] = defaultdict(list)
+    by_operation: dict[RecordedOperation, list[RecordedCall]] = defaultdict(list)
     failed = []
     for call in calls:
         by_operation[call.operation].append(call)
-        if call.outcome is not Outcome.OK and not call.excused:
+        if call.outcome is not RecordedOutcome.OK and not call.excused:
             failed.append(
                 f"{call.operation} {call.key} at {call.node}: {call.status} {call.detail}"
                 f" after {call.ended_s - call.started_s:.2f} s"
             )
-    creates, claims = by_operation[Operation.CREATE], by_operation[Operation.CLAIM]
-    results = by_operation[Operation.RESULT]
+    creates, claims = by_operation[RecordedOperation.CREATE], by_operation[RecordedOperation.CLAIM]
+    results = by_operation[RecordedOperation.RESULT]
     at_rest = _at_rest(creates, final)
     return Verdict(
         failed=failed,
@@ -144,17 +144,17 @@ def audit(calls: Iterable[Call], final: Mapping[str, FinalTask]) -> Verdict:
     )
 
 
-def _at_rest(creates: Sequence[Call], final: Mapping[str, FinalTask]) -> dict[str, str]:
+def _at_rest(creates: Sequence[RecordedCall], final: Mapping[str, FinalTask]) -> dict[str, str]:
     """Return the last status of every acknowledged task, empty for one that is not there."""
     absent = FinalTask(status="", content="")
-    acknowledged = {c.task_id: c.key for c in creates if c.outcome is Outcome.OK}
+    acknowledged = {c.task_id: c.key for c in creates if c.outcome is RecordedOutcome.OK}
     return {
         f"{key} ({task_id})": final.get(task_id, absent).status
         for task_id, key in acknowledged.items()
     }
 
 
-def _duplicated(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:
+def _duplicated(creates: Sequence[RecordedCall], claims: Sequence[RecordedCall]) -> list[str]:
     # Every create carries an idempotency key, so its retries must all name one task; a task made
     # by an unacknowledged try shows in a claim.
     ids: dict[str, set[str]] = defaultdict(set)
@@ -164,10 +164,10 @@ def _duplicated(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:
     return [f"{key} is {sorted(tasks)}" for key, tasks in ids.items() if len(tasks) > 1]
 
 
-def _finished_twice(results: Sequence[Call], final: Mapping[str, FinalTask]) -> list[str]:
-    acknowledged: dict[str, dict[str, Call]] = defaultdict(dict)
+def _finished_twice(results: Sequence[RecordedCall], final: Mapping[str, FinalTask]) -> list[str]:
+    acknowledged: dict[str, dict[str, RecordedCall]] = defaultdict(dict)
     for call in results:
-        if call.outcome is Outcome.OK:
+        if call.outcome is RecordedOutcome.OK:
             acknowledged[call.task_id].setdefault(call.content, call)
     found = []
     for task_id, contents in acknowledged.items():
@@ -180,10 +180,10 @@ def _finished_twice(results: Sequence[Call], final: Mapping[str, FinalTask]) -> 
     return found
 
 
-def _claimed_again(claims: Sequence[Call], results: Sequence[Call]) -> list[str]:
+def _claimed_again(claims: Sequence[RecordedCall], results: Sequence[RecordedCall]) -> list[str]:
     finished_s: dict[str, float] = {}
     for call in results:
-        if call.outcome is Outcome.OK:
+        if call.outcome is RecordedOutcome.OK:
             finished_s[call.task_id] = min(call.ended_s, finished_s.get(call.task_id, call.ended_s))
     # Only a claim asked after the acknowledgement is one that must not see the task: the answer
     # of an earlier claim may have been overtaken by the whole rest of the task's life.
@@ -194,7 +194,7 @@ def _claimed_again(claims: Sequence[Call], results: Sequence[Call]) -> list[str]
     ]
 
 
-def _invented(creates: Sequence[Call], claims: Sequence[Call]) -> list[str]:
+def _invented(creates: Sequence[RecordedCall], claims: Sequence[RecordedCall]) -> list[str]:
     sent = {call.key: call.content for call in creates}
     return [
         f"{call.task_id} was delivered with {call.content[:80]!r}"
@@ -226,7 +226,7 @@ class Percentiles:
         return cls(count=len(ranked), p50=rank(0.5), p90=rank(0.9), p99=rank(0.99), max=ranked[-1])
 
 
-def repair_seconds(calls: Iterable[Call], *, struck_s: float, shard: int) -> float | None:
+def repair_seconds(calls: Iterable[RecordedCall], *, struck_s: float, shard: int) -> float | None:
     """Return the time from a fault to the next acknowledged create on a shard.
 
     Args:
@@ -241,8 +241,8 @@ def repair_seconds(calls: Iterable[Call], *, struck_s: float, shard: int) -> flo
     answers = [
         call.ended_s
         for call in calls
-        if call.operation is Operation.CREATE
-        and call.outcome is Outcome.OK
+        if call.operation is RecordedOperation.CREATE
+        and call.outcome is RecordedOutcome.OK
         and call.shard == shard
         and call.started_s > struck_s
     ]

@@ -21,7 +21,7 @@ import yaml
 
 from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOperator, Worker
 from codeq_cluster.config import load
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.testing.movable_time import MovableLoop, MovableTime

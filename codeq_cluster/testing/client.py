@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.accounting import RecordedOutcome
 
 # Above the broker's own request deadline, so an answer that is merely late is not cut off.
 CALL_TIMEOUT_S = 15.0
@@ -20,7 +20,7 @@ _encode = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ClientAnswer:
     """One HTTP answer, or what stood in for it.
 
     Attributes:
@@ -30,15 +30,15 @@ class Answer:
         replayed: The answer is of an earlier request with the same idempotency key.
     """
 
-    outcome: Outcome
+    outcome: RecordedOutcome
     status: int
     body: Any
     detail: str
     replayed: bool = False
 
 
-class Client:
-    """HTTP calls whose every end is an `Answer`; an async context manager."""
+class RecordingClient:
+    """HTTP calls whose every end is an `ClientAnswer`; an async context manager."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Client:
 
     async def call(
         self, method: str, node: str, path: str, token: str, body: object = None
-    ) -> Answer:
+    ) -> ClientAnswer:
         """Send one request and classify its end; never raises for what the network does.
 
         Args:
@@ -94,32 +94,38 @@ class Client:
                 return _answer(response.status, raw, response.headers)
         except aiohttp.ClientConnectorError as error:
             # No connection: certainly nothing was sent.
-            return Answer(outcome=Outcome.FAILED, status=0, body=None, detail=repr(error))
+            return ClientAnswer(
+                outcome=RecordedOutcome.FAILED, status=0, body=None, detail=repr(error)
+            )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Answer(outcome=Outcome.UNKNOWN, status=0, body=None, detail=repr(error))
+            return ClientAnswer(
+                outcome=RecordedOutcome.UNKNOWN, status=0, body=None, detail=repr(error)
+            )
 
     # The routes most stories need; every keyword is a field of the contract.
 
-    async def create(self, node: str, token: str, command: str, **fields: object) -> Answer:
+    async def create(self, node: str, token: str, command: str, **fields: object) -> ClientAnswer:
         """Create one task; the payload is `{}` unless given."""
         body = {"command": command, "payload": {}, **fields}
         return await self.call("POST", node, "/tasks", token, body)
 
     async def claim(
         self, node: str, token: str, commands: Sequence[str], **fields: object
-    ) -> Answer:
+    ) -> ClientAnswer:
         """Claim one task; the body of the answer is None when there was none."""
         body = {"commands": list(commands), **fields}
         return await self.call("POST", node, "/tasks/claim", token, body)
 
     async def finish(
         self, node: str, token: str, task: Mapping[str, Any], result: object
-    ) -> Answer:
+    ) -> ClientAnswer:
         """Complete a claimed task under the lease the claim gave."""
         body = {"status": "COMPLETED", "result": result, "leaseToken": task["leaseToken"]}
         return await self.call("POST", node, f"/tasks/{task['id']}/result", token, body)
 
-    async def task(self, node: str, token: str, task_id: str, *, stale: bool = False) -> Answer:
+    async def task(
+        self, node: str, token: str, task_id: str, *, stale: bool = False
+    ) -> ClientAnswer:
         """Read a task, from the node's own replica as it is when `stale`."""
         suffix = "?consistency=stale" if stale else ""
         return await self.call("GET", node, f"/tasks/{task_id}{suffix}", token)
@@ -131,25 +137,33 @@ class Client:
             AssertionError: The node did not answer with them.
         """
         answer = await self.call("GET", node, f"/admin/queues/{command}", admin_token)
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         return {name: answer.body[name] for name in ("ready", "delayed", "inProgress", "dlq")}
 
 
-def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> Answer:
+def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer:
     try:
         body = msgspec.json.decode(raw) if raw else None
     except msgspec.DecodeError:
-        return Answer(
-            outcome=Outcome.UNKNOWN, status=status, body=None, detail=f"no JSON: {raw[:80]!r}"
+        return ClientAnswer(
+            outcome=RecordedOutcome.UNKNOWN,
+            status=status,
+            body=None,
+            detail=f"no JSON: {raw[:80]!r}",
         )
     if 200 <= status < 300:
         replayed = headers.get("X-CodeQ-Idempotent-Replay") == "true"
-        return Answer(outcome=Outcome.OK, status=status, body=body, detail="", replayed=replayed)
+        return ClientAnswer(
+            outcome=RecordedOutcome.OK, status=status, body=body, detail="", replayed=replayed
+        )
     code = str(body.get("code", "")) if isinstance(body, dict) else ""
     # Only a refusal, or a 503 that says so, tells that nothing was done.
     known = status < 500 or (status == 503 and code != "outcome-unknown")
-    return Answer(
-        outcome=Outcome.FAILED if known else Outcome.UNKNOWN, status=status, body=body, detail=code
+    return ClientAnswer(
+        outcome=RecordedOutcome.FAILED if known else RecordedOutcome.UNKNOWN,
+        status=status,
+        body=body,
+        detail=code,
     )
 
 

@@ -164,7 +164,7 @@ def _let_ports_go() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStatus:
+class ObservedGroup:
     """One shard as one node sees it, from `GET /v1/codeq/raft/status`."""
 
     shard: int
@@ -459,13 +459,13 @@ class LocalCluster:
         except ClusterError as error:
             raise ClusterError(f"{error}\n{self.logs()}") from error
 
-    async def status(self, node_id: str) -> dict[int, GroupStatus] | None:
+    async def status(self, node_id: str) -> dict[int, ObservedGroup] | None:
         """Return the node's shards, or None when it does not answer."""
         answer = await self._get(node_id, "/v1/codeq/raft/status")
         if answer is None:
             return None
         return {
-            group["shardIdx"]: GroupStatus(
+            group["shardIdx"]: ObservedGroup(
                 shard=group["shardIdx"],
                 is_leader=group["isLeader"],
                 leader=group.get("leaderId") or None,
@@ -501,7 +501,7 @@ class LocalCluster:
 
         return await until(leader, within_s=within_s, what=f"a leader of shard {shard}")
 
-    async def wait_converged(self, *, within_s: float = 20.0) -> dict[int, GroupStatus]:
+    async def wait_converged(self, *, within_s: float = 20.0) -> dict[int, ObservedGroup]:
         """Wait until every node has the same applied index and digest in every shard.
 
         Returns:
@@ -510,9 +510,9 @@ class LocalCluster:
         Raises:
             ClusterError: The nodes still differ at the deadline.
         """
-        seen: dict[str, dict[int, GroupStatus] | None] = {}
+        seen: dict[str, dict[int, ObservedGroup] | None] = {}
 
-        async def converged() -> dict[int, GroupStatus] | None:
+        async def converged() -> dict[int, ObservedGroup] | None:
             for node_id in self.nodes:
                 seen[node_id] = await self.status(node_id)
             answers = [groups for groups in seen.values() if groups is not None]

@@ -14,7 +14,7 @@ from codeq_cluster.core.items import (
     Audit,
     Delivery,
     Item,
-    Kind,
+    ItemKind,
     Policy,
     Subscription,
     Topic,
@@ -39,7 +39,7 @@ class DictView:
         self.now_ms = now_ms
         self.draw = draw
         self.tasks: dict[str, Task] = {}
-        self.items: dict[tuple[Kind, str, str], Item] = {}
+        self.items: dict[tuple[ItemKind, str, str], Item] = {}
         self.bodies: dict[tuple[str, str], Result] = {}
         self._turns: dict[str, Turns] = {}
         self._payloads: dict[str, str] = {}
@@ -76,19 +76,19 @@ class DictView:
         """Return what the idempotency key stands for, or None."""
         return self._keys.get((tenant, key))
 
-    def item(self, kind: Kind, tenant: str, item_id: str) -> Item | None:
+    def item(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
         """Return the item, or None."""
         return self.items.get((kind, tenant, item_id))
 
-    def count_items(self, kind: Kind, tenant: str, most: int) -> int:
+    def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
         """Return how many items of a kind the tenant has, counted up to `most`."""
         return min(most, sum(name[:2] == (kind, tenant) for name in self.items))
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return what governs the queue."""
-        topic = self.items.get((Kind.TOPIC, tenant, queue))
+        topic = self.items.get((ItemKind.TOPIC, tenant, queue))
         assert topic is None or isinstance(topic, Topic)
-        return Policy(topic, (Kind.PAUSE, tenant, queue) in self.items)
+        return Policy(topic, (ItemKind.PAUSE, tenant, queue) in self.items)
 
     def leased(self, tenant: str, queue: str) -> int:
         """Return how many tasks of the queue are leased."""

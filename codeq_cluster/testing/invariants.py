@@ -14,10 +14,10 @@ from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.raft.voters import Voters
 
 # How many entries of two logs are compared after growth: more than a log grows by between two
 # checks.
@@ -199,7 +199,7 @@ class ReplicaWatch:
             theirs = _log(other)
             if peer == leader or _engine(other).term() != engine.term():
                 continue
-            if not _electorate(group).knows(peer, _incarnation(other)):
+            if not _voters(group).knows(peer, _incarnation(other)):
                 continue  # What it believes is true of a disk that is gone.
             match = engine.match_index(peer)
             known = match >= max(mine.first, theirs.first, 1)  # Else one of them forgot it.
@@ -340,8 +340,8 @@ def _applied(group: RaftGroup) -> int:
     return group._applied  # noqa: SLF001 - likewise
 
 
-def _electorate(group: RaftGroup) -> Electorate:
-    return group._electorate  # noqa: SLF001 - likewise
+def _voters(group: RaftGroup) -> Voters:
+    return group._voters  # noqa: SLF001 - likewise
 
 
 def _incarnation(group: RaftGroup) -> int:

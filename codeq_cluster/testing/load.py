@@ -12,8 +12,14 @@ from typing import Any, Self
 
 import msgspec
 
-from codeq_cluster.testing.accounting import Call, FinalTask, Operation, Outcome, repair_seconds
-from codeq_cluster.testing.client import Answer, Client, content_of
+from codeq_cluster.testing.accounting import (
+    FinalTask,
+    RecordedCall,
+    RecordedOperation,
+    RecordedOutcome,
+    repair_seconds,
+)
+from codeq_cluster.testing.client import ClientAnswer, RecordingClient, content_of
 from codeq_cluster.testing.cluster import LocalCluster, until
 
 CREATES_IN_FLIGHT_MAX = 1000
@@ -57,10 +63,10 @@ class Load:
         cycles_per_s: float,
         lease_s: int = 8,
     ) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.planned = 0
         self.shed = 0
-        self._client = Client(urls)
+        self._client = RecordingClient(urls)
         self._standing = list(urls)
         self._any_standing = asyncio.Event()
         self._any_standing.set()
@@ -150,7 +156,7 @@ class Load:
             {
                 call.task_id
                 for call in self.calls
-                if call.operation is Operation.CREATE and call.outcome is Outcome.OK
+                if call.operation is RecordedOperation.CREATE and call.outcome is RecordedOutcome.OK
             }
         )
         found: dict[str, FinalTask] = {}
@@ -204,9 +210,9 @@ class Load:
             for _ in range(TRIES_MAX):
                 node, faults, started_s = await self._pick()
                 answer = await self._client.call("POST", node, "/tasks", self._producer_token, body)
-                task = answer.body if answer.outcome is Outcome.OK else {}
+                task = answer.body if answer.outcome is RecordedOutcome.OK else {}
                 self._record(
-                    Operation.CREATE,
+                    RecordedOperation.CREATE,
                     answer,
                     node=node,
                     excused=self._excused(node, faults),
@@ -216,7 +222,7 @@ class Load:
                     content=_encode(payload).decode(),
                     shard=task.get("shard", -1),
                 )
-                if answer.outcome is Outcome.OK:
+                if answer.outcome is RecordedOutcome.OK:
                     if task["id"] not in self._finished:
                         self._unfinished.add(task["id"])
                     return
@@ -237,9 +243,9 @@ class Load:
         while not self._over:
             node, faults, started_s = await self._pick()
             answer = await self._client.call("POST", node, "/tasks/claim", token, body)
-            task = answer.body if answer.outcome is Outcome.OK and answer.body else {}
+            task = answer.body if answer.outcome is RecordedOutcome.OK and answer.body else {}
             self._record(
-                Operation.CLAIM,
+                RecordedOperation.CLAIM,
                 answer,
                 node=node,
                 excused=self._excused(node, faults),
@@ -252,7 +258,7 @@ class Load:
             )
             if task:
                 await self._finish(name, token, task, lease_end_s=started_s + self._lease_s)
-            elif answer.outcome is not Outcome.OK:
+            elif answer.outcome is not RecordedOutcome.OK:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _finish(
@@ -267,7 +273,7 @@ class Load:
             # Past its lease a worker may be told that the task is another's by now.
             late = time.monotonic() > lease_end_s
             self._record(
-                Operation.RESULT,
+                RecordedOperation.RESULT,
                 answer,
                 node=node,
                 excused=late or self._excused(node, faults),
@@ -278,7 +284,7 @@ class Load:
                 content=content_of(result),
                 shard=task.get("shard", -1),
             )
-            if answer.outcome is Outcome.OK:
+            if answer.outcome is RecordedOutcome.OK:
                 self._finish_once(task["id"])
                 return
             if late or 400 <= answer.status < 500:
@@ -297,8 +303,8 @@ class Load:
 
     def _record(
         self,
-        operation: Operation,
-        answer: Answer,
+        operation: RecordedOperation,
+        answer: ClientAnswer,
         *,
         node: str,
         excused: bool,
@@ -310,7 +316,7 @@ class Load:
         worker: str = "",
     ) -> None:
         self.calls.append(
-            Call(
+            RecordedCall(
                 operation=operation,
                 node=node,
                 key=key,
@@ -333,20 +339,20 @@ class Load:
 
     async def _final(self, task_id: str) -> FinalTask:
         result = await self._read(f"/tasks/{task_id}/result")
-        if result.outcome is Outcome.OK:
+        if result.outcome is RecordedOutcome.OK:
             return FinalTask(
                 status=result.body["task"]["status"],
                 content=content_of(result.body["result"].get("result")),
             )
         task = await self._read(f"/tasks/{task_id}")
-        status = task.body["status"] if task.outcome is Outcome.OK else ""
+        status = task.body["status"] if task.outcome is RecordedOutcome.OK else ""
         return FinalTask(status=status, content="")
 
-    async def _read(self, path: str) -> Answer:
+    async def _read(self, path: str) -> ClientAnswer:
         for _ in range(TRIES_MAX):
             node, _, _ = await self._pick()
             answer = await self._client.call("GET", node, path, self._producer_token)
-            if answer.outcome is Outcome.OK or answer.status == 404:
+            if answer.outcome is RecordedOutcome.OK or answer.status == 404:
                 return answer
             await asyncio.sleep(RETRY_PAUSE_S)
         return answer
@@ -391,10 +397,10 @@ def workers(tokens: Mapping[str, str], count: int) -> dict[str, str]:
     return dict(itertools.islice(tokens.items(), count))
 
 
-def answer_seconds(calls: Sequence[Call], operation: Operation) -> list[float]:
+def answer_seconds(calls: Sequence[RecordedCall], operation: RecordedOperation) -> list[float]:
     """Return how long the successful calls of one operation took."""
     return [
         call.ended_s - call.started_s
         for call in calls
-        if call.operation is operation and call.outcome is Outcome.OK
+        if call.operation is operation and call.outcome is RecordedOutcome.OK
     ]

@@ -13,7 +13,7 @@ class OneNodeLog:
     """Drives one engine as its Raft group would.
 
     Unless `held`, a wake-up takes and applies at once. A held log lets a test look at what is
-    decided and not committed, end the reign meanwhile, or apply under another term.
+    decided and not committed, end the leadership meanwhile, or apply under another term.
     """
 
     def __init__(self, machine: StateMachine, source: EntrySource) -> None:
@@ -34,7 +34,7 @@ class OneNodeLog:
         self.source.lead(self.term)
 
     def depose(self, leader: str | None = None) -> None:
-        """End the reign; what was taken stays in the log."""
+        """End the leadership; what was taken stays in the log."""
         self.leading = False
         self.source.follow(leader)
         for done in self.barriers:

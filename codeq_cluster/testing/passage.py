@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from codeq_cluster.client import Operator, Page, Worker
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.testing.movable_time import MovableTime
 
 SETTLE_WITHIN_S: Final = 30.0  # Of one stop: workers that never rest are a mistake of the test.

@@ -1,6 +1,6 @@
 """Simulated broker: one life of one node, the real broker on virtual time, network and disk.
 
-What `node.py` makes of settings, as far as no socket, thread or file is part of it.
+What `node/compose.py` makes of settings, as far as no socket, thread or file is part of it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from functools import partial
 from random import Random
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.view import ShardView
 from codeq_cluster.broker.waiters import Waiters
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.raft.rules import ALL_RULES
-from codeq_cluster.raft.rules import Rules as GuardRules
-from codeq_cluster.raft.running import GroupLink, LoopTimers
+from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
+from codeq_cluster.raft.safety_switches import ALL_RULES
+from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
+from codeq_cluster.routing.router import Router
 from codeq_cluster.settings import LifecycleSettings, LimitSettings, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.syncers import ThreadSyncer
@@ -185,7 +185,7 @@ class SimBroker:
             serve=self._serve,
             quick={"operate": self._serve_operate},
         )
-        self.forwarder = Forwarder(
+        self.forwarder = Router(
             node_id=node_id,
             engines=self.engines,
             calls=self.link,
@@ -258,7 +258,7 @@ class SimBroker:
     def _make_engines(self, random: Random, catalogue: Catalogue, waiters: Waiters) -> None:
         settings = self._settings
         lifecycle = settings.lifecycle
-        rules = Rules(
+        rules = LifetimeRules(
             backoff_policy=lifecycle.backoff_policy.value,
             backoff_base_ms=lifecycle.backoff_base_seconds * 1000,
             backoff_max_ms=lifecycle.backoff_max_seconds * 1000,

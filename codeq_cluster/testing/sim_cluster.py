@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from codeq_cluster.cluster import joining
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, incarnation_of
 from codeq_cluster.errors import MembershipRefused
+from codeq_cluster.membership import plan
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import FIRST_INDEX, Journal
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import Durability, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.syncers import ThreadSyncer
@@ -88,7 +88,7 @@ class SimCluster:
         *,
         random: Random,
         settings: RaftSettings | None = None,
-        rules: Rules = ALL_RULES,
+        rules: SafetySwitches = ALL_RULES,
         preferred: str | None = None,
         level: int = LEVEL,
     ) -> None:
@@ -428,18 +428,18 @@ class SimCluster:
 
     def expect(self, node_id: str) -> bool:
         """Have the leader let a node come in; False when that cannot be done now."""
-        return self._change(lambda was: joining.expect(was, node_id, link=node_id, http=node_id))
+        return self._change(lambda was: plan.expect(was, node_id, link=node_id, http=node_id))
 
     def dismiss(self, node_id: str) -> bool:
         """Have the leader remove a node; False when that cannot be done now."""
         leader = self.leader()
         if leader in (None, node_id):
             return False
-        return self._change(lambda was: joining.dismiss(was, node_id, answers=self._is_up))
+        return self._change(lambda was: plan.dismiss(was, node_id, answers=self._is_up))
 
     def knock(self, node_id: str) -> bool:
         """Have a node that is not let in on its data say so to the leader."""
-        who = joining.Newcomer(
+        who = plan.JoiningNode(
             id=node_id,
             data=self._data[node_id],
             link=node_id,
@@ -452,7 +452,7 @@ class SimCluster:
         ):
             return False
         return self._change(
-            lambda was: joining.let_in(
+            lambda was: plan.let_in(
                 was, who, lives=lambda _node_id, _data: False, answers=self._is_up
             )
         )
@@ -462,7 +462,7 @@ class SimCluster:
 
     def use(self, level: int) -> bool:
         """Have the leader let formats of a level be used; False when that cannot be done now."""
-        return self._change(lambda was: joining.raised(was, level))
+        return self._change(lambda was: plan.raised(was, level))
 
     def _level(self, node_id: str) -> int:
         return self.levels.get(node_id, LEVEL)

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from codeq_cluster.errors import PeerUnreachable
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.testing.sim_network import SimNetwork
-from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.counters import LinkTally
 from codeq_cluster.wire.messages import (
-    Answer,
     Failure,
-    Request,
+    RpcAnswer,
+    RpcRequest,
     bundle,
     pack,
     parse_bundle,
     request_item,
     unpack,
 )
-from codeq_cluster.wire.rpc import Calls, Handlers, Quick, Serve
+from codeq_cluster.wire.rpc import Handlers, PendingCalls, Quick, Serve
 
 
 class SimLink:
@@ -52,8 +52,8 @@ class SimLink:
         self._node_id = node_id
         self._network = network
         self._on_raft = on_raft
-        settings, tally = LinkSettings(), Tally()
-        self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=tally)
+        settings, tally = LinkSettings(), LinkTally()
+        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=tally)
         self._handlers = Handlers(
             serve,
             quick=quick,
@@ -109,7 +109,7 @@ class SimLink:
         assert isinstance(frame, bytes)
         for said in parse_bundle(frame):
             match said:
-                case Request() as request:
+                case RpcRequest() as request:
                     assert self._tasks is not None, "a call before the link runs"
                     self._handlers.accept(
                         peer,
@@ -117,7 +117,7 @@ class SimLink:
                         tasks=self._tasks,
                         reply=lambda item, _bytes: self._answer(peer, item),
                     )
-                case Answer() | Failure() as answer:
+                case RpcAnswer() | Failure() as answer:
                     self._calls.settle(peer, answer)
                 case other:
                     raise AssertionError(other)

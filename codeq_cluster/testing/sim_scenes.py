@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 
@@ -14,7 +14,7 @@ from codeq_cluster.testing.sim_cluster import SimCluster
 def settled(
     node_ids: str = "ABC",
     *,
-    rules: Rules = ALL_RULES,
+    rules: SafetySwitches = ALL_RULES,
     settings: RaftSettings | None = None,
     level: int = LEVEL,
 ) -> SimCluster:

@@ -21,7 +21,7 @@ from itertools import count
 from random import Random
 
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
@@ -133,7 +133,7 @@ def draw_options(random: Random, *, full: float, corrupt: float) -> Options:
 
 
 def simulate(
-    seed: int, *, rules: Rules = ALL_RULES, trace: Callable[[str], None] | None = None
+    seed: int, *, rules: SafetySwitches = ALL_RULES, trace: Callable[[str], None] | None = None
 ) -> Report:
     """Run one seed to its end or to the first violation."""
     run = _Run(seed, rules=rules, trace=trace)
@@ -150,7 +150,9 @@ def simulate(
 class _Run:
     """One seed."""
 
-    def __init__(self, seed: int, *, rules: Rules, trace: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, seed: int, *, rules: SafetySwitches, trace: Callable[[str], None] | None
+    ) -> None:
         self._seed = seed
         self._trace = trace
         self._random = random = Random(seed)  # noqa: S311 - a schedule, not a secret
@@ -527,7 +529,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--off",
         action="append",
         default=[],
-        choices=[field.name for field in fields(Rules)],
+        choices=[field.name for field in fields(SafetySwitches)],
         help="switch a rule off to see what it prevents",
     )
     options = parser.parse_args(arguments)
@@ -535,7 +537,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("codeq_cluster.raft").setLevel(logging.CRITICAL + 1)
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     write = sys.stdout.write
-    rules = Rules(**dict.fromkeys(options.off, False))
+    rules = SafetySwitches(**dict.fromkeys(options.off, False))
     trace = (lambda line: print_line(write, line)) if options.trace else None
     failed = 0
     began = time.monotonic()

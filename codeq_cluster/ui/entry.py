@@ -10,10 +10,10 @@ from aiohttp import web
 from msgspec import Struct
 
 from codeq_cluster import __version__
-from codeq_cluster.api import schemas
-from codeq_cluster.api.call import Call, reply
-from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.rendering import encode
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.responses import encode
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.sessions import Session, Sessions
@@ -52,10 +52,10 @@ class SessionView(Struct, rename="camel", kw_only=True):
     standing: Standing
 
 
-LOGIN = schemas.Schema(LoginBody)
+LOGIN = requests.Schema(LoginBody)
 
 
-class Entry:
+class LoginRoutes:
     """Lets in and out.
 
     Args:

@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from codeq_cluster.api.call import Call, reply
-from codeq_cluster.api.errors import ApiError, bad_request, from_failure
-from codeq_cluster.api.guarding import HEADERS
-from codeq_cluster.api.waits import WaitEnded
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.security_headers import HEADERS
+from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.auth import Role
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.ui.sessions import Sessions
@@ -46,7 +46,7 @@ Drawing = Callable[[Call, Sources, int], Awaitable[SeriesView]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LiveView:
     """One view.
 
     Attributes:
@@ -60,7 +60,7 @@ class View:
     draw: Drawing | None = None
 
 
-class Live:
+class LiveViews:
     """Serves the views.
 
     Args:
@@ -69,7 +69,7 @@ class Live:
         sessions: Looks after every session on the way.
     """
 
-    def __init__(self, views: Mapping[str, View], sources: Sources, sessions: Sessions) -> None:
+    def __init__(self, views: Mapping[str, LiveView], sources: Sources, sessions: Sessions) -> None:
         self._views = views
         self._sources = sources
         self._sessions = sessions
@@ -98,7 +98,9 @@ class Live:
                 await self._feed(call, view, since, response)
             return response
 
-    async def _feed(self, call: Call, view: View, since: int, response: web.StreamResponse) -> None:
+    async def _feed(
+        self, call: Call, view: LiveView, since: int, response: web.StreamResponse
+    ) -> None:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + STREAM_S_MAX
         spoke_s = loop.time()
@@ -122,7 +124,7 @@ class Live:
                 return
 
     async def _parts(
-        self, call: Call, view: View, since: int
+        self, call: Call, view: LiveView, since: int
     ) -> tuple[list[tuple[str, bytes]], int]:
         """Return the parts of a view by name, and the last slot that is among them.
 
@@ -145,7 +147,7 @@ class Live:
             trouble = _encode({"error": error.text, "code": error.code, "status": error.status})
         return [*parts, ("trouble", trouble)], since
 
-    def _view(self, call: Call) -> View:
+    def _view(self, call: Call) -> LiveView:
         name = call.query_text("view")
         view = self._views.get(name)
         if view is None:

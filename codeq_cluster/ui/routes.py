@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from codeq_cluster.api import backups as backup_routes
-from codeq_cluster.api import cluster as cluster_routes
-from codeq_cluster.api import deliveries as delivery_routes
-from codeq_cluster.api import downloads
-from codeq_cluster.api import queues as queue_routes
-from codeq_cluster.api import tasks as task_routes
-from codeq_cluster.api import topics as topic_routes
 from codeq_cluster.api.app import SERVICES
-from codeq_cluster.api.call import Call
-from codeq_cluster.api.errors import ApiError
-from codeq_cluster.api.middleware import Handler, Route, wrapped
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.middleware import Handler, Route, wrapped
+from codeq_cluster.api.routes import backups as backup_routes
+from codeq_cluster.api.routes import cluster as cluster_routes
+from codeq_cluster.api.routes import deliveries as delivery_routes
+from codeq_cluster.api.routes import downloads
+from codeq_cluster.api.routes import queues as queue_routes
+from codeq_cluster.api.routes import tasks as task_routes
+from codeq_cluster.api.routes import topics as topic_routes
 from codeq_cluster.auth import Access, Role
 from codeq_cluster.ui.assets import Assets
-from codeq_cluster.ui.entry import Entry
-from codeq_cluster.ui.live import Live, View
+from codeq_cluster.ui.entry import LoginRoutes
+from codeq_cluster.ui.live import LiveView, LiveViews
 from codeq_cluster.ui.sessions import PATH, Sessions
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import (
@@ -55,14 +55,14 @@ _CHANGERS = (Role.ADMIN, Role.OPERATOR)
 _NOT_FOUND = ApiError(404, "not found", "no-such-route")
 
 VIEWS = {
-    "frame": View(roles=_ANYBODY),
-    "overview": View(roles=_ANYBODY, look=overview.look, draw=overview.draw),
-    "queues": View(roles=_VIEWERS, look=queues.look),
-    "flows": View(roles=_VIEWERS, look=flows.look),
-    "queue": View(roles=_VIEWERS, look=queue.look, draw=queue.draw),
-    "task": View(roles=_VIEWERS, look=tasks.look),
-    "workers": View(roles=_VIEWERS, look=workers.look),
-    "cluster": View(roles=_OPERATORS, look=cluster.look),
+    "frame": LiveView(roles=_ANYBODY),
+    "overview": LiveView(roles=_ANYBODY, look=overview.look, draw=overview.draw),
+    "queues": LiveView(roles=_VIEWERS, look=queues.look),
+    "flows": LiveView(roles=_VIEWERS, look=flows.look),
+    "queue": LiveView(roles=_VIEWERS, look=queue.look, draw=queue.draw),
+    "task": LiveView(roles=_VIEWERS, look=tasks.look),
+    "workers": LiveView(roles=_VIEWERS, look=workers.look),
+    "cluster": LiveView(roles=_OPERATORS, look=cluster.look),
 }
 
 
@@ -89,8 +89,8 @@ def mount(app: web.Application, sources: Sources) -> None:
     services = app[SERVICES]
     sessions = Sessions(services.authenticator, services.settings, services.now_ms)
     assets = Assets()
-    entry = Entry(sessions, time.monotonic_ns)
-    live = Live(VIEWS, sources, sessions)
+    entry = LoginRoutes(sessions, time.monotonic_ns)
+    live = LiveViews(VIEWS, sources, sessions)
 
     opened = [
         Route("POST", f"{API}/session", entry.login, Access.OPEN, unreadable=_BODY),
@@ -114,7 +114,7 @@ def mount(app: web.Application, sources: Sources) -> None:
         app.router.add_route(route.method, route.path, wrapped(route, services))
 
 
-def _table(entry: Entry, live: Live) -> Sequence[PageRoute]:
+def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
     named = "/queues/{command}"
     return (
         PageRoute("DELETE", "/session", entry.logout, _ANYBODY),

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from codeq_cluster.api.errors import ApiError
-from codeq_cluster.api.middleware import Admitting
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.middleware import Admitting
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity, Role
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.ui.seal import OVERHEAD_BYTES, Seal

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.depths import LocalDepths
 from codeq_cluster.broker.polls import Poll, Polls
-from codeq_cluster.cluster.gathering import Gathering
-from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.broker.queries.depths import LocalDepths
+from codeq_cluster.membership.node_report import NodeReport
+from codeq_cluster.routing.ask_all import AskAll
 from codeq_cluster.telemetry.history import FINE_S, Flow, History, Slice, merged
 
 RATES = "rates"
@@ -79,7 +79,7 @@ class Sources:
     depths: LocalDepths
     history: History
     polls: Polls
-    gathering: Gathering
+    gathering: AskAll
     now_ms: Callable[[], int]
     shared: Shared
 

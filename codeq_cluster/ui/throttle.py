@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codeq_cluster.core.rate import RateLimit, TokenBucket
+from codeq_cluster.ratelimit.token_bucket import RateLimit, TokenBucket
 
 # Ten wrong tokens at once are a person with the wrong clipboard; then one in six seconds.
 FAILURES = RateLimit(per_minute=10, burst=10)

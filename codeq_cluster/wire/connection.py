@@ -15,9 +15,9 @@ from typing import cast
 
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
-from codeq_cluster.wire.counters import Tally, remedy
+from codeq_cluster.wire.counters import LinkTally, remedy
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
-from codeq_cluster.wire.handshake import BUNDLES_FROM, Accepting, Dialling, Session
+from codeq_cluster.wire.handshake import BUNDLES_FROM, Accepting, Dialling, LinkSession
 from codeq_cluster.wire.messages import (
     ITEM_BYTES,
     Message,
@@ -35,7 +35,7 @@ from codeq_cluster.wire.refusals import (
 )
 
 
-class Connection(asyncio.Protocol, ABC):
+class LinkConnection(asyncio.Protocol, ABC):
     """The common part of both ends of a connection.
 
     Attributes:
@@ -46,10 +46,10 @@ class Connection(asyncio.Protocol, ABC):
     """
 
     def __init__(
-        self, *, peer: str, settings: LinkSettings, tally: Tally, channel: Channel | None
+        self, *, peer: str, settings: LinkSettings, tally: LinkTally, channel: Channel | None
     ) -> None:
         self.closed = False
-        self.session: Session | None = None
+        self.session: LinkSession | None = None
         self.peer = peer
         self.address = ""
         self._settings = settings
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol, ABC):
     def _greet(self, body: bytes) -> None:
         self._write(plain_frame(body))
 
-    def _secure(self, session: Session) -> None:
+    def _secure(self, session: LinkSession) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._reader.secure(session.receive_key, frame_bytes_max=self._settings.frame_bytes_max)
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol, ABC):
             self._deadline.cancel()
 
 
-class Outbound(Connection):
+class Outbound(LinkConnection):
     """A connection this node dialled: it carries everything this node sends to one peer.
 
     Attributes:
@@ -307,7 +307,7 @@ class Outbound(Connection):
         *,
         peer: str,
         settings: LinkSettings,
-        tally: Tally,
+        tally: LinkTally,
         channel: Channel | None,
         on_made: Callable[[Outbound], None],
         on_ended: Callable[[Outbound], None],
@@ -366,7 +366,7 @@ class Outbound(Connection):
         self._on_ended(self)
 
 
-class Inbound(Connection):
+class Inbound(LinkConnection):
     """A connection this node accepted: it carries everything one peer sends to it."""
 
     def __init__(
@@ -374,7 +374,7 @@ class Inbound(Connection):
         accepting: Accepting,
         *,
         settings: LinkSettings,
-        tally: Tally,
+        tally: LinkTally,
         channel: Channel | None,
         on_made: Callable[[Inbound], None],
         on_authenticated: Callable[[Inbound], None],

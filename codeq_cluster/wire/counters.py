@@ -79,7 +79,7 @@ class LinkCounters:
 
 
 @dataclass(slots=True)
-class Tally:
+class LinkTally:
     """The running counters; owned by one mesh and changed only on its loop."""
 
     refused_handshakes: Counter[HandshakeRefusal] = field(default_factory=Counter)

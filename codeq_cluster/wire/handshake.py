@@ -50,7 +50,7 @@ _VERSION_MAX: Final = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class LinkIdentity:
     """A node's own part of the handshake.
 
     Attributes:
@@ -68,7 +68,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class LinkSession:
     """The result of a handshake, the same on both sides but for the direction.
 
     Attributes:
@@ -119,7 +119,7 @@ class Dialling:
 
     __slots__ = ("_hello", "_identity", "_peer", "_session", "_transcript", "_version")
 
-    def __init__(self, identity: Identity, peer: str, *, session: int) -> None:
+    def __init__(self, identity: LinkIdentity, peer: str, *, session: int) -> None:
         """Begin with `peer`; `session` grows with every connection of this incarnation."""
         self._identity = identity
         self._peer = peer
@@ -144,7 +144,7 @@ class Dialling:
         """Return the first greeting."""
         return self._hello
 
-    def receive(self, body: bytes) -> bytes | Session:
+    def receive(self, body: bytes) -> bytes | LinkSession:
         """Take the next greeting; return the greeting to answer with, or the session when done.
 
         Raises:
@@ -182,11 +182,11 @@ class Dialling:
         self._transcript = _Transcript(hello=self._hello, challenge=challenge)
         return cbor2.dumps(["proof", self._transcript.sign(self._identity.secret, "dialler")])
 
-    def _conclude(self, transcript: _Transcript, incarnation: int, proof: bytes) -> Session:
+    def _conclude(self, transcript: _Transcript, incarnation: int, proof: bytes) -> LinkSession:
         secret = self._identity.secret
         if not hmac.compare_digest(transcript.sign(secret, "acceptor", incarnation), proof):
             raise HandshakeRefusedError(HandshakeRefusal.PROOF)
-        return Session(
+        return LinkSession(
             peer=self._peer,
             incarnation=incarnation,
             number=self._session,
@@ -204,7 +204,7 @@ class Accepting:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: LinkIdentity,
         peers: Container[str],
         objection: Callable[[str, int, int], HandshakeRefusal | None],
     ) -> None:
@@ -226,7 +226,7 @@ class Accepting:
         """Refuse a node that claims another name than these, which its certificate carries."""
         self._names = names
 
-    def receive(self, body: bytes) -> tuple[bytes, Session | None]:
+    def receive(self, body: bytes) -> tuple[bytes, LinkSession | None]:
         """Take the next greeting; return the answer, and the session when done.
 
         Raises:
@@ -297,7 +297,7 @@ class Accepting:
         )
         return challenge
 
-    def _welcome(self, greeted: _Greeted, greeting: object) -> tuple[bytes, Session]:
+    def _welcome(self, greeted: _Greeted, greeting: object) -> tuple[bytes, LinkSession]:
         match greeting:
             case ["proof", bytes(proof)] if len(proof) == _PROOF_BYTES:
                 pass
@@ -317,7 +317,7 @@ class Accepting:
                     transcript.sign(me.secret, "acceptor", me.incarnation),
                 ]
             ),
-            Session(
+            LinkSession(
                 peer=greeted.dialler,
                 incarnation=greeted.incarnation,
                 number=greeted.session,

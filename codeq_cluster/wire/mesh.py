@@ -17,25 +17,25 @@ from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.addresses import Address
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.channel import Channel
-from codeq_cluster.wire.connection import Connection, Inbound, Outbound
-from codeq_cluster.wire.counters import LinkCounters, Tally
-from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
+from codeq_cluster.wire.connection import Inbound, LinkConnection, Outbound
+from codeq_cluster.wire.counters import LinkCounters, LinkTally
+from codeq_cluster.wire.handshake import Accepting, Dialling, LinkIdentity
 from codeq_cluster.wire.messages import (
     ITEM_BYTES,
     RPC_TIMEOUT_S_MAX,
-    Answer,
     Failure,
     Message,
     Ping,
     RaftMessage,
-    Request,
+    RpcAnswer,
+    RpcRequest,
     pack,
     raft_item,
     request_item,
     unpack,
 )
 from codeq_cluster.wire.refusals import HandshakeRefusal
-from codeq_cluster.wire.rpc import Calls, Handlers, Quick, Serve
+from codeq_cluster.wire.rpc import Handlers, PendingCalls, Quick, Serve
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Mesh:
             raise ConfigInvalid("clusterSecret must not be empty")
         if node_id in peers:
             raise ConfigInvalid(f"peers must not name this node, {node_id}")
-        self._identity = Identity(
+        self._identity = LinkIdentity(
             node_id=node_id,
             cluster_id=cluster_id,
             incarnation=incarnation,
@@ -165,8 +165,8 @@ class Mesh:
         self._welcomes = welcomes
         self._on_stranger = on_stranger
         self._certificates = certificates
-        self._tally = Tally()
-        self._calls = Calls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
+        self._tally = LinkTally()
+        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
         self._handlers = Handlers(
             serve,
             quick=quick or {},
@@ -179,7 +179,7 @@ class Mesh:
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
         self._last_session = 0
-        self._connections: set[Connection] = set()
+        self._connections: set[LinkConnection] = set()
         self._unknown: dict[Inbound, None] = {}  # in order of arrival
         self._outbound: dict[str, Outbound] = {}
         self._inbound: dict[str, Inbound] = {}
@@ -405,14 +405,14 @@ class Mesh:
         match message:
             case RaftMessage():
                 self._on_raft(connection.peer, message.group, message.message)
-            case Answer() | Failure():
+            case RpcAnswer() | Failure():
                 self._calls.settle(connection.peer, message)
-            case Request():
+            case RpcRequest():
                 self._asked(connection, message)
             case Ping():
                 pass  # Any received bytes show that the peer is alive.
 
-    def _asked(self, connection: Inbound, request: Request) -> None:
+    def _asked(self, connection: Inbound, request: RpcRequest) -> None:
         if self._stopping or self._tasks is None:
             return
 
@@ -582,13 +582,13 @@ class Mesh:
         context = contexts.accepting if accepting else contexts.dialling
         return Channel(context, accepting=accepting)
 
-    def _track(self, connection: Connection) -> None:
+    def _track(self, connection: LinkConnection) -> None:
         self._connections.add(connection)
         self._idle.clear()
         if self._stopping:
             connection.abort()
 
-    def _untrack(self, connection: Connection) -> None:
+    def _untrack(self, connection: LinkConnection) -> None:
         self._connections.discard(connection)
         if isinstance(connection, Outbound) and connection.session is not None:
             self._calls.lose(connection.peer)

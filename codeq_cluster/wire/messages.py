@@ -58,7 +58,7 @@ class RaftMessage(Struct, frozen=True):
     message: bytes
 
 
-class Request(Struct, frozen=True):
+class RpcRequest(Struct, frozen=True):
     """A call.
 
     Attributes:
@@ -73,7 +73,7 @@ class Request(Struct, frozen=True):
     body: bytes
 
 
-class Answer(Struct, frozen=True):
+class RpcAnswer(Struct, frozen=True):
     """The value that the handler returned.
 
     Attributes:
@@ -91,7 +91,7 @@ class Failure(Struct, frozen=True):
     error: CodeqError
 
 
-Message = Ping | RaftMessage | Request | Answer | Failure
+Message = Ping | RaftMessage | RpcRequest | RpcAnswer | Failure
 
 _RAFT: Final = _Kind.RAFT.value
 _REQUEST: Final = _Kind.REQUEST.value
@@ -194,7 +194,7 @@ def _message(value: object) -> Message:
     elif kind == _REQUEST and len(value) == 5:
         message = _request(value[1], value[2], value[3], value[4])
     elif kind == _ANSWER and len(value) == 3 and _is_number(value[1]) and type(value[2]) is bytes:
-        message = Answer(value[1], value[2])
+        message = RpcAnswer(value[1], value[2])
     elif kind == _FAILURE and len(value) == 5 and _is_number(value[1]):
         message = _failure(value[1], value[2], value[3], value[4])
     elif kind == _Kind.PING and len(value) == 1:
@@ -214,7 +214,7 @@ def _raft(group: object, message: object) -> RaftMessage | None:
     return RaftMessage(group, message)
 
 
-def _request(number: object, method: object, timeout_s: object, body: object) -> Request | None:
+def _request(number: object, method: object, timeout_s: object, body: object) -> RpcRequest | None:
     if not _is_number(number) or type(method) is not str or type(body) is not bytes:
         return None
     if type(timeout_s) is not float or not math.isfinite(timeout_s):
@@ -222,7 +222,7 @@ def _request(number: object, method: object, timeout_s: object, body: object) ->
     if not 0 < timeout_s <= RPC_TIMEOUT_S_MAX or len(method) > _METHOD_CHARACTERS_MAX:
         return None
     assert isinstance(number, int)
-    return Request(number, method, timeout_s, body)
+    return RpcRequest(number, method, timeout_s, body)
 
 
 def _failure(number: int, code: object, text: object, retry_after_s: object) -> Failure | None:

@@ -23,12 +23,12 @@ from codeq_cluster.errors import (
     Overloaded,
     PeerUnreachable,
 )
-from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.counters import LinkTally
 from codeq_cluster.wire.messages import (
     ITEM_BYTES,
-    Answer,
     Failure,
-    Request,
+    RpcAnswer,
+    RpcRequest,
     answer_item,
     failure_item,
     pack,
@@ -54,10 +54,10 @@ class _Waiting:
     ends_at: float
 
 
-class Calls:
+class PendingCalls:
     """The calls of this node that have no answer yet, at most `in_flight_max`."""
 
-    def __init__(self, *, in_flight_max: int, tally: Tally) -> None:
+    def __init__(self, *, in_flight_max: int, tally: LinkTally) -> None:
         self._in_flight_max = in_flight_max
         self._tally = tally
         self._waiting: dict[int, _Waiting] = {}
@@ -101,7 +101,7 @@ class Calls:
             self._sweep = loop.call_later(_SWEEP_S, self._expire, loop)
         return answer
 
-    def settle(self, peer: str, message: Answer | Failure) -> None:
+    def settle(self, peer: str, message: RpcAnswer | Failure) -> None:
         """Hand an answer to its call; an answer that is late or of another peer is dropped."""
         waiting = self._waiting.get(message.number)
         if waiting is None or waiting.peer != peer:
@@ -109,7 +109,7 @@ class Calls:
         del self._waiting[message.number]
         if waiting.answer.done():
             return
-        if isinstance(message, Answer):
+        if isinstance(message, RpcAnswer):
             waiting.answer.set_result(message.body)
         else:
             waiting.answer.set_exception(message.error)
@@ -153,7 +153,7 @@ class Slot:
 
     __slots__ = ("_done", "_method", "_number", "_owner", "_peer", "_reply")
 
-    def __init__(self, owner: Handlers, peer: str, request: Request, reply: Reply) -> None:
+    def __init__(self, owner: Handlers, peer: str, request: RpcRequest, reply: Reply) -> None:
         self._owner = owner
         self._peer = peer
         self._method = request.method
@@ -192,7 +192,7 @@ class Handlers:
         quick: Mapping[str, Quick],
         in_flight_max: int,
         frame_bytes_max: int,
-        tally: Tally,
+        tally: LinkTally,
     ) -> None:
         self._serve = serve
         self._quick = quick
@@ -204,7 +204,7 @@ class Handlers:
     def accept(
         self,
         peer: str,
-        request: Request,
+        request: RpcRequest,
         *,
         tasks: asyncio.TaskGroup,
         reply: Reply,
@@ -234,7 +234,7 @@ class Handlers:
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
             slot.set_exception(error)
 
-    async def _handle(self, peer: str, request: Request, reply: Reply) -> None:
+    async def _handle(self, peer: str, request: RpcRequest, reply: Reply) -> None:
         try:
             async with asyncio.timeout(request.timeout_s) as deadline:
                 body = unpack(request.body)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codeq_cluster.api.app import ROUTES
-from codeq_cluster.api.openapi_document import encoded
+from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.settings import NodeSettings, PeerAddress
 from docs.tools.examples import EXAMPLES, PATH, Example
 

@@ -20,7 +20,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.checkout import checkout_of
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         "--off",
         action="append",
         default=[],
-        choices=[rule.name for rule in fields(Rules)],
+        choices=[rule.name for rule in fields(SafetySwitches)],
         help="switch a rule of the guard off to see what it prevents",
     )
     sim.add_argument("--trace", action="store_true", help="print every fault")

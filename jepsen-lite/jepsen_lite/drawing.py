@@ -265,8 +265,8 @@ def _leaders(history: History, shard: int, scale: Scale, y: int) -> Iterator[str
         if group.shard == shard and group.leads
     ]
     nodes = sorted({event.node for event in history.statuses})
-    for (term, node), reign in groupby(seen, key=lambda each: each[1:]):
-        times = [each[0] for each in reign]
+    for (term, node), leadership in groupby(seen, key=lambda each: each[1:]):
+        times = [each[0] for each in leadership]
         left, right = scale.x(times[0]), scale.x(times[-1])
         colour = _LEADERS[nodes.index(node) % len(_LEADERS)]
         yield (

@@ -23,7 +23,7 @@ from jepsen_lite.simulation import PLAYED
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
 # What simulations leave out: real files, and changes of membership.
-_FILES = ("codeq_cluster/storage/", "codeq_cluster/cluster/snapshots.py")
+_FILES = ("codeq_cluster/storage/", "codeq_cluster/snapshots/")
 _MEMBERS = ("membership", "wipe")
 
 

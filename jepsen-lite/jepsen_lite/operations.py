@@ -173,16 +173,16 @@ class History:
 
     def _led_anew_since(self, begun_ns: int) -> bool:
         """Return whether any shard may have got another leader after an instant."""
-        reigns: dict[int, set[tuple[str, int]]] = defaultdict(set)
+        leaderships: dict[int, set[tuple[str, int]]] = defaultdict(set)
         for event in self.statuses:
             for group in event.out.groups:
                 if not group.leads:
                     continue
-                reign = (event.node, group.term)
-                if event.t_ns > begun_ns and reign not in reigns[group.shard]:
+                leadership = (event.node, group.term)
+                if event.t_ns > begun_ns and leadership not in leaderships[group.shard]:
                     return True
-                reigns[group.shard].add(reign)
-        return not reigns
+                leaderships[group.shard].add(leadership)
+        return not leaderships
 
     @cached_property
     def tasks(self) -> dict[str, TaskOps]:

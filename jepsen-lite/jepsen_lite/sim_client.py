@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from codeq_cluster.api.errors import ApiError, from_failure, from_rejection
-from codeq_cluster.api.rendering import task_view
-from codeq_cluster.broker.dead_letters import Selection
-from codeq_cluster.broker.requests import Found, NewResult, NewTask
+from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
+from codeq_cluster.api.schemas.responses import task_view
+from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import FoundTask, NewResult, RequestedTask
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
@@ -97,7 +97,7 @@ class SimClient(Asker):
             case F.CANCEL:
                 _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
             case F.REQUEUE:
-                wanted = Selection(queue=args.command, ids=(args.task,))
+                wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
                 done = await broker.operators.requeue(
                     TENANT, wanted, by="operator", dry_run=False, timeout_s=timeout_s
                 )
@@ -107,7 +107,7 @@ class SimClient(Asker):
         return Out(http=200)
 
     async def _create(self, broker: Broker, args: Args, timeout_s: float) -> Out:
-        new = NewTask(
+        new = RequestedTask(
             command=args.command,
             payload=args.content,
             priority=args.priority,
@@ -148,7 +148,7 @@ class SimClient(Asker):
             priority=task.priority,
         )
 
-    def _seen(self, found: Found, result: Result | None) -> Out:
+    def _seen(self, found: FoundTask, result: Result | None) -> Out:
         view = task_view(found.task, found.payload, shards=self._shards)
         content = ""
         if result is not None:

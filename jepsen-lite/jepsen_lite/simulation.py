@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import Invariant, InvariantBroken
 from codeq_cluster.testing.sim_broker import BrokerSettings
@@ -138,7 +138,7 @@ def simulate(
     seed: int,
     *,
     workload: str = "",
-    guard: Rules = ALL_RULES,
+    guard: SafetySwitches = ALL_RULES,
     trace: Callable[[str], None] | None = None,
     path: Path | None = None,
 ) -> Report:
@@ -182,7 +182,7 @@ class _Run:
         options: Options,
         random: Random,
         *,
-        guard: Rules,
+        guard: SafetySwitches,
         trace: Callable[[str], None] | None,
     ) -> None:
         self._seed = seed

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from codeq_cluster.raft.running import DiskThread
+from codeq_cluster.raft.io_adapters import DiskThread
 from codeq_cluster.settings import LogSync
 from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
 from codeq_cluster.storage.syncers import syncer_of

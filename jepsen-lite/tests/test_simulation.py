@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.safety_switches import SafetySwitches
 from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.cli import main
 from jepsen_lite.history import F, load
@@ -81,7 +81,7 @@ def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:
     """A promise that leaves before it is on the disk costs something at the next power cut."""
-    reports = (simulate(seed, guard=Rules(hold_promises=False)) for seed in range(40))
+    reports = (simulate(seed, guard=SafetySwitches(hold_promises=False)) for seed in range(40))
 
     assert any(report.broken for report in reports)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
 
 
@@ -40,9 +40,9 @@ async def cuttable_cluster(proxied_cluster: LocalCluster) -> AsyncIterator[Local
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(cluster: LocalCluster) -> AsyncIterator[Client]:
+async def client(cluster: LocalCluster) -> AsyncIterator[RecordingClient]:
     """Yield a client of the module's cluster."""
-    async with Client(cluster.urls) as session:
+    async with RecordingClient(cluster.urls) as session:
         yield session
 
 

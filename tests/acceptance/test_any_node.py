@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -58,7 +58,7 @@ FINISHED: tuple[Step, ...] = (
 
 
 async def test_what_was_answered_is_read_on_every_node_at_once(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """A task made on one node is nowhere unknown, and its end nowhere in the future."""
     command = f"read-{time.time_ns()}"
@@ -80,7 +80,7 @@ async def test_what_was_answered_is_read_on_every_node_at_once(
 
         assert [made.body["id"]] * 3 == [read.body["id"] for read in reads], reads
         assert held.body["id"] == made.body["id"]
-        assert done.outcome is Outcome.OK
+        assert done.outcome is RecordedOutcome.OK
         assert [{"n": number}] * 3 == [result.body["result"]["result"] for result in results]
         assert [(0, 0, 0, 0)] * 3 == [tuple(depth.values()) for depth in depths]
 
@@ -116,7 +116,7 @@ async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
 
 
 async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Put through one node, they are obeyed through each, on every shard, and no longer than so."""
     command = f"tiered-{time.time_ns()}"
@@ -137,7 +137,7 @@ async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
 
 
 async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Each task is counted where its shard is led, so a sum over nodes counts it once."""
     command = f"gauged-{time.time_ns()}"
@@ -159,7 +159,7 @@ async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
         found.update({name: sum(each.get(name, 0.0) for each in scrapes) for name in wanted})
         return found == wanted
 
-    assert made.outcome is Outcome.OK
+    assert made.outcome is RecordedOutcome.OK
     assert held.body
     with suppress(ClusterError):
         await until(add_up, within_s=20, what="gauges that add up")

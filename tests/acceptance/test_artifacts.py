@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -37,7 +37,11 @@ class Shared:
     """A cluster whose nodes keep artifacts in one directory."""
 
     def __init__(
-        self, cluster: LocalCluster, client: Client, http: aiohttp.ClientSession, root: Path
+        self,
+        cluster: LocalCluster,
+        client: RecordingClient,
+        http: aiohttp.ClientSession,
+        root: Path,
     ) -> None:
         self.http = http
         self.cluster = cluster
@@ -71,9 +75,9 @@ class Shared:
     async def leased(self, node: str, command: str) -> dict[str, Any]:
         """Create a task and claim it."""
         created = await self.client.create(node, PRODUCER_TOKEN, command)
-        assert created.outcome is Outcome.OK, created
+        assert created.outcome is RecordedOutcome.OK, created
         claimed = await self.client.claim(node, WORKER, [command], waitSeconds=10)
-        assert claimed.outcome is Outcome.OK, claimed
+        assert claimed.outcome is RecordedOutcome.OK, claimed
         return dict(claimed.body)
 
     async def finish(self, node: str, task: dict[str, Any], *artifacts: object) -> tuple[int, Any]:
@@ -111,7 +115,7 @@ class Shared:
         async def cancelled() -> bool:
             path = f"/tasks/{task['id']}/cancel"
             answer = await self.client.call("POST", node, path, PRODUCER_TOKEN)
-            return answer.outcome is Outcome.OK
+            return answer.outcome is RecordedOutcome.OK
 
         await until(cancelled, within_s=WITHIN_S, what="the task cancelled")
 
@@ -125,7 +129,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sha
         "limits": {"requestTimeoutMs": 4000},
     }
     cluster = LocalCluster(tmp_path_factory.mktemp("nodes"), settings=settings)
-    async with cluster, Client(cluster.urls) as client, aiohttp.ClientSession() as http:
+    async with cluster, RecordingClient(cluster.urls) as client, aiohttp.ClientSession() as http:
         yield Shared(cluster, client, http, root)
 
 
@@ -238,7 +242,7 @@ async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Sha
     url = answers[0][1]["artifacts"][0]["url"]
     gone = await shared.client.call("GET", "n1", url.removeprefix("/v1/codeq"), PRODUCER_TOKEN)
 
-    assert made.outcome is Outcome.OK, made
+    assert made.outcome is RecordedOutcome.OK, made
     assert [status for status, _ in answers] == [200] * 3
     assert gone.status == 404
 

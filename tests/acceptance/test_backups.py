@@ -20,8 +20,8 @@ from codeq_cluster.backup.manifest import MANIFEST
 from codeq_cluster.config import without_settings
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     OPERATOR_TOKEN,
@@ -77,30 +77,30 @@ def backups_of(cluster: LocalCluster) -> Path:
     return cluster.nodes["n1"].directory.parent / "backups"
 
 
-async def load(client: Client, node: str, name: str, stop: asyncio.Event) -> None:
+async def load(client: RecordingClient, node: str, name: str, stop: asyncio.Event) -> None:
     """Create and finish tasks through a node until it is enough."""
     while not stop.is_set():
         await client.create(node, PRODUCER_TOKEN, name)
         claimed = await client.claim(node, WORKER, [name])
-        if claimed.outcome is Outcome.OK and claimed.body:
+        if claimed.outcome is RecordedOutcome.OK and claimed.body:
             await client.finish(node, WORKER, claimed.body, {"of": name})
 
 
-async def depths(client: Client, node: str) -> dict[str, dict[str, int]]:
+async def depths(client: RecordingClient, node: str) -> dict[str, dict[str, int]]:
     """Return the counters of the queues."""
     answer = await client.call("GET", node, "/admin/queues", ADMIN_TOKEN)
-    assert answer.outcome is Outcome.OK, answer
+    assert answer.outcome is RecordedOutcome.OK, answer
     return {each["command"]: each for each in answer.body}
 
 
-async def listed(client: Client, node: str, queue: str, status: str) -> list[str]:
+async def listed(client: RecordingClient, node: str, queue: str, status: str) -> list[str]:
     """Return the ids of a queue's tasks of one status."""
     ids: list[str] = []
     cursor = ""
     while True:
         path = f"/admin/tasks?command={queue}&status={status}&limit=500&cursor={cursor}"
         answer = await client.call("GET", node, path, ADMIN_TOKEN)
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         ids += [each["id"] for each in answer.body["tasks"]]
         cursor = answer.body.get("cursor", "")
         if not cursor:
@@ -111,7 +111,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
     old: LocalCluster, tmp_path: Path
 ) -> None:
     """What was acknowledged before the backup is there, once, and can be finished."""
-    async with Client(old.urls, trust=old.trust) as client:
+    async with RecordingClient(old.urls, trust=old.trust) as client:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             loads = [group.create_task(load(client, node, "busy", stop)) for node in old.nodes]
@@ -120,13 +120,13 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
                 node = f"n{n % 3 + 1}"
                 fields = {"payload": {"n": n}, "idempotencyKey": f"order/{n}", "priority": n % 10}
                 answer = await client.create(node, PRODUCER_TOKEN, "kept", **fields)
-                assert answer.outcome is Outcome.OK, answer
+                assert answer.outcome is RecordedOutcome.OK, answer
                 created[answer.body["id"]] = answer.body
             held = await client.claim("n2", WORKER, ["kept"], leaseSeconds=3600)
-            assert held.outcome is Outcome.OK, held
+            assert held.outcome is RecordedOutcome.OK, held
             finished = await client.claim("n3", WORKER, ["kept"])
             done = await client.finish("n3", WORKER, finished.body, {"of": "kept"})
-            assert done.outcome is Outcome.OK, done
+            assert done.outcome is RecordedOutcome.OK, done
             taken = await told(
                 *("backup", "create", "--url", old.nodes["n2"].url, "--token", OPERATOR_TOKEN)
             )
@@ -146,11 +146,11 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         )
         assert (made["forgottenKeys"], made["shards"]) == (0, 2)
         assert shards_of(node.data_path) == ["shard-0", "shard-1"]
-    async with new, Client(new.urls, trust=new.trust) as client:
+    async with new, RecordingClient(new.urls, trust=new.trust) as client:
         await new.wait_converged()
         for task_id, task in created.items():
             answer = await client.call("GET", NAMES[0], f"/tasks/{task_id}", PRODUCER_TOKEN)
-            assert answer.outcome is Outcome.OK, answer
+            assert answer.outcome is RecordedOutcome.OK, answer
             assert answer.body["payload"] == task["payload"]
             assert answer.body["shard"] == shard_of(task_id, 2)
         again = await client.create(
@@ -176,14 +176,14 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
 
         # The lease goes on with its token; all that waits is delivered, once.
         ended = await client.finish(NAMES[0], WORKER, held.body, {"of": "held"})
-        assert ended.outcome is Outcome.OK, ended
+        assert ended.outcome is RecordedOutcome.OK, ended
         rest = set(created) - {held.body["id"], finished.body["id"]}
         while rest:
             claimed = await client.claim(NAMES[len(rest) % 3], WORKER, ["kept"])
-            assert claimed.outcome is Outcome.OK, claimed
+            assert claimed.outcome is RecordedOutcome.OK, claimed
             rest.remove(claimed.body["id"])
             finish = await client.finish(NAMES[0], WORKER, claimed.body, {})
-            assert finish.outcome is Outcome.OK, finish
+            assert finish.outcome is RecordedOutcome.OK, finish
         result = await client.call(
             "GET", NAMES[2], f"/tasks/{finished.body['id']}/result", PRODUCER_TOKEN
         )
@@ -192,7 +192,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         # A restored node that dies comes back, and the others go on meanwhile.
         await new.kill(NAMES[0])
         answer = await client.create(NAMES[1], PRODUCER_TOKEN, "kept")
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         new.start(NAMES[0])
         await new.wait_ready()
         await new.wait_converged()
@@ -204,10 +204,10 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
     settings = {"backup": {"directory": str(backups)}}
     async with (
         LocalCluster(tmp_path / "one", nodes=1, shards=1, settings=settings) as one,
-        Client(one.urls) as client,
+        RecordingClient(one.urls) as client,
     ):
         made = await client.create("n1", PRODUCER_TOKEN, "c", idempotencyKey="k")
-        assert made.outcome is Outcome.OK, made
+        assert made.outcome is RecordedOutcome.OK, made
         taken = await told(
             *("backup", "create", "--url", one.nodes["n1"].url, "--token", OPERATOR_TOKEN)
         )
@@ -241,11 +241,11 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
     place = BackupDirectory(tmp_path / "backups")
     async with (
         LocalCluster(tmp_path, nodes=1, shards=2, settings=settings) as cluster,
-        Client(cluster.urls) as client,
+        RecordingClient(cluster.urls) as client,
     ):
         for _ in range(30):
             made = await client.create("n1", PRODUCER_TOKEN, "c", payload="x" * 100_000)
-            assert made.outcome is Outcome.OK, made
+            assert made.outcome is RecordedOutcome.OK, made
         begun = await client.call("POST", "n1", "/admin/backup", OPERATOR_TOKEN)
         assert begun.status == 202, begun
 
@@ -279,7 +279,7 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
     """Tasks, counters, rows and log are shown as they are stored; nothing is while it runs."""
     async with LocalCluster(tmp_path, nodes=1, shards=2) as cluster:
         data = cluster.nodes["n1"].data_path
-        async with Client(cluster.urls) as client:
+        async with RecordingClient(cluster.urls) as client:
             ids: set[str] = set()
             # On each shard at least one.
             while len(ids) < 6 or {shard_of(each, 2) for each in ids} != {0, 1}:
@@ -288,7 +288,7 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
                 made = await client.create(
                     "n1", PRODUCER_TOKEN, "c", payload={"n": len(ids)}, idempotencyKey=key
                 )
-                assert made.outcome is Outcome.OK, made
+                assert made.outcome is RecordedOutcome.OK, made
                 ids.add(made.body["id"])
         running = await command("inspect", data)
         await cluster.stop("n1")

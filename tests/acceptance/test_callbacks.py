@@ -11,7 +11,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.core.sharding import home_shard, shard_of
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -19,7 +19,7 @@ from codeq_cluster.testing.cluster import (
     LocalCluster,
     until,
 )
-from tests.integration.outbound.target import fine, listening
+from tests.integration.webhooks.target import fine, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,7 +63,7 @@ async def cluster(calling_cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
 
 @pytest.mark.parametrize("round_number", range(2))
 async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
-    cluster: LocalCluster, client: Client, round_number: int
+    cluster: LocalCluster, client: RecordingClient, round_number: int
 ) -> None:
     """Killed between the end of the task and the answer of its target: the next leader calls."""
     shard = round_number
@@ -112,7 +112,7 @@ async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
 
 
 async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Every create on every node is answered though the calls to it are answered after them all."""
     let_go = asyncio.Event()
@@ -144,7 +144,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
 
 
 async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The next leader of the tenant's home shard tells, whichever shard the task is on."""
     victim = await cluster.leader_of(home_shard(TENANT, cluster.shards))
@@ -164,7 +164,7 @@ async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
     assert target.heard[0].headers["X-CodeQ-Delivery"]
 
 
-async def finished(client: Client, node: str, *, webhook: str) -> str:
+async def finished(client: RecordingClient, node: str, *, webhook: str) -> str:
     """Create a task and complete it; return its id."""
     created = await client.create(node, PRODUCER_TOKEN, "called-back", webhook=webhook)
     claimed = await client.claim(node, WORKER, ["called-back"], waitSeconds=10)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -37,7 +37,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
     authority = Authority()
     async with (
         LocalCluster(tmp_path, authority=authority) as cluster,
-        Client(cluster.urls, trust=cluster.trust) as client,
+        RecordingClient(cluster.urls, trust=cluster.trust) as client,
     ):
         # As many tasks as it takes to meet every shard, each step on another node.
         for number in range(8):
@@ -45,7 +45,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
             claimed = await client.claim("n2", WORKER_TOKENS["worker-0"], ["c"], waitSeconds=5)
             done = await client.finish("n3", WORKER_TOKENS["worker-0"], claimed.body, {"ok": 1})
             outcomes = (created.outcome, claimed.outcome, done.outcome)
-            assert (Outcome.OK,) * 3 == outcomes, (created, claimed, done)
+            assert (RecordedOutcome.OK,) * 3 == outcomes, (created, claimed, done)
         await cluster.wait_converged()
 
         # A node renews its certificate, and finds its peers again with it after a restart.
@@ -74,7 +74,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
 
         await until(has_ended, within_s=20, what="n3 refusing to begin")
         created = await client.create("n1", PRODUCER_TOKEN, "c")
-        assert Outcome.OK is created.outcome
+        assert RecordedOutcome.OK is created.outcome
 
         # The commands believe the authority they are told of, and no other.
         ca = tmp_path / "n1" / "ca.pem"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import START_WITHIN_S, STOP_WITHIN_S, free_ports, until
 from tests.codeq import configurations
 
@@ -67,7 +67,7 @@ async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
 async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_path: Path) -> None:
     """They serve its tokens, keep its artifacts, and name once what means nothing here."""
     variables, urls = _here(tmp_path)
-    async with AsyncExitStack() as running, Client(urls) as client:
+    async with AsyncExitStack() as running, RecordingClient(urls) as client:
         for name, each in variables.items():
             await running.enter_async_context(_node(each, tmp_path / f"{name}.log"))
 
@@ -88,7 +88,7 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
         read = await client.call("GET", "left", path, TOKEN)
 
     outcomes = [answer.outcome for answer in (created, claimed, finished, read)]
-    assert outcomes == [Outcome.OK] * 4, (created, claimed, finished, read)
+    assert outcomes == [RecordedOutcome.OK] * 4, (created, claimed, finished, read)
     assert claimed.body["tenantId"] == "shop"
     assert claimed.body["maxAttempts"] == 4
     assert [each["name"] for each in read.body["result"]["artifacts"]] == ["page.txt"]

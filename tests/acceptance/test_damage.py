@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, LocalCluster, NodeProcess, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,12 +53,12 @@ def node(filled: LocalCluster) -> NodeProcess:
 
 async def fill(cluster: LocalCluster) -> None:
     """Create tasks of a hundred kilobytes each."""
-    async with Client(cluster.urls) as client:
+    async with RecordingClient(cluster.urls) as client:
         for n in range(TASKS):
             answer = await client.create(
                 "n1", PRODUCER_TOKEN, "filled", payload={"n": n, "text": f"{n:x}" * 100_000}
             )
-            assert answer.outcome is Outcome.OK, answer
+            assert answer.outcome is RecordedOutcome.OK, answer
     await cluster.wait_converged()
 
 
@@ -207,7 +207,7 @@ async def test_a_torn_tail_is_cut_and_the_node_starts(
     await filled.wait_ready()
     await filled.wait_converged()
 
-    async with Client(filled.urls) as client:
+    async with RecordingClient(filled.urls) as client:
         done = await client.create("n2", PRODUCER_TOKEN, "filled")
     await filled.kill("n2")
-    assert Outcome.OK is done.outcome
+    assert RecordedOutcome.OK is done.outcome

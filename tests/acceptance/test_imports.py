@@ -16,8 +16,8 @@ import pytest
 
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.accounting import Outcome, audit
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome, audit
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     OPERATOR_TOKEN,
@@ -76,7 +76,7 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
     settings = {"backup": {"directory": str(home / "backups")}}
     async with (
         LocalCluster(home, nodes=1, shards=4, settings=settings) as old,
-        Client(old.urls) as client,
+        RecordingClient(old.urls) as client,
     ):
         status: dict[str, str] = {}
         for start in range(0, TASKS, BATCH):
@@ -91,13 +91,13 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
                 for n in range(start, start + BATCH)
             ]
             made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": tasks})
-            assert made.outcome is Outcome.OK, made
+            assert made.outcome is RecordedOutcome.OK, made
             for each in made.body["results"]:
                 status[each["task"]["id"]] = each["task"]["status"]
         for _ in range(DONE):
             claimed = await client.claim("n1", WORKER, ["moved"])
             finished = await client.finish("n1", WORKER, claimed.body, {"of": "old"})
-            assert finished.outcome is Outcome.OK, finished
+            assert finished.outcome is RecordedOutcome.OK, finished
             status[claimed.body["id"]] = "COMPLETED"
         held = await client.claim("n1", WORKER, ["moved"], leaseSeconds=3600)
         status[held.body["id"]] = "IN_PROGRESS"
@@ -124,14 +124,14 @@ def two_tenants(**settings: object) -> dict[str, object]:
     return {"auth": auth, **settings}
 
 
-async def listed(client: Client, node: str) -> dict[str, str]:
+async def listed(client: RecordingClient, node: str) -> dict[str, str]:
     """Return the status of every moved task, by walking the list; each is in it once."""
     found: list[tuple[str, str]] = []
     cursor = ""
     while True:
         path = f"/admin/tasks?command=moved&limit=500&cursor={cursor}"
         answer = await client.call("GET", node, path, ADMIN_TOKEN)
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         found += [(each["id"], each["status"]) for each in answer.body["tasks"]]
         cursor = answer.body.get("cursor", "")
         if not cursor:
@@ -145,7 +145,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
     exports, expected = await filled(tmp_path / "old")
     async with (
         LocalCluster(tmp_path / "new", shards=2) as new,
-        Client(new.urls) as client,
+        RecordingClient(new.urls) as client,
         Load(
             new.urls,
             producer_token=PRODUCER_TOKEN,
@@ -228,12 +228,12 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
     settings = two_tenants(backup={"directory": str(backups)})
     async with (
         LocalCluster(tmp_path / "old", nodes=1, shards=1, settings=settings) as old,
-        Client(old.urls) as client,
+        RecordingClient(old.urls) as client,
     ):
         ids = set()
         for n in range(3):
             made = await client.create("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
-            assert made.outcome is Outcome.OK, made
+            assert made.outcome is RecordedOutcome.OK, made
             ids.add(made.body["id"])
         here = ("--url", old.nodes["n1"].url, "--token")
         await told("backup", "create", *here, OPERATOR_TOKEN)
@@ -244,7 +244,7 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
     settings = two_tenants(budgets={"readyTasks": 2})
     async with (
         LocalCluster(tmp_path / "new", nodes=1, shards=1, settings=settings) as new,
-        Client(new.urls) as client,
+        RecordingClient(new.urls) as client,
     ):
         there = ("--url", new.nodes["n1"].url, "--token", ZETA)
         full = await ended(*move, *there)

@@ -17,9 +17,9 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from codeq_cluster.testing.accounting import Outcome
+from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -30,7 +30,7 @@ from codeq_cluster.testing.cluster import (
 from codeq_cluster.testing.small_disk import SmallDisk, small_disk
 from deploy.grafana.boards.catalogue import BOARDS
 from tests.acceptance.prometheus import JOB, RANGE_S, Prometheus, scraping
-from tests.integration.outbound.target import listening
+from tests.integration.webhooks.target import listening
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 
@@ -94,7 +94,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(cluster)
             client = await stack.enter_async_context(
-                Client(cluster.urls, timeout_s=4.0, trust=cluster.trust)
+                RecordingClient(cluster.urls, timeout_s=4.0, trust=cluster.trust)
             )
             heard = await stack.enter_async_context(listening(_answer))
             prometheus = await stack.enter_async_context(scraping(cluster, directory))
@@ -200,11 +200,11 @@ async def _answer(request: web.Request) -> web.Response:
     return web.Response(status=500 if request.path == "/deaf" else 200)
 
 
-async def _subscribe(client: Client, url: str) -> None:
+async def _subscribe(client: RecordingClient, url: str) -> None:
     worker = WORKER_TOKENS["worker-0"]
     body = {"callbackUrl": url, "eventTypes": ["steady"]}
     made = await client.call("POST", "n1", "/workers/subscriptions", worker, body)
-    assert made.outcome is Outcome.OK, made
+    assert made.outcome is RecordedOutcome.OK, made
 
 
 def _spoil_certificates(cluster: LocalCluster, authority: Authority) -> None:
@@ -225,7 +225,7 @@ def _damage(data: Path) -> None:
                 file.write(bytes([byte[0] ^ 0x5A]))
 
 
-async def _load(client: Client, url: str) -> None:
+async def _load(client: RecordingClient, url: str) -> None:
     """Do a little of all there is, through every node, for ever."""
     begun_s = time.monotonic()
     for number in range(10**9):
@@ -236,7 +236,7 @@ async def _load(client: Client, url: str) -> None:
         await asyncio.sleep(max(0.0, ahead_s))
 
 
-async def _turn(client: Client, node: str, url: str, number: int) -> None:
+async def _turn(client: RecordingClient, node: str, url: str, number: int) -> None:
     async def create(command: str, **fields: object) -> None:
         await client.create(node, PRODUCER_TOKEN, command, **fields)
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.settings import LimitSettings
-from codeq_cluster.testing.accounting import Outcome, audit, repair_seconds
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome, audit, repair_seconds
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
 from codeq_cluster.testing.load import Load, workers
 
@@ -43,15 +43,15 @@ CUTS = {
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def cut_client(cuttable_cluster: LocalCluster) -> AsyncIterator[Client]:
+async def cut_client(cuttable_cluster: LocalCluster) -> AsyncIterator[RecordingClient]:
     """Yield a client of the cluster whose links can be cut."""
-    async with Client(cuttable_cluster.urls) as session:
+    async with RecordingClient(cuttable_cluster.urls) as session:
         yield session
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
-    cuttable_cluster: LocalCluster, cut_client: Client, cut: Cut
+    cuttable_cluster: LocalCluster, cut_client: RecordingClient, cut: Cut
 ) -> None:
     """The majority serves on; the cut-off node refuses or tells the truth; healed, it agrees."""
     cluster, client = cuttable_cluster, cut_client
@@ -95,22 +95,22 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         drained = await load.drain(within_s=90)
         verdict = audit(load.calls, await load.final_tasks())
 
-    assert done.outcome is Outcome.OK, done
+    assert done.outcome is RecordedOutcome.OK, done
     # With either direction closed no round trip to a majority is possible.
-    assert all(answer.outcome is not Outcome.OK for answer in answers_during_cut)
-    assert told.outcome is not Outcome.OK or told.body["status"] == "COMPLETED", told
+    assert all(answer.outcome is not RecordedOutcome.OK for answer in answers_during_cut)
+    assert told.outcome is not RecordedOutcome.OK or told.body["status"] == "COMPLETED", told
     assert verdict.clean, str(verdict)
     assert drained
     await cluster.wait_converged()
     again = await client.create(
         others[0], PRODUCER_TOKEN, f"{command}-alone", idempotencyKey=command
     )
-    assert again.outcome is Outcome.OK, again
-    assert written.outcome is not Outcome.OK or written.body["id"] == again.body["id"]
+    assert again.outcome is RecordedOutcome.OK, again
+    assert written.outcome is not RecordedOutcome.OK or written.body["id"] == again.body["id"]
 
 
 async def test_a_node_without_peers_says_so_in_time(
-    cuttable_cluster: LocalCluster, cut_client: Client
+    cuttable_cluster: LocalCluster, cut_client: RecordingClient
 ) -> None:
     """A write and a read at a cut-off node end in a retryable 503, never in a hang."""
     task = await cut_client.create("n1", PRODUCER_TOKEN, "no-quorum")

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome, audit, repair_seconds
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome, audit, repair_seconds
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
 from codeq_cluster.testing.load import Load, workers
 
@@ -19,7 +19,7 @@ WORKER = WORKER_TOKENS["worker-31"]
 
 
 async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The others go on, and the frozen leader wakes up without an old answer or a second one."""
     async with Load(
@@ -59,9 +59,11 @@ async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
         drained = await load.drain(within_s=90)
         verdict = audit(load.calls, await load.final_tasks())
 
-    assert done.outcome is Outcome.OK, done
-    assert old_read.outcome is not Outcome.OK or old_read.body["status"] == "COMPLETED", old_read
-    assert not (old_claim.outcome is Outcome.OK and old_claim.body), old_claim
+    assert done.outcome is RecordedOutcome.OK, done
+    assert old_read.outcome is not RecordedOutcome.OK or old_read.body["status"] == "COMPLETED", (
+        old_read
+    )
+    assert not (old_claim.outcome is RecordedOutcome.OK and old_claim.body), old_claim
     assert verdict.clean, str(verdict)
     assert drained
     await cluster.wait_converged()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
 from codeq_cluster.testing.load import Load, workers
 
@@ -51,7 +51,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
     failed = [
         call
         for call in load.calls
-        if call.outcome is not Outcome.OK and not call.detail.startswith(REFUSED)
+        if call.outcome is not RecordedOutcome.OK and not call.detail.startswith(REFUSED)
     ]
 
     assert not failed

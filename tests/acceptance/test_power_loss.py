@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome, audit
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome, audit
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -25,7 +25,7 @@ WORKER = WORKER_TOKENS["worker-0"]
 
 
 async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Ready, delayed, leased and finished tasks are read back as they were acknowledged."""
     nodes = list(cluster.nodes)
@@ -33,7 +33,7 @@ async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
 
     async def create(n: int, command: str, **fields: object) -> str:
         answer = await client.create(nodes[n % 3], PRODUCER_TOKEN, command, **fields)
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         task_id: str = answer.body["id"]
         return task_id
 
@@ -48,7 +48,7 @@ async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
         task = claimed.body
         if n % 2:
             done = await client.finish(nodes[(n + 1) % 3], WORKER, task, {"of": task["id"]})
-            assert done.outcome is Outcome.OK, done
+            assert done.outcome is RecordedOutcome.OK, done
             expected[task["id"]] = ("COMPLETED", "NONE")
         else:
             leases[task["id"]] = task["leaseUntil"]
@@ -58,7 +58,7 @@ async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
 
     for n, (task_id, state) in enumerate(expected.items()):
         read = await client.task(nodes[n % 3], PRODUCER_TOKEN, task_id)
-        assert read.outcome is Outcome.OK, (task_id, state, read)
+        assert read.outcome is RecordedOutcome.OK, (task_id, state, read)
         assert state == (read.body["status"], read.body["lastKnownLocation"])
         assert leases.get(task_id) == read.body.get("leaseUntil")
     leased = TASKS_OF_A_KIND - TASKS_OF_A_KIND // 2

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.cluster.loan import HOLD_NS
-from codeq_cluster.cluster.quotas import OWNER_TIMEOUT_S
 from codeq_cluster.core.sharding import home_shard
-from codeq_cluster.testing.client import Answer, Client
+from codeq_cluster.ratelimit.limiter import OWNER_TIMEOUT_S
+from codeq_cluster.ratelimit.token_lease import HOLD_NS
+from codeq_cluster.testing.client import ClientAnswer, RecordingClient
 from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, until
 
 T = TypeVar("T")
@@ -67,14 +67,14 @@ async def cluster(limited_cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
     await limited_cluster.restore()
 
 
-class Timed(Client):
+class Timed(RecordingClient):
     """A client that remembers how long its slowest call has taken."""
 
     slowest_s = 0.0
 
     async def call(
         self, method: str, node: str, path: str, token: str, body: object = None
-    ) -> Answer:
+    ) -> ClientAnswer:
         """Send one request."""
         with self.timing():
             return await super().call(method, node, path, token, body)
@@ -133,7 +133,7 @@ async def undisturbed(
     return await until(told, within_s=UNDISTURBED_WITHIN_S, what="a story that nothing disturbed")
 
 
-async def created(client: Client, tenant: str, asks: int) -> int:
+async def created(client: RecordingClient, tenant: str, asks: int) -> int:
     """Create through the nodes in turn; return how many were let by."""
     nodes = itertools.cycle(client.urls)
     answers = [await client.create(next(nodes), tenant, "limited") for _ in range(asks)]
@@ -175,7 +175,7 @@ async def test_a_tenant_beyond_its_limit_changes_nothing_for_another(
 ) -> None:
     """Nor do its claims, which are counted apart."""
 
-    async def asked() -> tuple[int, Answer]:
+    async def asked() -> tuple[int, ClientAnswer]:
         beyond = next(tenants)
         await created(client, beyond, BURST + 1)
         let_by = await created(client, next(tenants), BURST)
@@ -229,7 +229,7 @@ async def test_claims_are_limited_a_request_and_batches_as_one(
     """Whatever they find."""
     batch = {"commands": ["nothing"], "count": 100}
 
-    async def asked() -> tuple[set[int], list[Answer]]:
+    async def asked() -> tuple[set[int], list[ClientAnswer]]:
         tenant, nodes = next(tenants), itertools.cycle(cluster.nodes)
         claims = {
             (await client.claim(next(nodes), tenant, ["nothing"])).status for _ in range(BURST - 1)
@@ -254,10 +254,10 @@ async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
 ) -> None:
     """One that could never be let by is no matter of waiting."""
 
-    async def asked() -> list[Answer]:
+    async def asked() -> list[ClientAnswer]:
         tenant = next(tenants)
 
-        async def batch(node: str, count: int) -> Answer:
+        async def batch(node: str, count: int) -> ClientAnswer:
             tasks = [{"command": "limited", "payload": {}}] * count
             return await client.call("POST", node, "/tasks/batch", tenant, {"tasks": tasks})
 
@@ -277,7 +277,7 @@ async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
 
 
 async def test_creates_go_on_when_the_node_that_counts_is_killed(
-    cluster: LocalCluster, client: Client, tenants: Iterator[str]
+    cluster: LocalCluster, client: RecordingClient, tenants: Iterator[str]
 ) -> None:
     """At once by the shares of the others; the next one starts with a full bucket."""
     tenant = next(tenants)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import Answer, Client
+from codeq_cluster.testing.client import ClientAnswer, RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -26,7 +26,7 @@ from codeq_cluster.testing.cluster import (
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import small_disk
 from tests.acceptance.runbooks import Runbook, controlled
-from tests.integration.outbound.target import listening
+from tests.integration.webhooks.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -99,7 +99,7 @@ async def test_a_majority_comes_back_and_when_it_cannot_one_node_goes_on(tmp_pat
     What was acknowledged and had reached the survivor is on every node in the end, and is worked
     on; the nodes that came later are a majority without it.
     """
-    async with LocalCluster(tmp_path, shards=2) as cluster, Client(cluster.urls) as client:
+    async with LocalCluster(tmp_path, shards=2) as cluster, RecordingClient(cluster.urls) as client:
         created = [await client.create(node, PRODUCER_TOKEN, "before") for node in cluster.urls]
         await cluster.kill("n2")
         await cluster.kill("n3")
@@ -122,7 +122,7 @@ async def test_a_majority_comes_back_and_when_it_cannot_one_node_goes_on(tmp_pat
         commands = ["before", "later", "alone"]
         claims = [await client.claim("n2", worker, commands, waitSeconds=5) for _ in created]
 
-    assert {Outcome.OK} == {each.outcome for each in (*created, *reads)}, (created, reads)
+    assert {RecordedOutcome.OK} == {each.outcome for each in (*created, *reads)}, (created, reads)
     assert {each.body["id"] for each in created} == {each.body["id"] for each in claims}
 
 
@@ -134,7 +134,7 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
     with small_disk(
         cluster.nodes["n2"].data_path, size_mib=96, pid=lambda: cluster.pid("n2")
     ) as disk:
-        async with cluster, Client(cluster.urls) as client:
+        async with cluster, RecordingClient(cluster.urls) as client:
             disk.fill(leave_bytes=2**18)
             created = []
             log = cluster.nodes["n2"].log_path
@@ -153,11 +153,11 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
                 disk.free()
                 await book.run("It is over")
             await cluster.wait_converged()
-            kept = [answer for answer in created if answer.outcome is Outcome.OK]
+            kept = [answer for answer in created if answer.outcome is RecordedOutcome.OK]
             reads = [await client.task("n2", PRODUCER_TOKEN, each.body["id"]) for each in kept]
 
     assert kept
-    assert {Outcome.OK} == {each.outcome for each in reads}
+    assert {RecordedOutcome.OK} == {each.outcome for each in reads}
 
 
 async def test_a_slow_disk_is_found_and_passed_by(cluster: LocalCluster) -> None:
@@ -218,7 +218,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
     # Those under way at a stop too, which the audit would excuse.
-    failed = [call for call in load.calls if call.outcome is not Outcome.OK]
+    failed = [call for call in load.calls if call.outcome is not RecordedOutcome.OK]
 
     assert stopped == ["n1", "n2", "n3"]
     assert verdict.clean, str(verdict)
@@ -232,7 +232,7 @@ async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
     settings = {"backup": {"directory": str(tmp_path / "n1" / "backup")}}
     async with (
         LocalCluster(tmp_path, settings=settings) as cluster,
-        Client(cluster.urls) as client,
+        RecordingClient(cluster.urls) as client,
     ):
         async with opened("backup-and-restore.md", cluster) as book:
             before = await client.create("n1", PRODUCER_TOKEN, "orders")
@@ -248,9 +248,9 @@ async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
         claimed = await client.claim("n1", WORKER_TOKENS["worker-0"], ["orders"], waitSeconds=5)
         await cluster.wait_converged()
 
-    assert (before.outcome, after.outcome) == (Outcome.OK, Outcome.OK)
-    assert (kept.outcome, gone.status) == (Outcome.OK, 404)
-    assert (later.outcome, claimed.outcome) == (Outcome.OK, Outcome.OK)
+    assert (before.outcome, after.outcome) == (RecordedOutcome.OK, RecordedOutcome.OK)
+    assert (kept.outcome, gone.status) == (RecordedOutcome.OK, 404)
+    assert (later.outcome, claimed.outcome) == (RecordedOutcome.OK, RecordedOutcome.OK)
 
 
 async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
     settings = {"resultWebhookMaxAttempts": 1, "limits": {"requestTimeoutMs": 3000}}
     async with (
         LocalCluster(tmp_path, shards=2, settings=settings) as cluster,
-        Client(cluster.urls) as client,
+        RecordingClient(cluster.urls) as client,
         receiver() as heard,
     ):
         await _die(client)
@@ -316,12 +316,12 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
             await book.run("See")
             await book.run("It is over")
 
-    assert {Outcome.OK} == {each.outcome for each in (*revived, *waited, unheard)}
+    assert {RecordedOutcome.OK} == {each.outcome for each in (*revived, *waited, unheard)}
     assert [500, 200] == heard.answered
     assert 503 == refused.status
 
 
-async def _die(client: Client) -> None:
+async def _die(client: RecordingClient) -> None:
     """Let three tasks run out of attempts, for one reason."""
     for _ in range(3):
         await client.create("n1", PRODUCER_TOKEN, "reports", maxAttempts=1)
@@ -329,27 +329,27 @@ async def _die(client: Client) -> None:
         path = f"/tasks/{task['id']}/nack"
         body = {"reason": "exit code 1: no such table", "leaseToken": task["leaseToken"]}
         given_back = await client.call("POST", "n1", path, WORKER_TOKENS["worker-0"], body)
-        assert given_back.outcome is Outcome.OK, given_back
+        assert given_back.outcome is RecordedOutcome.OK, given_back
 
 
-async def _lose_a_lease(client: Client) -> None:
+async def _lose_a_lease(client: RecordingClient) -> None:
     """Claim a task for a second, and wait until it is ready again."""
     task = await _claimed(client, leaseSeconds=1)
 
     async def ready() -> bool:
         read = await client.task("n1", PRODUCER_TOKEN, task["id"])
-        return read.outcome is Outcome.OK and read.body["status"] == "PENDING"
+        return read.outcome is RecordedOutcome.OK and read.body["status"] == "PENDING"
 
     await until(ready, within_s=60, what="the lease over")
 
 
-async def _work(client: Client) -> Answer:
+async def _work(client: RecordingClient) -> ClientAnswer:
     """Finish the next task."""
     worker = WORKER_TOKENS["worker-0"]
     return await client.finish("n1", worker, await _claimed(client), {})
 
 
-async def _claimed(client: Client, **fields: object) -> dict[str, Any]:
+async def _claimed(client: RecordingClient, **fields: object) -> dict[str, Any]:
     worker = WORKER_TOKENS["worker-0"]
     answer = await client.claim("n1", worker, ["reports"], waitSeconds=10, **fields)
     assert answer.body is not None, answer

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,9 +31,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
         yield running
 
 
-async def _create(client: Client, node: str, n: int) -> str:
+async def _create(client: RecordingClient, node: str, n: int) -> str:
     answer = await client.create(node, PRODUCER_TOKEN, "away", payload={"n": n, "text": PAYLOAD})
-    assert answer.outcome is Outcome.OK, answer
+    assert answer.outcome is RecordedOutcome.OK, answer
     task_id: str = answer.body["id"]
     return task_id
 
@@ -47,7 +47,7 @@ def _fetches(cluster: LocalCluster, node: str, *, pace: int) -> None:
 
 
 async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """It holds what the others hold, votes, and the cluster outlives the loss of another node."""
     leader = await cluster.leader_of(0)
@@ -58,7 +58,7 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
     created = [await _create(client, leader, n) for n in range(TASKS)]
     claimed = await client.claim(other, WORKER, ["away"], leaseSeconds=3600)
     done = await client.finish(other, WORKER, claimed.body, {"of": early})
-    assert done.outcome is Outcome.OK, done
+    assert done.outcome is RecordedOutcome.OK, done
 
     cluster.start(away)
     await cluster.wait_ready()
@@ -71,14 +71,14 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
     assert new_leader != leader
     for task_id in (early, created[0], created[-1]):
         read = await client.task(away, PRODUCER_TOKEN, task_id)
-        assert read.outcome is Outcome.OK, read
+        assert read.outcome is RecordedOutcome.OK, read
         assert read.body["payload"].endswith('x"}')
     assert claimed.body["id"] == early
     assert (await client.task(away, PRODUCER_TOKEN, early)).body["status"] == "COMPLETED"
 
 
 async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """After a kill at any point, the next start goes on or begins again."""
     leader = await cluster.leader_of(0)
@@ -104,11 +104,11 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
 
     for task_id in (created[0], created[-1]):
         read = await client.task(away, PRODUCER_TOKEN, task_id, stale=True)
-        assert read.outcome is Outcome.OK, read
+        assert read.outcome is RecordedOutcome.OK, read
 
 
 async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Who was fetching votes for the one that has everything, and fetches from that one."""
     leader = await cluster.leader_of(0)
@@ -130,7 +130,7 @@ async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
 
     for task_id in (created[0], created[-1]):
         read = await client.task(away, PRODUCER_TOKEN, task_id)
-        assert read.outcome is Outcome.OK, read
+        assert read.outcome is RecordedOutcome.OK, read
     cluster.start(leader)
     await cluster.wait_ready()
     await cluster.wait_converged()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome
-from codeq_cluster.testing.client import Answer, Client
+from codeq_cluster.testing.accounting import RecordedOutcome
+from codeq_cluster.testing.client import ClientAnswer, RecordingClient
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     PRODUCER_TOKEN,
@@ -35,17 +35,21 @@ def fresh(name: str) -> str:
     return f"{name}-{time.time_ns()}"
 
 
-async def created(client: Client, node: str, command: str, **fields: object) -> dict[str, Any]:
+async def created(
+    client: RecordingClient, node: str, command: str, **fields: object
+) -> dict[str, Any]:
     """Create a task and return it."""
     answer = await client.create(node, PRODUCER_TOKEN, command, **fields)
-    assert answer.outcome is Outcome.OK, answer
+    assert answer.outcome is RecordedOutcome.OK, answer
     return dict(answer.body)
 
 
-async def claimed(client: Client, node: str, command: str, **fields: object) -> dict[str, Any]:
+async def claimed(
+    client: RecordingClient, node: str, command: str, **fields: object
+) -> dict[str, Any]:
     """Claim a task as the first worker and return it."""
     answer = await client.claim(node, FIRST, [command], **fields)
-    assert answer.outcome is Outcome.OK, answer
+    assert answer.outcome is RecordedOutcome.OK, answer
     assert answer.body is not None, f"nothing to claim of {command}"
     return dict(answer.body)
 
@@ -58,7 +62,7 @@ async def another_leader(cluster: LocalCluster, shard: int, gone: str) -> str:
 
 @pytest.mark.parametrize(("at", "made_on"), [("n1", "n2"), ("n2", "n3"), ("n3", "n1")])
 async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
-    cluster: LocalCluster, client: Client, at: str, made_on: str
+    cluster: LocalCluster, client: RecordingClient, at: str, made_on: str
 ) -> None:
     """A worker that waits on one node has the task at once, whichever shard it falls on."""
     command = fresh("wake")
@@ -75,7 +79,7 @@ async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
 
 
 async def test_a_waiting_result_read_is_woken_from_another_node(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """A producer that waits for a result has it as soon as the worker submits elsewhere."""
     command = fresh("answer")
@@ -88,14 +92,14 @@ async def test_a_waiting_result_read_is_woken_from_another_node(
     begun_s = time.monotonic()
     answer = await waiting
 
-    assert done.outcome is Outcome.OK, done
-    assert answer.outcome is Outcome.OK, answer
+    assert done.outcome is RecordedOutcome.OK, done
+    assert answer.outcome is RecordedOutcome.OK, answer
     assert {"sum": 3} == answer.body["result"]["result"]
     assert time.monotonic() - begun_s < AT_ONCE_S
 
 
 async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Concurrent creates share one id, all but one are replays, and one task is delivered."""
     command = fresh("once")
@@ -120,7 +124,7 @@ async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
 
 
 async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Retries before, during and after a failover are answered with one and the same task."""
     command = fresh("once-over-a-kill")
@@ -130,7 +134,7 @@ async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
     # The keys fall on every shard, those the victim leads among them.
     keys = [f"{command}-{n}" for n in range(16)]
 
-    async def create(node: str, key: str) -> tuple[str, Answer]:
+    async def create(node: str, key: str) -> tuple[str, ClientAnswer]:
         return key, await client.create(node, PRODUCER_TOKEN, command, idempotencyKey=key)
 
     under_way = [asyncio.create_task(create(node, key)) for key in keys for node in NODES]
@@ -141,16 +145,16 @@ async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
 
     ids: dict[str, set[str]] = {key: set() for key in keys}
     for key, answer in (*before, *after):
-        if answer.outcome is Outcome.OK:
+        if answer.outcome is RecordedOutcome.OK:
             ids[key].add(answer.body["id"])
-    assert all(answer.outcome is Outcome.OK for _, answer in after), after
+    assert all(answer.outcome is RecordedOutcome.OK for _, answer in after), after
     assert all(len(found) == 1 for found in ids.values()), ids
     depth = await client.depth(survivors[0], ADMIN_TOKEN, command)
     assert (len(keys), 0, 0, 0) == tuple(depth.values())
 
 
 async def test_an_expired_lease_goes_to_the_next_worker_and_fences_the_first(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The second worker gets a higher lease token; the first one's result changes nothing."""
     command = fresh("expiry")
@@ -165,12 +169,12 @@ async def test_an_expired_lease_goes_to_the_next_worker_and_fences_the_first(
     assert first["id"] == answer.body["id"]
     assert int(answer.body["leaseToken"]) > int(first["leaseToken"])
     assert late.status in {403, 409}, late
-    assert done.outcome is Outcome.OK, done
+    assert done.outcome is RecordedOutcome.OK, done
     assert {"by": "second"} == read.body["result"]["result"]
 
 
 async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The extended lease is kept by the new leader past the end of the original one."""
     command = fresh("heartbeat")
@@ -179,7 +183,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
     beat = await client.call(
         "POST", "n2", f"/tasks/{task['id']}/heartbeat", FIRST, {"extendSeconds": 120}
     )
-    assert beat.outcome is Outcome.OK, beat
+    assert beat.outcome is RecordedOutcome.OK, beat
     victim = await cluster.leader_of(task["shard"])
     await cluster.kill(victim)
     survivor = await another_leader(cluster, task["shard"], victim)
@@ -199,11 +203,11 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
         read.body["leaseUntil"],
     )
     assert other.status == 204, other
-    assert done.outcome is Outcome.OK, done
+    assert done.outcome is RecordedOutcome.OK, done
 
 
 async def test_a_lease_of_a_dead_leader_still_expires(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The new leader takes an abandoned lease back after its end."""
     command = fresh("expiry-over-a-kill")
@@ -214,13 +218,13 @@ async def test_a_lease_of_a_dead_leader_still_expires(
     await cluster.kill(victim)
     answer = await client.claim(survivors[0], SECOND, [command], waitSeconds=14)
 
-    assert answer.outcome is Outcome.OK, answer
+    assert answer.outcome is RecordedOutcome.OK, answer
     assert answer.body is not None, "the lease never expired"
     assert task["id"] == answer.body["id"]
 
 
 async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """A waiting worker has a delayed task not before its time, and at once after it."""
     command = fresh("delayed")
@@ -239,7 +243,7 @@ async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
 
 
 async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_result(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """After the last attempt the task is in the DLQ, counted there, and waiters are told."""
     command = fresh("dead")
@@ -267,7 +271,7 @@ async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_r
 
 
 async def test_batches_through_every_node_reach_every_shard(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """One hundred creates, claims and results of a batch each, order kept, nothing left."""
     command = fresh("batch")
@@ -287,7 +291,7 @@ async def test_batches_through_every_node_reach_every_shard(
             FIRST,
             {"count": 100, "commands": [command], "waitSeconds": 5},
         )
-        assert answer.outcome is Outcome.OK, answer
+        assert answer.outcome is RecordedOutcome.OK, answer
         assert answer.body, f"only {len(held)} of {len(items)} could be claimed"
         held.extend(answer.body["tasks"])
     results = [
@@ -311,7 +315,7 @@ async def test_batches_through_every_node_reach_every_shard(
 
 
 async def test_a_node_that_was_stopped_cleanly_catches_up(
-    cluster: LocalCluster, client: Client
+    cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """A node stops with status 0 and, back again, holds what it missed in its own replica."""
     command = fresh("catch-up")
@@ -325,7 +329,7 @@ async def test_a_node_that_was_stopped_cleanly_catches_up(
     )
 
     assert status == 0
-    assert all(read.outcome is Outcome.OK for read in reads)
+    assert all(read.outcome is RecordedOutcome.OK for read in reads)
 
 
 def _number(task: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from codeq_cluster.testing.accounting import Outcome, audit
+from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.cluster import (
     ADMIN_TOKEN,
     OPERATOR_TOKEN,
@@ -163,7 +163,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
     failed = [
         call
         for call in load.calls
-        if call.outcome is not Outcome.OK
+        if call.outcome is not RecordedOutcome.OK
         and not call.excused
         and not call.detail.startswith(REFUSED)
     ]

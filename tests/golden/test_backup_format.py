@@ -18,7 +18,7 @@ from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.catalogue import chosen, rows_of, verify
 from codeq_cluster.backup.chunks import encoded
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from tests.properties.backup_worlds import World, back_up
 
 KEPT = Path(__file__).parent / "backup"
@@ -40,7 +40,7 @@ def test_an_earlier_backup_is_read_and_restored(place: BackupDirectory, tmp_path
     """Every byte and record of it, onto fewer shards."""
     manifest = chosen(place)
     verify(place, manifest)
-    source = Source(place=place, manifest=manifest)
+    source = RestoreSource(place=place, manifest=manifest)
     wanted = Wanted(cluster_id="new", shards=1)
     done = restore([source], wanted, into=tmp_path / "data", node_id="a")
 

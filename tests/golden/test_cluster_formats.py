@@ -15,14 +15,15 @@ import cbor2
 import msgspec
 import pytest
 
-from codeq_cluster.codec import manifests, membership
-from codeq_cluster.codec.manifests import File, Manifest
+from codeq_cluster.codec import membership
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.messages import PAYLOAD
+from codeq_cluster.snapshots import manifest
+from codeq_cluster.snapshots.manifest import File, SnapshotManifest
 from codeq_cluster.storage.directory import open_directory
 from codeq_cluster.testing.sim_disk import SimDisk
-from codeq_cluster.wire.handshake import Accepting, Dialling, Identity, Session
+from codeq_cluster.wire.handshake import Accepting, Dialling, LinkIdentity, LinkSession
 
 HERE = Path(__file__).parent
 TWO = Membership(
@@ -33,7 +34,7 @@ TWO = Membership(
     level=1,
 )
 RECOVERED = Membership(members=TWO.members, past=(5, 2**31 - 1))
-MANIFEST = Manifest(
+MANIFEST = SnapshotManifest(
     id="a1",
     shard=3,
     index=1042,
@@ -60,7 +61,7 @@ def _lines() -> dict[str, bytes]:
         "membership": membership.encode(TWO),
         "nobody": membership.encode(Membership()),
         "recovered": membership.encode(RECOVERED),
-        "manifest": cbor2.dumps(manifests.encode(MANIFEST)),
+        "manifest": cbor2.dumps(manifest.encode(MANIFEST)),
         **{f"log row {key}": value for key, value in _log_rows().items()},
     }
 
@@ -95,7 +96,7 @@ def test_what_was_written_down_reads_back() -> None:
     assert membership.decode(golden["membership"]) == TWO
     assert membership.decode(golden["nobody"]) == Membership()
     assert membership.decode(golden["recovered"]) == RECOVERED
-    assert manifests.decode(cbor2.loads(golden["manifest"])) == MANIFEST
+    assert manifest.decode(cbor2.loads(golden["manifest"])) == MANIFEST
     assert (journal.term, journal.voted_for, journal.last) == (5, "n1", 3)
     assert journal.read(2, count=1, bytes_max=100)[0] == (PAYLOAD + b"batch", 2, 5)
     assert journal.memberships.newest == (3, TWO)
@@ -103,16 +104,16 @@ def test_what_was_written_down_reads_back() -> None:
 
 def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
     """It ends one field sooner."""
-    said = manifests.encode(MANIFEST)
+    said = manifest.encode(MANIFEST)
     assert isinstance(said, list)
 
-    assert manifests.decode(said[:-1]) == MANIFEST
+    assert manifest.decode(said[:-1]) == MANIFEST
 
 
 @pytest.mark.parametrize("later", [[], ["what a later release adds"]], ids=["now", "later"])
 def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> None:
     """Its greetings written out, as a program that knows nothing of this one would say them."""
-    me = Identity(node_id="n1", cluster_id="c", incarnation=7, secret=b"s")
+    me = LinkIdentity(node_id="n1", cluster_id="c", incarnation=7, secret=b"s")
     dialling = Dialling(me, "n2", session=3)
     greeting = ["codeq-link", 1, 1, "c", "n1", "n2", b"n" * 32, 7, 3, "10.0.0.1:7000", *later]
     assert [type(each) for each in cbor2.loads(dialling.hello())] == [
@@ -120,14 +121,16 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
     ]
     dialling._hello = cbor2.dumps(greeting)
     accepting = Accepting(
-        Identity(node_id="n2", cluster_id="c", incarnation=8, secret=b"s"), {"n1"}, lambda *_: None
+        LinkIdentity(node_id="n2", cluster_id="c", incarnation=8, secret=b"s"),
+        {"n1"},
+        lambda *_: None,
     )
     challenge, _ = accepting.receive(dialling.hello())
     proof = dialling.receive(challenge)
     assert isinstance(proof, bytes)
     welcome, accepted = accepting.receive(proof)
     dialled = dialling.receive(welcome)
-    assert isinstance(dialled, Session)
+    assert isinstance(dialled, LinkSession)
     assert accepted is not None
 
     assert cbor2.loads(challenge)[::2] == ["challenge", 1]

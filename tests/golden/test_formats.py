@@ -16,14 +16,14 @@ import pytest
 
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.entries import Entry
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.items import (
     KIND_OF,
     Audit,
     Delivery,
     Item,
-    Kind,
+    ItemKind,
     Mode,
     Pause,
     Subscription,
@@ -208,13 +208,13 @@ def _key_lines() -> dict[str, bytes]:
             place.value: keyspace.ended(
                 place, "render", "acme", ended_ms=NOW_MS, task_id="11111111"
             )
-            for place in (Place.DONE, Place.FAILED, Place.DLQ)
+            for place in (QueuePlace.DONE, QueuePlace.FAILED, QueuePlace.DLQ)
         },
         **{
             f"{kind.value} of {tenant or 'the default tenant'}": keyspace.item(
                 kind, tenant, "55555555"
             )
-            for kind in Kind
+            for kind in ItemKind
             for tenant in ("acme", "")
         },
         **{
@@ -296,7 +296,7 @@ def test_records_written_down_read_back() -> None:
 
 def test_every_kind_of_item_is_written_down() -> None:
     """A new kind is not forgotten here."""
-    assert {KIND_OF[type(item)] for item in ITEMS.values()} == set(Kind)
+    assert {KIND_OF[type(item)] for item in ITEMS.values()} == set(ItemKind)
 
 
 def _golden(family: str) -> dict[str, bytes]:

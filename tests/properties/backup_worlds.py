@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 
 from codeq_cluster.backup.catalogue import new_id
-from codeq_cluster.backup.manifest import Manifest
-from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.create import Cut, Pace, write_manifest, write_part
+from codeq_cluster.backup.manifest import BackupManifest
 from codeq_cluster.backup.rows import CLOCK, SEQ
-from codeq_cluster.backup.taking import Cut, Pace, write_manifest, write_part
+from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Kind, Mode
+from codeq_cluster.core.items import ItemKind, Mode
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
@@ -23,12 +23,12 @@ from codeq_cluster.core.operations import (
     PutTopic,
     Record,
     Requeue,
-    Stage,
+    Staging,
     Submit,
     Subscribe,
     Undelivered,
 )
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal import rows_after_snapshot
@@ -38,7 +38,7 @@ from codeq_cluster.testing.dict_view import DictView
 
 from .rows import Rows, recomputed
 
-RULES = Rules(delivery_attempts_max=2, max_attempts_default=2)
+RULES = LifetimeRules(delivery_attempts_max=2, max_attempts_default=2)
 TENANTS = ("", "acme", "zeta")
 NOW_MS = 1_700_000_000_000
 SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**18)
@@ -140,7 +140,7 @@ class World:
     def _stage(self, name: str) -> None:
         for shard, task in self._held():
             upload = f"u{name}"
-            stage = Stage(id=task.id, tenant=task.tenant, worker=task.worker, upload=upload)
+            stage = Staging(id=task.id, tenant=task.tenant, worker=task.worker, upload=upload)
             self._ask(shard, stage)
 
     def _held(self) -> list[tuple[int, Task]]:
@@ -200,7 +200,7 @@ class World:
     def _undeliver(self, name: str) -> None:
         del name
         for shard, view in enumerate(self.views):
-            there = [key for key in view.items if key[0] is Kind.DELIVERY]
+            there = [key for key in view.items if key[0] is ItemKind.DELIVERY]
             for kind, tenant, item_id in there[:1]:
                 item = view.item(kind, tenant, item_id)
                 attempt = getattr(item, "attempts", 0) + 1
@@ -233,7 +233,7 @@ def store(rows: Rows, path: Path, *, index: int = INDEX, term: int = 3) -> None:
     shard.close()
 
 
-def back_up(world: World, place: Place, scratch: Path) -> Manifest:
+def back_up(world: World, place: BackupTarget, scratch: Path) -> BackupManifest:
     """Take a backup of the world as it is."""
     backup = new_id(NOW_MS)
     parts = []
@@ -243,7 +243,7 @@ def back_up(world: World, place: Place, scratch: Path) -> Manifest:
         with StoredShard(path) as stored:
             cut = Cut(shard=shard, index=stored.index, term=3, digest=stored.digest, stored=stored)
             parts.append(write_part(place, backup, cut, pace=Pace(0), passed=lambda _size: None))
-    manifest = Manifest(
+    manifest = BackupManifest(
         id=backup,
         cluster_id="old",
         node_id="n1",

@@ -9,7 +9,7 @@ from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
 from codeq_cluster.core.lifecycle import arrow_of
 from codeq_cluster.core.operations import Claim, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.testing.dict_view import DictView
 
@@ -107,7 +107,7 @@ def check_artifacts(decision: Decision, kept: tuple[str, ...]) -> None:
     assert swept == unneeded
 
 
-def check_bounds(view: DictView, decision: Decision, rules: Rules) -> None:
+def check_bounds(view: DictView, decision: Decision, rules: LifetimeRules) -> None:
     """Check that handed-out tasks respect pauses and bounds; the view is after the decision."""
     for change in decision.changes:
         task = change.after
@@ -129,7 +129,7 @@ def kept_by(operation: object) -> tuple[str, ...]:
     return operation.uploads if isinstance(operation, Submit) else ()
 
 
-def explained(view: DictView, task: Task, rules: Rules, *, ahead: int) -> Reason:
+def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -> Reason:
     """Return a task's reason, checked against its state and against what a claim would do."""
     queue = task.command.lower()
     facts = Facts(
@@ -154,7 +154,7 @@ def explained(view: DictView, task: Task, rules: Rules, *, ahead: int) -> Reason
     return reason
 
 
-def _claimed(view: DictView, task: Task, rules: Rules) -> list[str]:
+def _claimed(view: DictView, task: Task, rules: LifetimeRules) -> list[str]:
     """Return the tasks a claim of the task's queue would get now, without making it."""
     claim = Claim(
         request="a look",

@@ -16,7 +16,7 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Delivery, Kind
+from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.items import Item as CoreItem
 from codeq_cluster.core.operations import (
     Abandon,
@@ -26,13 +26,13 @@ from codeq_cluster.core.operations import (
     Delivered,
     Operation,
     ResumeQueue,
-    Stage,
+    Staging,
     Swept,
     Undelivered,
     Unsubscribe,
 )
 from codeq_cluster.core.outcomes import Changed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.testing.dict_view import DictView
 
@@ -41,7 +41,7 @@ from .answers import answer_of
 from .model import Model
 from .rows import Rows, counters_in, recomputed, write
 
-RULES = Rules(
+RULES = LifetimeRules(
     backoff_base_ms=model_task.BASE_MS,
     backoff_max_ms=model_task.MAX_MS,
     retention_ms=model_task.RETENTION_MS,
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
         kinds = self.model.beside.kinds
 
         assert {name: asdict(item) for name, item in self.view.items.items()} == {
-            (Kind(kind), *name): item for kind in kinds for name, item in kinds[kind].items()
+            (ItemKind(kind), *name): item for kind in kinds for name, item in kinds[kind].items()
         }
         assert {name: asdict(body) for name, body in self.view.bodies.items()} == (
             self.model.beside.bodies
@@ -287,7 +287,7 @@ class Machine(RuleBasedStateMachine):
         chosen = preferred or tasks
         return chosen[index % len(chosen)]
 
-    def items_of(self, kind: Kind) -> Sequence[CoreItem]:
+    def items_of(self, kind: ItemKind) -> Sequence[CoreItem]:
         """Return the items of a kind."""
         return [item for (each, _, _), item in self.view.items.items() if each is kind]
 
@@ -334,7 +334,7 @@ class Machine(RuleBasedStateMachine):
     def _note_stored(self, operation: Operation, decision: Decision) -> None:
         """Act as the artifact store: a staged set is stored, a swept one is gone."""
         match operation:
-            case Stage() if isinstance(decision.outcome, Changed):
+            case Staging() if isinstance(decision.outcome, Changed):
                 self.stored.add((operation.tenant, operation.id, operation.upload))
             case Swept(failed=False) if decision.changes:
                 task_id, upload = operation.id.split(".")

@@ -20,7 +20,7 @@ from codeq_cluster.core.operations import (
     Rebury,
     Requeue,
     Revise,
-    Stage,
+    Staging,
     Submit,
 )
 
@@ -44,7 +44,7 @@ from .model_task import (
 )
 from .model_turns import Turns
 
-_Held = Heartbeat | Abandon | Nack | Submit | Stage
+_Held = Heartbeat | Abandon | Nack | Submit | Staging
 
 
 class Model:
@@ -87,7 +87,7 @@ class Model:
                 return self._revise(operation)
             case Rebury():
                 return self._rebury(operation)
-            case Heartbeat() | Abandon() | Nack() | Submit() | Stage() | Cancel():
+            case Heartbeat() | Abandon() | Nack() | Submit() | Staging() | Cancel():
                 return self._act(operation)
             case _:
                 return self.beside.ask(operation)
@@ -222,7 +222,7 @@ class Model:
         item = self.items.get(asked.id)
         if item is None or item.tenant != asked.tenant:
             return "rejected", "not-found"
-        request = "" if isinstance(asked, Heartbeat | Stage) else asked.request
+        request = "" if isinstance(asked, Heartbeat | Staging) else asked.request
         if request and (request, item.id) in self._answers:
             return self._answers[request, item.id]
         answer = self._cancel(item, asked) if isinstance(asked, Cancel) else self._hold(item, asked)
@@ -249,7 +249,7 @@ class Model:
             case Heartbeat():
                 item.timer_ms = self.now_ms + asked.extend_ms
                 return "extended", item.timer_ms
-            case Stage():
+            case Staging():
                 if asked.upload not in item.uploads:
                     if (item.tenant, f"{item.id}.{asked.upload}") in self.beside.sweeps:
                         return "rejected", "lease-lost"

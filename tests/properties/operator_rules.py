@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from codeq_cluster.core.items import Delivery, Kind
+from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -84,7 +84,7 @@ class Operators(Machine):
     @rule(tenant=tenants, queue=commands, index=indexes)
     def resume(self, tenant: str, queue: str, index: int) -> None:
         """Resume a paused queue, or one that is not paused."""
-        pauses = self.items_of(Kind.PAUSE)
+        pauses = self.items_of(ItemKind.PAUSE)
         if pauses:
             found = pauses[index % len(pauses)]
             tenant, queue = found.tenant, found.id.upper()
@@ -162,11 +162,11 @@ class Operators(Machine):
         request = self.request()
         self.ask(Delete(request=request, tenant=tenant, ids=ids, by="op", dead_only=dead_only))
 
-    @precondition(lambda self: self.items_of(Kind.DELIVERY))
+    @precondition(lambda self: self.items_of(ItemKind.DELIVERY))
     @rule(some=some)
     def replay(self, some: list[int]) -> None:
         """Revive dead deliveries, or try it with others; one may be named twice."""
-        every = [item for item in self.items_of(Kind.DELIVERY) if isinstance(item, Delivery)]
+        every = [item for item in self.items_of(ItemKind.DELIVERY) if isinstance(item, Delivery)]
         deliveries = [item for item in every if item.died_ms] or every
         chosen = [deliveries[index % len(deliveries)] for index in some]
         ids = tuple(delivery.id for delivery in chosen)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import Kind
+from codeq_cluster.core.items import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
 from codeq_cluster.testing.dict_view import DictView
 
@@ -60,7 +60,7 @@ def recomputed(view: DictView) -> Rows:
     for (kind, tenant, item_id), item in view.items.items():
         rows[keyspace.item(kind, tenant, item_id)] = records.encode_item(item)
         rows |= dict.fromkeys(keyspace.item_index_keys(item), b"")
-        if kind is Kind.DELIVERY:
+        if kind is ItemKind.DELIVERY:
             body = view.bodies[tenant, item_id]
             rows[keyspace.body(tenant, item_id)] = records.encode_result(body)
     return rows | _recounted(view)

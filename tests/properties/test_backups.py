@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from codeq_cluster.backup.catalogue import chosen, found, verify
+from codeq_cluster.backup.create import write_manifest
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.backup.exporting import export
-from codeq_cluster.backup.restoring import Restored, Source, Wanted, restore
-from codeq_cluster.backup.taking import write_manifest
+from codeq_cluster.backup.restore import Restored, RestoreSource, Wanted, restore
+from codeq_cluster.backup.tenant_export import export
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.levels import LEVEL
@@ -79,7 +79,9 @@ def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
             verify(place, chosen(place))
             wanted = Wanted(cluster_id="new", shards=after)
             into = Path(home, "data")
-            done = restore([Source(place=place, manifest=manifest)], wanted, into=into, node_id="a")
+            done = restore(
+                [RestoreSource(place=place, manifest=manifest)], wanted, into=into, node_id="a"
+            )
             found = restored_rows(into, after)
 
             assert compared(world.rows()) == compared(found)
@@ -101,7 +103,7 @@ def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -
             world = World(before, seed)
             world.live(length)
             place = BackupDirectory(Path(home, "backups"))
-            source = Source(place=place, manifest=back_up(world, place, Path(home)))
+            source = RestoreSource(place=place, manifest=back_up(world, place, Path(home)))
             apart = [
                 task.id
                 for task in world.tasks().values()
@@ -136,7 +138,7 @@ def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: 
     world = World(4, seed=7)
     world.live(60)
     place = BackupDirectory(tmp_path / "backups")
-    source = Source(place=place, manifest=back_up(world, place, tmp_path))
+    source = RestoreSource(place=place, manifest=back_up(world, place, tmp_path))
 
     def made(node: str, **wanted: object) -> tuple[Restored, list[tuple[int, bytes, Rows]]]:
         into = tmp_path / f"{node}-{len(wanted)}-{wanted.get('shards')}"
@@ -165,7 +167,7 @@ def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
     world = World(2, seed=1)
     world.live(20)
     place = BackupDirectory(tmp_path / "backups")
-    source = Source(place=place, manifest=back_up(world, place, tmp_path))
+    source = RestoreSource(place=place, manifest=back_up(world, place, tmp_path))
     into = tmp_path / "data"
     done = restore([source], Wanted(cluster_id="new", shards=2), into=into, node_id="n7")
 
@@ -203,13 +205,13 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
     }
     one = exported.pop(tenant)
     verify(exports, one)
-    sources = [Source(place=exports, manifest=one)]
+    sources = [RestoreSource(place=exports, manifest=one)]
     alone = tmp_path / "alone"
     restore(sources, Wanted(cluster_id="new", shards=4), into=alone, node_id="a")
     filtered = tmp_path / "filtered"
     wanted = Wanted(cluster_id="new", shards=4, tenant=tenant or "_")
-    restore([Source(place=place, manifest=manifest)], wanted, into=filtered, node_id="a")
-    sources += [Source(place=exports, manifest=each) for each in exported.values()]
+    restore([RestoreSource(place=place, manifest=manifest)], wanted, into=filtered, node_id="a")
+    sources += [RestoreSource(place=exports, manifest=each) for each in exported.values()]
     together = tmp_path / "together"
     restore(sources, Wanted(cluster_id="new", shards=4), into=together, node_id="a")
 
@@ -220,7 +222,10 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
     )
     assert restored_rows(alone, 4) == restored_rows(filtered, 4)
     assert compared(restored_rows(together, 4)) == compared(world.rows())
-    both = [Source(place=place, manifest=manifest), Source(place=exports, manifest=one)]
+    both = [
+        RestoreSource(place=place, manifest=manifest),
+        RestoreSource(place=exports, manifest=one),
+    ]
     with pytest.raises(BackupFailed, match="is in more than one of the backups"):
         restore(both, Wanted(cluster_id="new", shards=4), into=tmp_path / "both", node_id="a")
 
@@ -232,7 +237,7 @@ def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> N
     place = BackupDirectory(tmp_path / "backups")
     manifest = back_up(world, place, tmp_path)
     verify(place, manifest)
-    source = Source(place=place, manifest=manifest)
+    source = RestoreSource(place=place, manifest=manifest)
     wanted = Wanted(cluster_id="new", shards=2)
 
     assert manifest.parts[0].counts.items > world_items(world)
@@ -250,7 +255,7 @@ def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Pat
     place = BackupDirectory(tmp_path / "backups")
     manifest = replace(back_up(world, place, tmp_path), level=LEVEL + 1)
     write_manifest(place, manifest)
-    source = Source(place=place, manifest=manifest)
+    source = RestoreSource(place=place, manifest=manifest)
     wanted = Wanted(cluster_id="new", shards=2)
 
     says = rf"formats of level {LEVEL + 1}, and this release knows those up to level {LEVEL}: use"

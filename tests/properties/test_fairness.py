@@ -12,11 +12,11 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.fairness import WEIGHT_MAX, Turns
 from codeq_cluster.core.operations import Claim, Create, Operation, PutTopic
 from codeq_cluster.core.outcomes import Claimed, Outcome
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.testing.dict_view import DictView
 
 QUEUES = ("a", "b", "c", "d")
-RULES = Rules()
+RULES = LifetimeRules()
 
 weights = st.lists(
     st.one_of(st.sampled_from([1, 1, 2, 3, 7, WEIGHT_MAX]), st.integers(1, WEIGHT_MAX)),

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from codeq_cluster.backup.carrying import Luggage
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.broker.producer import fingerprint_of
+from codeq_cluster.backup.tenant_reader import TenantReader
+from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals, encode_arrivals
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.importing import ARRIVALS_MAX, fault, item_fault
-from codeq_cluster.core.items import Delivery, Kind
+from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.sharding import home_shard, shard_of
@@ -79,11 +79,11 @@ def _keyed(arrival: Arrival) -> Arrival:
 def carried(world: World, home: Path, tenant: str) -> Arrivals:
     """Return a tenant's tasks and items from a backup of the world, sent over the wire."""
     place = BackupDirectory(home / "backups")
-    luggage = Luggage(place=place, manifest=back_up(world, place, home), tenant=tenant)
-    parts = luggage.manifest.parts
+    tenant_reader = TenantReader(place=place, manifest=back_up(world, place, home), tenant=tenant)
+    parts = tenant_reader.manifest.parts
     arrivals = Arrivals(
-        tuple(task for part in parts for task in luggage.tasks(part)),
-        tuple(item for part in parts for item in luggage.governing(part)),
+        tuple(task for part in parts for task in tenant_reader.tasks(part)),
+        tuple(item for part in parts for item in tenant_reader.governing(part)),
     )
     assert [fault(each) for each in arrivals.tasks if fault(each)] == []
     assert [item_fault(each) for each in arrivals.items if item_fault(each)] == []
@@ -112,7 +112,7 @@ def callbacks(world: World, tenant: str) -> dict[str, Delivery]:
         item.id: item
         for view in world.views
         for (kind, owner, _), item in view.items.items()
-        if kind is Kind.DELIVERY and owner == tenant and isinstance(item, Delivery)
+        if kind is ItemKind.DELIVERY and owner == tenant and isinstance(item, Delivery)
         if item.task_id in view.tasks
     }
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.operations import Claim
+from tests.properties.outbox_rules import Errands
 
-from .errand_rules import Errands
 from .machine import indexes
 from .operator_rules import Operators
 from .rows import counters_in, write

@@ -13,7 +13,7 @@ from codeq_cluster.core.operations import (
     Create,
     Heartbeat,
     Nack,
-    Stage,
+    Staging,
     Submit,
 )
 from codeq_cluster.core.task import State
@@ -129,7 +129,7 @@ class Work(Machine):
         held = {"tenant": tenant, "worker": "ann", "token": 0}
         for task_id in self.view.claimed_under(self.last_request):
             for upload in sorted(uploads):
-                self.ask(Stage(id=task_id, upload=upload, **held))
+                self.ask(Staging(id=task_id, upload=upload, **held))
             again = {"id": task_id, "request": self.request()}
             match end:
                 case "submit":
@@ -198,7 +198,7 @@ class Work(Machine):
         """Announce artifacts."""
         task, worker, token = self.meet(caller)
         self.ask(
-            Stage(
+            Staging(
                 id=task.id,
                 tenant=task.tenant,
                 worker=worker,

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from codeq_cluster.broker.requests import NewResult, NewTask
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import NewResult, RequestedTask
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
 from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import SimBrokers
@@ -116,7 +116,7 @@ def within(costs: Mapping[str, int], bounds: Mapping[str, int]) -> dict[str, tup
 
 def create(brokers: SimBrokers, costs: Costs, node_id: str) -> Counter[str]:
     """Create one task through a node; return the costs."""
-    new = (NewTask(command="work", payload='{"n": 1}'),)
+    new = (RequestedTask(command="work", payload='{"n": 1}'),)
     [made], counted = costs.of(lambda broker: broker.create("", new, timeout_s=4), node_id)
     assert isinstance(made, Created)
     return counted
@@ -161,7 +161,7 @@ def test_a_claim_and_a_result_at_the_leader(brokers: SimBrokers) -> None:
 def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None:
     """The first is taken at once; creates that arrive during its commit form the second."""
     costs = Costs(brokers)
-    new = (NewTask(command="work", payload='{"n": 1}'),)
+    new = (RequestedTask(command="work", payload='{"n": 1}'),)
     work = [
         brokers.outside.create_task(
             brokers.request("A", lambda broker: broker.create("", new, timeout_s=4), give_up_s=5)
@@ -178,7 +178,7 @@ def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
     """A caller just answered joins those who wait: one entry a round, not two."""
     costs = Costs(brokers)
     lanes, rounds = 16, 10
-    new = (NewTask(command="work", payload='{"n": 1}'),)
+    new = (RequestedTask(command="work", payload='{"n": 1}'),)
 
     async def lane() -> None:
         for _ in range(rounds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster, SimNode
 from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
@@ -86,10 +86,10 @@ def test_without_a_majority_nobody_says_who_is_right() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "spreads"),
-    [(ALL_RULES, False), (Rules(majority_decides=False), True)],
+    [(ALL_RULES, False), (SafetySwitches(majority_decides=False), True)],
     ids=["all rules", "without"],
 )
-def test_a_leader_is_not_right_because_it_leads(rules: Rules, spreads: bool) -> None:
+def test_a_leader_is_not_right_because_it_leads(rules: SafetySwitches, spreads: bool) -> None:
     """Only a leader with a majority behind it can make a differing follower fetch its state."""
     cluster = settled(rules=rules)
     propose(cluster, 3)
@@ -106,10 +106,10 @@ def test_a_leader_is_not_right_because_it_leads(rules: Rules, spreads: bool) -> 
 
 @pytest.mark.parametrize(
     ("rules", "lost"),
-    [(ALL_RULES, False), (Rules(keep_the_suffix=False), True)],
+    [(ALL_RULES, False), (SafetySwitches(keep_the_suffix=False), True)],
     ids=["all rules", "without"],
 )
-def test_what_was_acknowledged_beyond_the_snapshot_stays(rules: Rules, lost: bool) -> None:
+def test_what_was_acknowledged_beyond_the_snapshot_stays(rules: SafetySwitches, lost: bool) -> None:
     """The log was never wrong: entries that need this replica's copy are kept."""
     cluster = settled(rules=rules)
     propose(cluster, 3)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from codeq_cluster.broker.gathering import GATHER_S_MAX
-from codeq_cluster.broker.requests import NewTask
+from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
+from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import SimBrokers
 
 _ENTRY_S = 0.01  # More than an entry takes on three quiet nodes; less than between two heartbeats.
-_NEW = (NewTask(command="work", payload='{"n": 1}'),)
+_NEW = (RequestedTask(command="work", payload='{"n": 1}'),)
 
 
 def test_callers_who_do_not_come_again_are_not_waited_for() -> None:

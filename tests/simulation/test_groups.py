@@ -9,7 +9,7 @@ import pytest
 
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.sim_cluster import SimCluster
 from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
@@ -33,9 +33,9 @@ def test_a_cluster_of_any_size_elects_and_commits(node_ids: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(commit_at_once=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(commit_at_once=False)], ids=["all rules", "without"]
 )
-def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Rules) -> None:
+def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: SafetySwitches) -> None:
     """Followers write while the leader does: 0.5 ms there, 1 ms of disk, 0.5 ms back."""
     cluster = settled(rules=rules)
 
@@ -83,9 +83,9 @@ def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(tell_committed_only=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(tell_committed_only=False)], ids=["all rules", "without"]
 )
-def test_what_no_majority_holds_is_announced_to_nobody(rules: Rules) -> None:
+def test_what_no_majority_holds_is_announced_to_nobody(rules: SafetySwitches) -> None:
     """A follower in the minority has the entry, waits for its commit and does not apply it."""
     cluster = waiting_at("B", node_ids="ABCDE", rules=rules)
     cluster.cut("AB", "CDE")
@@ -111,7 +111,7 @@ def test_the_release_before_is_not_told_that_somebody_waits() -> None:
 
 
 def waiting_at(
-    waits: str, *, node_ids: str = "ABC", rules: Rules = ALL_RULES, level: int = LEVEL
+    waits: str, *, node_ids: str = "ABC", rules: SafetySwitches = ALL_RULES, level: int = LEVEL
 ) -> SimCluster:
     """Return a settled cluster with waiting callers on only these nodes."""
     cluster = settled(node_ids, rules=rules, level=level)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from codeq_cluster.raft.journal import Journal
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
@@ -48,13 +48,13 @@ def test_snapshots_and_forwarded_commands_are_refused(message: dict[str, object]
     ("rules", "kept"),
     [
         (ALL_RULES, True),
-        (Rules(fresh_only=False), True),
-        (Rules(skip_what_we_have=False), True),
-        (Rules(fresh_only=False, skip_what_we_have=False, keep_committed=False), False),
+        (SafetySwitches(fresh_only=False), True),
+        (SafetySwitches(skip_what_we_have=False), True),
+        (SafetySwitches(fresh_only=False, skip_what_we_have=False, keep_committed=False), False),
     ],
     ids=["all rules", "late messages pass", "matching entries pass", "none of them"],
 )
-def test_a_late_append_deletes_nothing_acknowledged(rules: Rules, kept: bool) -> None:
+def test_a_late_append_deletes_nothing_acknowledged(rules: SafetySwitches, kept: bool) -> None:
     """An early message of the same leader and term, seen again, must not truncate the log."""
     cluster = settled(rules=rules)
     wire = Wiretap(cluster)
@@ -72,7 +72,7 @@ def test_a_late_append_deletes_nothing_acknowledged(rules: Rules, kept: bool) ->
 
 def test_a_truncation_below_the_commit_index_stops_the_replica() -> None:
     """When every other rule fails, the journal refuses and the replica stops."""
-    cluster = settled(rules=Rules(fresh_only=False, skip_what_we_have=False))
+    cluster = settled(rules=SafetySwitches(fresh_only=False, skip_what_we_have=False))
     wire = Wiretap(cluster)
     propose(cluster, 5)
     early = next(m for m in wire.of(APPEND, "A", "B") if m["ec"])
@@ -86,9 +86,9 @@ def test_a_truncation_below_the_commit_index_stops_the_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(answers_of_this_term=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(answers_of_this_term=False)], ids=["all rules", "without"]
 )
-def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: Rules) -> None:
+def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: SafetySwitches) -> None:
     """B's answers in A's first leadership must not count as copies of A's later entries."""
     cluster = settled("ABCDE", rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     held = cluster.network.hold(("B", "A"))
@@ -119,9 +119,9 @@ def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: Rules) -> Non
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(one_vote_a_voter=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(one_vote_a_voter=False)], ids=["all rules", "without"]
 )
-def test_one_voter_has_one_vote(rules: Rules) -> None:
+def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
     """A vote that is sent twice gives no minority a leader."""
     cluster = settled("ABCDE", rules=rules)
     cluster.cut("A", "BCDE")
@@ -146,11 +146,11 @@ def test_one_voter_has_one_vote(rules: Rules) -> None:
 
 @pytest.mark.parametrize(
     ("rules", "messages_max", "messages_min"),
-    [(ALL_RULES, 5, 1), (Rules(skip_conflicting_terms=False), 10_000, 100)],
+    [(ALL_RULES, 5, 1), (SafetySwitches(skip_conflicting_terms=False), 10_000, 100)],
     ids=["a term at a time", "an entry at a time"],
 )
 def test_a_long_divergent_tail_is_found_in_a_few_messages(
-    rules: Rules, messages_max: int, messages_min: int
+    rules: SafetySwitches, messages_max: int, messages_min: int
 ) -> None:
     """A deposed leader's 300 entries cost a round trip a term, not one an entry."""
     cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=1000))
@@ -176,10 +176,10 @@ def test_a_long_divergent_tail_is_found_in_a_few_messages(
 
 @pytest.mark.parametrize(
     ("rules", "deposed"),
-    [(ALL_RULES, False), (Rules(pre_vote=False, sticky=False), True)],
+    [(ALL_RULES, False), (SafetySwitches(pre_vote=False, sticky=False), True)],
     ids=["all rules", "no pre-vote, not sticky"],
 )
-def test_a_paused_follower_deposes_nobody(rules: Rules, deposed: bool) -> None:
+def test_a_paused_follower_deposes_nobody(rules: SafetySwitches, deposed: bool) -> None:
     """A pause in which it missed heartbeats does not make it campaign against a live leader."""
     cluster = settled(rules=rules)
     term = cluster.nodes["A"].group.status().term
@@ -207,10 +207,10 @@ def test_an_isolated_leader_stops_leading_and_answers_no_read() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "dropped"),
-    [(ALL_RULES, 1), (Rules(fresh_only=False), 0)],
+    [(ALL_RULES, 1), (SafetySwitches(fresh_only=False), 0)],
     ids=["all rules", "late messages pass"],
 )
-def test_a_frame_of_a_dead_connection_is_dropped(rules: Rules, dropped: int) -> None:
+def test_a_frame_of_a_dead_connection_is_dropped(rules: SafetySwitches, dropped: int) -> None:
     """After a reconnect, a frame that an older connection still delivers is late."""
     cluster = settled(rules=rules)
     wire = Wiretap(cluster)
@@ -273,9 +273,9 @@ def test_a_number_beyond_the_log_is_no_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(no_stale_resets=False)], ids=["all rules", "probing alone"]
+    "rules", [ALL_RULES, SafetySwitches(no_stale_resets=False)], ids=["all rules", "probing alone"]
 )
-def test_a_lost_message_is_sent_again_once(rules: Rules) -> None:
+def test_a_lost_message_is_sent_again_once(rules: SafetySwitches) -> None:
     """Of three refusals in flight only the first rewinds, and entries wait for its answer."""
     cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     cluster.network.cut = {("A", "B")}
@@ -292,9 +292,9 @@ def test_a_lost_message_is_sent_again_once(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(keep_next_index=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(keep_next_index=False)], ids=["all rules", "without"]
 )
-def test_pipelined_entries_are_sent_once(rules: Rules) -> None:
+def test_pipelined_entries_are_sent_once(rules: SafetySwitches) -> None:
     """An acknowledgement of an earlier entry must not send the later ones again."""
     cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     cluster.network.faults = NetworkFaults(delays_s=(0.03,))
@@ -309,9 +309,9 @@ def test_pipelined_entries_are_sent_once(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(apply_flushed_only=False)], ids=["all rules", "without"]
+    "rules", [ALL_RULES, SafetySwitches(apply_flushed_only=False)], ids=["all rules", "without"]
 )
-def test_the_state_is_never_ahead_of_the_own_disk(rules: Rules) -> None:
+def test_the_state_is_never_ahead_of_the_own_disk(rules: SafetySwitches) -> None:
     """A follower that gets an entry and its commit together applies it only after its flush."""
     cluster = settled(rules=rules)
     cluster.cut("B", "AC")
@@ -364,11 +364,11 @@ def test_a_leader_elected_again_remembers_nothing_of_its_first_reign() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "seconds_max", "seconds_min"),
-    [(ALL_RULES, 0.3, 0.0), (Rules(term_hints=False), 3.0, 0.5)],
+    [(ALL_RULES, 0.3, 0.0), (SafetySwitches(term_hints=False), 3.0, 0.5)],
     ids=["all rules", "no hints"],
 )
 def test_a_deposed_leader_learns_of_it_from_any_follower(
-    rules: Rules, seconds_max: float, seconds_min: float
+    rules: SafetySwitches, seconds_max: float, seconds_min: float
 ) -> None:
     """A follower of the new leader answers the old one with the newer term."""
     cluster = settled(rules=rules)

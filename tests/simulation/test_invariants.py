@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from codeq_cluster.broker.requests import NewTask
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.outcomes import Claimed, Created
@@ -48,7 +48,7 @@ def asked(brokers: SimBrokers, ask: Callable[[Broker], Awaitable[_T]], node_id: 
 
 def created(brokers: SimBrokers) -> Task:
     """Create a task."""
-    new = (NewTask(command="work", payload="{}"),)
+    new = (RequestedTask(command="work", payload="{}"),)
     [made] = asked(brokers, lambda broker: broker.create("", new, timeout_s=4), "B")
     assert isinstance(made, Created)
     return made.task
@@ -99,7 +99,7 @@ def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
     brokers: SimBrokers,
 ) -> None:
     """A client can tell an unsent request from one that may have been done."""
-    new = (NewTask(command="work", payload="{}"),)
+    new = (RequestedTask(command="work", payload="{}"),)
     brokers.client_s = lambda: 0.01
 
     def ask() -> asyncio.Task[object]:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from codeq_cluster.codec.membership import Member, Membership
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
@@ -108,8 +108,10 @@ def test_a_learner_never_stands() -> None:
     assert cluster.leader() == "A"
 
 
-@pytest.mark.parametrize("rules", [ALL_RULES, Rules(members_only=False)], ids=["all", "without"])
-def test_a_node_that_lost_its_disk_does_not_vote(rules: Rules) -> None:
+@pytest.mark.parametrize(
+    "rules", [ALL_RULES, SafetySwitches(members_only=False)], ids=["all", "without"]
+)
+def test_a_node_that_lost_its_disk_does_not_vote(rules: SafetySwitches) -> None:
     """It acknowledged entries that only the leader has now; without the leader none may lead."""
     cluster = settled(rules=rules)
     cluster.cut("C", "AB")
@@ -217,9 +219,9 @@ def test_a_voter_on_other_data_is_heard_again_once_it_is_let_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [ALL_RULES, Rules(one_change_at_a_time=False)], ids=["all", "without"]
+    "rules", [ALL_RULES, SafetySwitches(one_change_at_a_time=False)], ids=["all", "without"]
 )
-def test_two_changes_at_once_would_make_two_majorities(rules: Rules) -> None:
+def test_two_changes_at_once_would_make_two_majorities(rules: SafetySwitches) -> None:
     """A minority that removes the others one by one, without a commit, stays a minority."""
     cluster = settled("ABCDE", rules=rules)
     cluster.cut("AB", "CDE")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from codeq_cluster.raft.rules import Rules
+from codeq_cluster.raft.safety_switches import SafetySwitches
 from codeq_cluster.testing.simulator import simulate
 
 # About a second each; CODEQ_SIMULATION_SEEDS=2000 runs all night.
@@ -43,12 +43,12 @@ def test_a_seed_runs_the_same_way_twice() -> None:
 @pytest.mark.parametrize(
     "rules",
     [
-        Rules(clamp_commit=False),
-        Rules(hold_promises=False),
-        Rules(fresh_only=False, skip_what_we_have=False),
+        SafetySwitches(clamp_commit=False),
+        SafetySwitches(hold_promises=False),
+        SafetySwitches(fresh_only=False, skip_what_we_have=False),
     ],
     ids=["clamp_commit", "hold_promises", "fresh_only and skip_what_we_have"],
 )
-def test_a_rule_switched_off_is_noticed(rules: Rules) -> None:
+def test_a_rule_switched_off_is_noticed(rules: SafetySwitches) -> None:
     """The simulator finds the fault that the rule prevents, in one of the first seeds."""
     assert any(simulate(seed, rules=rules).violation for seed in range(20))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from codeq_cluster.raft.journal import Journal
-from codeq_cluster.raft.rules import ALL_RULES, Rules
+from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
@@ -27,7 +27,7 @@ def left_behind(
     node_id: str = "B",
     *,
     node_ids: str = "ABC",
-    rules: Rules = ALL_RULES,
+    rules: SafetySwitches = ALL_RULES,
     settings: RaftSettings = SMALL,
 ) -> SimCluster:
     """Return a cluster led by A that has trimmed entries which a cut-off node needs."""
@@ -93,10 +93,10 @@ def test_a_snapshot_commits_nothing_of_the_followers_own() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "went_back"),
-    [(ALL_RULES, False), (Rules(newer_snapshots_only=False), True)],
+    [(ALL_RULES, False), (SafetySwitches(newer_snapshots_only=False), True)],
     ids=["all rules", "without"],
 )
-def test_an_older_snapshot_is_not_installed(rules: Rules, went_back: bool) -> None:
+def test_an_older_snapshot_is_not_installed(rules: SafetySwitches, went_back: bool) -> None:
     """One that arrives after a newer one was installed must not take the state back."""
     cluster = left_behind(rules=rules)
     leader, follower = cluster.nodes["A"], cluster.nodes["B"]
@@ -118,10 +118,10 @@ def test_an_older_snapshot_is_not_installed(rules: Rules, went_back: bool) -> No
 
 @pytest.mark.parametrize(
     ("rules", "voted_again"),
-    [(ALL_RULES, False), (Rules(keep_the_vote=False), True)],
+    [(ALL_RULES, False), (SafetySwitches(keep_the_vote=False), True)],
     ids=["all rules", "without"],
 )
-def test_the_vote_survives_an_install(rules: Rules, voted_again: bool) -> None:
+def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) -> None:
     """A node that has voted in a term and then swapped its state votes for no other in it."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 0.2
@@ -261,10 +261,10 @@ def test_the_snapshot_of_a_leader_deposed_since_is_good() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "fetches"),
-    [(ALL_RULES, 1), (Rules(hold_for_snapshots=False), 3)],
+    [(ALL_RULES, 1), (SafetySwitches(hold_for_snapshots=False), 3)],
     ids=["all rules", "without"],
 )
-def test_the_log_is_held_while_a_snapshot_travels(rules: Rules, fetches: int) -> None:
+def test_the_log_is_held_while_a_snapshot_travels(rules: SafetySwitches, fetches: int) -> None:
     """Under frequent trimming a slow transfer ends; otherwise each would come too late."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 2.0
@@ -378,7 +378,7 @@ def test_two_followers_behind_at_once_both_come_back() -> None:
     assert 1005 == len(cluster.acknowledged)
 
 
-def voting_as_it_comes(rules: Rules = ALL_RULES) -> SimCluster:
+def voting_as_it_comes(rules: SafetySwitches = ALL_RULES) -> SimCluster:
     """Return a cluster in which B has just started to write a vote when its snapshot arrives."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 0.2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from codeq_cluster.backup.looking import Stand, stopped_node
-from codeq_cluster.backup.recovering import survivor
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
+from codeq_cluster.offline.force_single_member import survivor
+from codeq_cluster.offline.inspect import Stand, stopped_node
 
 
 def add(verbs: Verbs) -> None:

@@ -16,7 +16,7 @@ from rich.prompt import Prompt
 
 from codeq_cluster.cli.support import profiles
 from codeq_cluster.cli.support.asking import Verbs
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes
 from codeq_cluster.cli.support.profiles import Profile
 from codeq_cluster.cli.support.progress import waiting
@@ -57,13 +57,13 @@ def _run(options: argparse.Namespace) -> Exit:
     kept = profiles.read()
     name = options.profile or kept.current or profiles.DEFAULT
     if not name.isprintable() or name.strip() != name:
-        raise Usage("--profile: allowed is a name without spaces around it")
+        raise UsageRefused("--profile: allowed is a name without spaces around it")
     before = kept.get(name) if name in kept.names else Profile()
     profile = _from_flags(options, before)
     if not options.no_prompt and sys.stdin.isatty():
         profile = _prompted(profile, options)
     if not profile.base_url:
-        raise Usage("no address; name a node, as: codeq-cluster init --url http://HOST:8080")
+        raise UsageRefused("no address; name a node, as: codeq-cluster init --url http://HOST:8080")
     kept.put(name, profile)
     kept.current = name
     kept.write()

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from codeq_cluster.backup.looking import Logged, StoppedNode, decoded, stopped_node
 from codeq_cluster.cli.support.asking import Verbs
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_limit, check_limit, document, note, table
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.task import Task
+from codeq_cluster.offline.inspect import Logged, StoppedNode, decoded, stopped_node
 
 _Row = dict[str, object]
 
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> Exit:
     with stopped_node(options.data) as node:
         shards = node.identity.shards
         if options.shard is not None and not 0 <= options.shard < shards:
-            raise Usage(f"--shard {options.shard}: allowed is 0 to {shards - 1}")
+            raise UsageRefused(f"--shard {options.shard}: allowed is 0 to {shards - 1}")
         if options.key is not None:
             return _row(node, options)
         if options.what is None:

@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> Exit:
     found = loaded(options)
     settings = found.settings
     # A node's imports take longer than everything a wrong configuration needs.
-    from codeq_cluster.node import run  # noqa: PLC0415
+    from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
     set_up_logs(settings.log_level, node=settings.node_id)

@@ -6,12 +6,12 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from codeq_cluster.backup.damage import Examined, examined
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.errors import DataDirectoryRefused
+from codeq_cluster.offline.check import Examined, examined
 from codeq_cluster.storage.directory import aside_path, set_aside
 
 

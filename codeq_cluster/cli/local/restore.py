@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from codeq_cluster.backup.catalogue import chosen, newest_export
-from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.cli.support.asking import Verbs
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
@@ -58,17 +58,17 @@ def add(commands: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
-    first = Source(place=place, manifest=chosen(place, options.id))
+    first = RestoreSource(place=place, manifest=chosen(place, options.id))
     sources = [first]
     for name in options.imports:
         added = place_of(name, options)
-        sources.append(Source(place=added, manifest=newest_export(added)))
+        sources.append(RestoreSource(place=added, manifest=newest_export(added)))
     shards = first.manifest.shards if options.shards is None else options.shards
     if not 1 <= shards <= SHARDS_MAX:
-        raise Usage(f"--shards {shards}: allowed is 1 to {SHARDS_MAX}")
+        raise UsageRefused(f"--shards {shards}: allowed is 1 to {SHARDS_MAX}")
     for flag, name in (("--node-id", options.node_id), ("--cluster-id", options.cluster_id)):
         if name and not NODE_ID.fullmatch(name):
-            raise Usage(f"{flag} {name}: allowed is {ID.allowed}")
+            raise UsageRefused(f"{flag} {name}: allowed is {ID.allowed}")
     wanted = Wanted(
         cluster_id=options.cluster_id or first.manifest.cluster_id,
         shards=shards,

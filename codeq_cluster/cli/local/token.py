@@ -15,7 +15,7 @@ import jwt
 
 from codeq_cluster.auth.identity import WORKER_SCOPES, Role
 from codeq_cluster.cli.support.asking import Verbs
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.settings import environment
 
@@ -77,11 +77,11 @@ def _run(options: argparse.Namespace) -> Exit:
 
 def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
     if not 1 <= options.ttl <= _TTL_SECONDS_MAX:
-        raise Usage(f"--ttl {options.ttl}: allowed is 1 to {_TTL_SECONDS_MAX} seconds")
+        raise UsageRefused(f"--ttl {options.ttl}: allowed is 1 to {_TTL_SECONDS_MAX} seconds")
     if "producer" in options.roles and not {"worker", "admin"} & {*options.roles}:
         other = next((each for each in options.roles if each != "producer"), "")
         if other:
-            raise Usage(
+            raise UsageRefused(
                 f"--as producer --as {other}: such a token is the {other}'s alone, who has no "
                 "tenant's tasks; make one token each, or an admin's too"
             )
@@ -102,7 +102,7 @@ def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
     for pair in options.claim:
         name, equals, value = str(pair).partition("=")
         if not equals or not name:
-            raise Usage(f"--claim {pair}: allowed is NAME=VALUE")
+            raise UsageRefused(f"--claim {pair}: allowed is NAME=VALUE")
         try:
             claims[name] = json.loads(value)
         except ValueError:
@@ -120,9 +120,11 @@ def _secret(file: str | None) -> str:
         else:
             secret = environment().get(_VARIABLE, "")
     except (OSError, UnicodeError) as error:
-        raise Usage(f"--secret-file {file}: {error}; allowed is a file of text") from error
+        raise UsageRefused(f"--secret-file {file}: {error}; allowed is a file of text") from error
     if not secret:
-        raise Usage(f"no secret: name its file with --secret-file, or set {_VARIABLE}")
+        raise UsageRefused(f"no secret: name its file with --secret-file, or set {_VARIABLE}")
     if len(secret.encode()) < _SECRET_BYTES_MIN:
-        raise Usage(f"the secret is too short: a node takes {_SECRET_BYTES_MIN} bytes or more")
+        raise UsageRefused(
+            f"the secret is too short: a node takes {_SECRET_BYTES_MIN} bytes or more"
+        )
     return secret

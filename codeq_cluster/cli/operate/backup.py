@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from rich.progress import BarColumn, Progress, TextColumn
 
 from codeq_cluster.backup import catalogue
-from codeq_cluster.backup.exporting import export
-from codeq_cluster.backup.manifest import Manifest
+from codeq_cluster.backup.manifest import BackupManifest
+from codeq_cluster.backup.tenant_export import export
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes, table
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
@@ -173,7 +173,7 @@ def _verify(options: argparse.Namespace) -> Exit:
 
 def _prune(options: argparse.Namespace) -> Exit:
     if options.keep < 1:
-        raise Usage(f"--keep {options.keep}: allowed is 1 or more")
+        raise UsageRefused(f"--keep {options.keep}: allowed is 1 or more")
     place = place_of(options.place, options)
     old = catalogue.prunable(place, keep=options.keep, now_ms=_now_ms())
     if options.yes:
@@ -207,7 +207,7 @@ def _export(options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def _print(manifest: Manifest, options: argparse.Namespace) -> None:
+def _print(manifest: BackupManifest, options: argparse.Namespace) -> None:
     if options.json:
         document(_shown(manifest), compact=True)
         return
@@ -215,7 +215,7 @@ def _print(manifest: Manifest, options: argparse.Namespace) -> None:
     note(f"{manifest.tasks} tasks of {manifest.shards} shards, {manifest.size} bytes")
 
 
-def _shown(manifest: Manifest) -> dict[str, object]:
+def _shown(manifest: BackupManifest) -> dict[str, object]:
     shown: dict[str, object] = {
         "id": manifest.id,
         "complete": True,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, rows_of, table
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.target import OPERATORS
@@ -126,12 +126,12 @@ async def _remove(operator: Operator, options: argparse.Namespace) -> None:
 
 async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     if options.old == options.new:
-        raise Usage(
+        raise UsageRefused(
             "a node is replaced by another one; one that lost its disk comes back by itself"
         )
     # Before anything is begun: what must not be removed, or is not there, is not replaced.
     if not {options.old, options.new} & (await _nodes(operator)).keys():
-        raise Usage(f"{options.old} is no member of this cluster: nothing to replace")
+        raise UsageRefused(f"{options.old} is no member of this cluster: nothing to replace")
     await operator.remove(options.old, dry_run=True)
     if not await _begin(operator, options, options.new, instead_of=options.old):
         return Exit.OK
@@ -204,7 +204,7 @@ async def _begin(
 
 def _check_wait(seconds: int) -> None:
     if not 0 <= seconds <= _WAIT_S_MAX:
-        raise Usage(f"--wait {seconds}: allowed is 0 to {_WAIT_S_MAX}")
+        raise UsageRefused(f"--wait {seconds}: allowed is 0 to {_WAIT_S_MAX}")
 
 
 async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from codeq_cluster.cli.operate.look import Flow, Flowed, Look, Problem
+from codeq_cluster.cli.operate.look import Flowed, FlowLine, Look, ProblemLine
 from codeq_cluster.cli.support.output import cell
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event is about."""
 
     WRONG = "wrong"
@@ -29,7 +29,7 @@ class Event:
     """Something that happened; `at` is when, or when it was seen."""
 
     at: datetime
-    kind: Kind
+    kind: EventKind
     text: str
 
     @property
@@ -47,7 +47,7 @@ class Event:
 def begun(look: Look, *, at: datetime) -> Iterator[Event]:
     """Yield what is wrong at the first look."""
     for problem in look.overview.problems:
-        yield Event(at=at, kind=Kind.WRONG, text=_worded(problem))
+        yield Event(at=at, kind=EventKind.WRONG, text=_worded(problem))
 
 
 def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
@@ -59,28 +59,28 @@ def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
             continue
         led = f"is led by {shard.leader_id}" if shard.leader_id else "has no leader"
         text = f"shard {shard.shard_idx} {led}, term {shard.term}; {was or 'nobody'} before"
-        yield Event(at=at, kind=Kind.LEADER, text=text)
+        yield Event(at=at, kind=EventKind.LEADER, text=text)
     known = {problem.id: problem for problem in before.overview.problems}
     found = {problem.id: problem for problem in now.overview.problems}
     for name, problem in found.items():
         if name not in known:
-            yield Event(at=at, kind=Kind.WRONG, text=_worded(problem))
+            yield Event(at=at, kind=EventKind.WRONG, text=_worded(problem))
     # A node that could not show everything cannot say that anything is over.
     if not now.trouble:
         for name, problem in known.items():
             if name not in found:
-                yield Event(at=at, kind=Kind.OVER, text=cell(problem.text))
+                yield Event(at=at, kind=EventKind.OVER, text=cell(problem.text))
 
 
 def counted(flowed: Flowed) -> Iterator[Event]:
     """Yield a line for each queue that tasks went through, the busiest first."""
     at = datetime.fromtimestamp((flowed.last + 1) * flowed.step, UTC)
     for queue in flowed.queues:
-        yield Event(at=at, kind=Kind.TASKS, text=f"{cell(queue.command)}: {_numbers(queue)}")
+        yield Event(at=at, kind=EventKind.TASKS, text=f"{cell(queue.command)}: {_numbers(queue)}")
     if flowed.more:
         queues = "queue" if flowed.more == 1 else "queues"
         text = f"{flowed.more:,} more {queues}: {_numbers(flowed.others)}"
-        yield Event(at=at, kind=Kind.TASKS, text=text)
+        yield Event(at=at, kind=EventKind.TASKS, text=text)
 
 
 def audited(record: Mapping[str, object]) -> Event:
@@ -88,7 +88,7 @@ def audited(record: Mapping[str, object]) -> Event:
     said = [cell(record.get(name)) for name in ("actor", "action", "target", "detail")]
     return Event(
         at=_instant(record.get("at")),
-        kind=Kind.AUDIT,
+        kind=EventKind.AUDIT,
         text=" ".join(each for each in said if each != "-"),
     )
 
@@ -98,12 +98,12 @@ def died(task: Mapping[str, object]) -> Event:
     named = f"{cell(task.get('id'))} of {cell(task.get('command'))}"
     return Event(
         at=_instant(task.get("updatedAt")),
-        kind=Kind.DEAD,
+        kind=EventKind.DEAD,
         text=f"{named}: {cell(task.get('error'))}",
     )
 
 
-def _numbers(flow: Flow) -> str:
+def _numbers(flow: FlowLine) -> str:
     said = (
         (flow.created, "created"),
         (flow.started, "claimed"),
@@ -113,7 +113,7 @@ def _numbers(flow: Flow) -> str:
     return ", ".join(f"{number:,} {word}" for number, word in said if number)
 
 
-def _worded(problem: Problem) -> str:
+def _worded(problem: ProblemLine) -> str:
     return f"{cell(problem.text)} ({problem.severity})"
 
 

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codeq_cluster.api.imports import TASKS_MAX
-from codeq_cluster.backup.carrying import Luggage
+from codeq_cluster.api.routes.imports import TASKS_MAX
 from codeq_cluster.backup.catalogue import complete, manifest_of, verify
-from codeq_cluster.backup.manifest import Manifest
-from codeq_cluster.backup.place import Place
-from codeq_cluster.backup.tenants import tenant_name
-from codeq_cluster.broker.importer import in_parts
+from codeq_cluster.backup.manifest import BackupManifest
+from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.backup.tenant_reader import TenantReader
+from codeq_cluster.backup.tenant_rows import tenant_name
+from codeq_cluster.broker.requests.importer import in_parts
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
@@ -82,16 +82,16 @@ async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     await sending.nothing()
     with bar("verifying", manifest.size) as shown:
         await asyncio.to_thread(verify, place, manifest, passed=shown.passed)
-    luggage = Luggage(place=place, manifest=manifest, tenant=tenant_name(options.tenant))
+    tenant_reader = TenantReader(place=place, manifest=manifest, tenant=tenant_name(options.tenant))
     if not options.forget_keys:
-        await _refuse_keys_apart(operator, luggage, done)
+        await _refuse_keys_apart(operator, tenant_reader, done)
     with bar("importing", manifest.tasks, what="tasks") as shown:
-        await sending.all_of(luggage, shown)
-    done.count("callbacksLeftOut", luggage.left_out.callbacks)
+        await sending.all_of(tenant_reader, shown)
+    done.count("callbacksLeftOut", tenant_reader.left_out.callbacks)
     return done.told()
 
 
-def _chosen(place: Place, backup: str, tenant: str) -> Manifest:
+def _chosen(place: BackupTarget, backup: str, tenant: str) -> BackupManifest:
     """Return the backup named, or the newest complete one that can hold the tenant."""
     if backup:
         return manifest_of(place, backup)
@@ -151,17 +151,17 @@ class _Done:
         return Exit.ERROR if any(self.ids.values()) else Exit.OK
 
 
-async def _refuse_keys_apart(operator: Operator, luggage: Luggage, done: _Done) -> None:
+async def _refuse_keys_apart(operator: Operator, tenant_reader: TenantReader, done: _Done) -> None:
     """Refuse before anything is imported what cannot be kept of the idempotency keys."""
     shards = await _shards(operator)
-    manifest = luggage.manifest
+    manifest = tenant_reader.manifest
     if manifest.shards % shards == 0 and done.tenant == done.options.tenant:
         return
 
     def counted() -> int:
         tenant = tenant_name(done.tenant)
         return sum(
-            luggage.keys_apart(part, tenant=tenant, shards=shards) for part in manifest.parts
+            tenant_reader.keys_apart(part, tenant=tenant, shards=shards) for part in manifest.parts
         )
 
     apart = await asyncio.to_thread(counted)
@@ -181,7 +181,7 @@ async def _shards(operator: Operator) -> int:
 class _Sending:
     """Sends a backup's tenant part by part, each until it is answered."""
 
-    def __init__(self, operator: Operator, manifest: Manifest, done: _Done) -> None:
+    def __init__(self, operator: Operator, manifest: BackupManifest, done: _Done) -> None:
         self._operator = operator
         self._manifest = manifest
         self._done = done
@@ -194,27 +194,27 @@ class _Sending:
         """
         await self._answered(Arrivals(), dry_run=True)
 
-    async def all_of(self, luggage: Luggage, shown: Bar) -> None:
+    async def all_of(self, tenant_reader: TenantReader, shown: Bar) -> None:
         """Send policies and subscriptions, then the tasks.
 
         Raises:
             BackupFailed: The tenant has no room for more.
         """
         empty = True
-        for part in luggage.manifest.parts:
-            items = await asyncio.to_thread(list, luggage.governing(part))
+        for part in tenant_reader.manifest.parts:
+            items = await asyncio.to_thread(list, tenant_reader.governing(part))
             for start in range(0, len(items), TASKS_MAX):
                 empty = False
                 await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
-        for part in luggage.manifest.parts:
-            arrivals = luggage.tasks(part, passed=shown.passed)
+        for part in tenant_reader.manifest.parts:
+            arrivals = tenant_reader.tasks(part, passed=shown.passed)
             batches = in_parts(arrivals, count_max=_TASKS, bytes_max=_BYTES)
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 empty = False
                 await self._send(Arrivals(tasks=batch))
         if empty:
             raise BackupFailed(
-                f"{luggage.manifest.id} holds nothing of a tenant {self._done.options.tenant}"
+                f"{tenant_reader.manifest.id} holds nothing of a tenant {self._done.options.tenant}"
             )
 
     async def _send(self, arrivals: Arrivals) -> None:

@@ -16,7 +16,7 @@ from codeq_cluster.client import Live, Refused
 SLOTS_MAX = 180  # Of the charts: a quarter of an hour in slots of five seconds.
 
 
-class Rates(Struct, rename="camel"):
+class RatesLine(Struct, rename="camel"):
     """Tasks a second, over the last minute."""
 
     created: float = 0.0
@@ -25,7 +25,7 @@ class Rates(Struct, rename="camel"):
     failed: float = 0.0
 
 
-class Totals(Struct, rename="camel"):
+class TotalsLine(Struct, rename="camel"):
     """How many tasks are in each state."""
 
     ready: int = 0
@@ -46,7 +46,7 @@ class Queue(Struct, rename="camel"):
     dlq: int = 0
     oldest_ready_seconds: int = 0
     paused: bool = False
-    rates: Rates = msgspec.field(default_factory=Rates)
+    rates: RatesLine = msgspec.field(default_factory=RatesLine)
 
 
 class Tenant(Struct, rename="camel"):
@@ -54,10 +54,10 @@ class Tenant(Struct, rename="camel"):
 
     tenant: str
     queues: int = 0
-    totals: Totals = msgspec.field(default_factory=Totals)
+    totals: TotalsLine = msgspec.field(default_factory=TotalsLine)
 
 
-class Problem(Struct):
+class ProblemLine(Struct):
     """Something that is wrong; `bad` comes before `warn`.
 
     Attributes:
@@ -69,7 +69,7 @@ class Problem(Struct):
     text: str
 
 
-class Node(Struct):
+class NodeLine(Struct):
     """A node, as the one asked sees it."""
 
     id: str
@@ -77,19 +77,19 @@ class Node(Struct):
     connected: bool = False
 
 
-class Standing(Struct, rename="camel"):
+class StandingLine(Struct, rename="camel"):
     """The node asked, and how it stands with the others."""
 
     node: str
-    nodes: list[Node] = []
+    nodes: list[NodeLine] = []
     leaderless: list[int] = []
 
 
-class Overview(Struct, rename="camel"):
+class OverviewLines(Struct, rename="camel"):
     """The first view of the page."""
 
-    problems: list[Problem] = []
-    rates: Rates | None = None
+    problems: list[ProblemLine] = []
+    rates: RatesLine | None = None
     waiting: list[Queue] = []
     busy: list[Queue] = []
     queues: int = 0
@@ -105,7 +105,7 @@ class Series(Struct):
     completed: list[int] = []
 
 
-class Flow(Struct, frozen=True):
+class FlowLine(Struct, frozen=True):
     """How many tasks went through a queue, or through several, which have no name."""
 
     command: str = ""
@@ -127,9 +127,9 @@ class Flowed(Struct):
 
     step: int
     last: int
-    queues: list[Flow] = []
+    queues: list[FlowLine] = []
     more: int = 0
-    others: Flow = Flow()
+    others: FlowLine = FlowLine()
 
 
 class Trouble(Struct):
@@ -146,7 +146,7 @@ class Peer(Struct, rename="camel"):
     match_index: int = 0
 
 
-class Shard(Struct, rename="camel"):
+class ShardLine(Struct, rename="camel"):
     """A shard, as the node asked sees it."""
 
     shard_idx: int
@@ -159,9 +159,9 @@ class Shard(Struct, rename="camel"):
 
 
 class _Parts(Struct):
-    standing: Standing
-    totals: Totals | None = None
-    view: Overview | None = None
+    standing: StandingLine
+    totals: TotalsLine | None = None
+    view: OverviewLines | None = None
     series: Series | None = None
     trouble: Trouble | None = None
 
@@ -171,7 +171,7 @@ class _FlowParts(Struct):
 
 
 class _Groups(Struct):
-    groups: list[Shard] = []
+    groups: list[ShardLine] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +189,10 @@ class Look:
     at_s: float
     cluster: str
     roles: frozenset[str] = frozenset()
-    standing: Standing
-    totals: Totals | None
-    overview: Overview
-    shards: tuple[Shard, ...]
+    standing: StandingLine
+    totals: TotalsLine | None
+    overview: OverviewLines
+    shards: tuple[ShardLine, ...]
     trouble: str = ""
 
 
@@ -231,7 +231,7 @@ async def taken(live: Live, flows: Flows) -> Look:
         roles=frozenset(map(str, session.get("roles", ()))),
         standing=parts.standing,
         totals=parts.totals,
-        overview=parts.view or Overview(),
+        overview=parts.view or OverviewLines(),
         shards=tuple(sorted(groups.groups, key=lambda shard: shard.shard_idx)),
         trouble=parts.trouble.error if parts.trouble else "",
     )

@@ -18,7 +18,7 @@ _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardReport:
+class ReplicaAnswer:
     """One replica of one shard, as its node sees it; `log_sync` is who syncs its log."""
 
     shard: int
@@ -32,7 +32,7 @@ class ShardReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class NodeAnswer:
     """What one node answers.
 
     Attributes:
@@ -47,11 +47,11 @@ class NodeReport:
     ready: bool
     problem: str
     code: Exit
-    shards: tuple[ShardReport, ...]
+    shards: tuple[ReplicaAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaLag:
     """A shard on one node; `lag` counts entries committed and not applied there."""
 
     node: str
@@ -68,7 +68,7 @@ class ShardSummary:
     leader: str | None
     term: int
     commit_index: int
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaLag, ...]
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,15 +88,15 @@ def _run(options: argparse.Namespace) -> Exit:
     return max(report.code for report in reports)
 
 
-async def _ask_all(urls: Sequence[str], token: str, ca: Path | None) -> list[NodeReport]:
+async def _ask_all(urls: Sequence[str], token: str, ca: Path | None) -> list[NodeAnswer]:
     return list(await asyncio.gather(*(_ask(url, token, ca) for url in urls)))
 
 
-async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
+async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
     healthy = ready = False
     problem, code = "", Exit.OK
     node_id = ""
-    shards: tuple[ShardReport, ...] = ()
+    shards: tuple[ReplicaAnswer, ...] = ()
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         try:
             await probe.healthy()
@@ -111,7 +111,7 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
         except Refused as error:
             problem = str(error)
             code = {401: Exit.AUTH, 403: Exit.AUTH, 503: Exit.ERROR}.get(error.status, Exit.API)
-    return NodeReport(
+    return NodeAnswer(
         url=url,
         id=node_id,
         healthy=healthy,
@@ -122,7 +122,7 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeReport:
     )
 
 
-def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
+def _parsed(status: object) -> tuple[str, tuple[ReplicaAnswer, ...]]:
     """Read `GET /raft/status`.
 
     Raises:
@@ -132,7 +132,7 @@ def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
         assert isinstance(status, dict)
         groups = status["groups"]
         shards = tuple(
-            ShardReport(
+            ReplicaAnswer(
                 shard=int(group["shardIdx"]),
                 is_leader=bool(group["isLeader"]),
                 leader=str(group.get("leaderId") or ""),
@@ -150,7 +150,7 @@ def _parsed(status: object) -> tuple[str, tuple[ShardReport, ...]]:
     return node_id, shards
 
 
-def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
+def _plain(reports: Sequence[NodeAnswer]) -> dict[str, object]:
     """Make the JSON document, its names those of the HTTP API."""
     return {
         "nodes": [
@@ -186,7 +186,7 @@ def _plain(reports: Sequence[NodeReport]) -> dict[str, object]:
     }
 
 
-def _print(reports: Sequence[NodeReport]) -> None:
+def _print(reports: Sequence[NodeAnswer]) -> None:
     table(
         ("NODE", "URL", "HEALTHY", "READY", "LEADS", "LOG SYNC", "PROBLEM"),
         (
@@ -225,7 +225,7 @@ def _print(reports: Sequence[NodeReport]) -> None:
         note("codeq-cluster doctor says what is wrong and what to do")
 
 
-def _log_sync(report: NodeReport) -> str:
+def _log_sync(report: NodeAnswer) -> str:
     """Return who syncs a node's log: one for all its shards; empty when it does not tell."""
     return report.shards[0].log_sync if report.shards else ""
 
@@ -234,9 +234,9 @@ def _word(value: bool) -> str:
     return "yes" if value else "NO"
 
 
-def _shards(reports: Sequence[NodeReport]) -> list[ShardSummary]:
+def _shards(reports: Sequence[NodeAnswer]) -> list[ShardSummary]:
     """Bring the replicas of each shard together; the leader of the highest term is believed."""
-    replicas: dict[int, list[tuple[str, ShardReport]]] = {}
+    replicas: dict[int, list[tuple[str, ReplicaAnswer]]] = {}
     for report in reports:
         for shard in report.shards:
             replicas.setdefault(shard.shard, []).append((report.id, shard))
@@ -251,7 +251,7 @@ def _shards(reports: Sequence[NodeReport]) -> list[ShardSummary]:
                 term=newest.term,
                 commit_index=commit,
                 replicas=tuple(
-                    Replica(
+                    ReplicaLag(
                         node=node,
                         applied_index=shard.applied_index,
                         lag=max(0, commit - shard.applied_index),

@@ -21,10 +21,18 @@ from itertools import takewhile
 
 from rich.text import Text
 
-from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, counted, died
+from codeq_cluster.cli.operate.events import (
+    Event,
+    EventKind,
+    audited,
+    begun,
+    between,
+    counted,
+    died,
+)
 from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import cell, console
 from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
@@ -38,7 +46,12 @@ _GIVE_UP_S = 300.0  # Without an answer from any node.
 
 _ADMIN = "codeq:admin"
 _OF_TENANT = frozenset((_ADMIN, "codeq:view"))
-_STYLES = {Kind.WRONG: "red", Kind.OVER: "green", Kind.AWAY: "red", Kind.BACK: "green"}
+_STYLES = {
+    EventKind.WRONG: "red",
+    EventKind.OVER: "green",
+    EventKind.AWAY: "red",
+    EventKind.BACK: "green",
+}
 
 
 def add(commands: Verbs) -> None:
@@ -57,9 +70,10 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--kind",
         action="append",
-        choices=[kind.value for kind in Kind],
+        choices=[kind.value for kind in EventKind],
         metavar="KIND",
-        help=f"print lines of this kind alone, again for more: {', '.join(Kind)}; default: all",
+        help="print lines of this kind alone, again for more: "
+        f"{', '.join(EventKind)}; default: all",
     )
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="end after so long; default: go on"
@@ -74,13 +88,13 @@ def _check(options: argparse.Namespace) -> None:
         ("--seconds", options.seconds, (0, _SECONDS_MAX)),
     ):
         if value is not None and not least <= value <= most:
-            raise Usage(f"{flag} {value:g}: allowed is {least:g} to {most:g}")
+            raise UsageRefused(f"{flag} {value:g}: allowed is {least:g} to {most:g}")
 
 
 async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
     _check(options)
     tell = _say_json if options.json else _say
-    wanted = frozenset(options.kind or Kind)
+    wanted = frozenset(options.kind or EventKind)
 
     def say(event: Event) -> None:
         if event.kind in wanted:
@@ -118,14 +132,14 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
             now_s = time.monotonic()
             if silent_s is None:
                 silent_s = now_s
-                say(Event(at=_now(), kind=Kind.AWAY, text=cell(error)))
+                say(Event(at=_now(), kind=EventKind.AWAY, text=cell(error)))
             if _is_final(error) or now_s - silent_s > _GIVE_UP_S:
                 raise
             continue
         if silent_s is not None:
             silent_s = None
             text = f"{fresh.standing.node} answers"
-            say(Event(at=_now(), kind=Kind.BACK, text=text))
+            say(Event(at=_now(), kind=EventKind.BACK, text=text))
         look = fresh
         _tell(events, say)
 
@@ -193,7 +207,7 @@ class _News:
         events = [died(task) for task in reversed(page.rows)]
         if count > _NEW_MAX:
             text = f"{count - _NEW_MAX:,} more of {queue}: codeq-cluster dlq ls {queue}"
-            events.insert(0, Event(at=_now(), kind=Kind.DEAD, text=text))
+            events.insert(0, Event(at=_now(), kind=EventKind.DEAD, text=text))
         return events
 
 

@@ -19,7 +19,7 @@ from rich.live import Live as Screen
 from codeq_cluster.cli.operate.look import Flows, Look, taken
 from codeq_cluster.cli.operate.top_screen import screen
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import console, document
 from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
@@ -40,7 +40,7 @@ def add(commands: Verbs) -> None:
 async def _top(live: Live, options: argparse.Namespace) -> Exit | None:
     least, most = INTERVALS_S
     if not least <= options.interval <= most:
-        raise Usage(f"--interval {options.interval:g}: allowed is {least:g} to {most:g}")
+        raise UsageRefused(f"--interval {options.interval:g}: allowed is {least:g} to {most:g}")
     flows = Flows()
     look = await taken(live, flows)
     if options.json:

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeq_cluster.cli.operate.look import Flows, Look, Queue, Shard
+from codeq_cluster.cli.operate.look import Flows, Look, Queue, ShardLine
 from codeq_cluster.cli.support.output import cell
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -149,7 +149,7 @@ def _shards(look: Look, before: Look | None) -> list[Sequence[str]]:
     return rows
 
 
-def _behind(shard: Shard) -> str:
+def _behind(shard: ShardLine) -> str:
     """Return the replica that lacks most of what is committed, as far as the node asked knows."""
     away = [peer.id for peer in shard.peers if not peer.connected]
     if away:

@@ -55,7 +55,7 @@ class Exit(IntEnum):
     TERMINATED = 143
 
 
-class Usage(CodeqError):
+class UsageRefused(CodeqError):
     """A command was used wrongly in a way argparse does not see; the text says what is allowed."""
 
 
@@ -70,7 +70,7 @@ def report(error: BaseException) -> Exit | None:
         case Unreachable():
             code, line = Exit.ERROR, f"{error}; start one with codeq-cluster dev, or name one that "
             line += "runs with --url; codeq-cluster doctor says what is wrong"
-        case Usage():
+        case UsageRefused():
             code, line = Exit.USAGE, str(error)
         case CodeqError():
             code, line = Exit.ERROR, str(error)

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from codeq_cluster.cli.support.outcome import Usage, fitting
+from codeq_cluster.cli.support.outcome import UsageRefused, fitting
 from codeq_cluster.client import Page
 
 # What a list shows without --limit, and the most that is gathered in memory for one table.
@@ -169,7 +169,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 def check_limit(options: argparse.Namespace) -> None:
     """Raise Usage for a limit out of bounds."""
     if not 1 <= options.limit <= LIMIT_MAX:
-        raise Usage(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+        raise UsageRefused(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
 
 
 def add_paging(parser: argparse.ArgumentParser) -> None:

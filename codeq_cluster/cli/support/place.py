@@ -7,8 +7,8 @@ from pathlib import Path
 
 from codeq_cluster.backup.bucket import BackupBucket
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.backup.place import Place
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.settings import ArtifactSettings
 
@@ -40,7 +40,7 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--s3-region", default="us-east-1", metavar="NAME")
 
 
-def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Place:
+def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> BackupTarget:
     """Return the place of that name.
 
     Args:
@@ -58,7 +58,7 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Pl
         return BackupDirectory(Path(name))
     bucket, _, prefix = name.removeprefix(_SCHEME).partition("/")
     if not bucket:
-        raise Usage(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
+        raise UsageRefused(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
     return BackupBucket(
         ArtifactSettings(
             s3_bucket=bucket,

@@ -38,20 +38,20 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedToStop:
     """With which exit code the command ends that was asked to; None for as long as it was not."""
 
     exit: Exit | None = None
 
 
 @asynccontextmanager
-async def asked_to_end(*, keys: bool) -> AsyncIterator[Asked]:
+async def asked_to_end(*, keys: bool) -> AsyncIterator[AskedToStop]:
     """Run the block until SIGINT, SIGTERM or SIGHUP cancels it.
 
     Args:
         keys: The key q does too, and what is typed does not appear meanwhile.
     """
-    asked = Asked()
+    asked = AskedToStop()
     loop = asyncio.get_running_loop()
     this = asyncio.current_task()
     assert this

@@ -13,11 +13,11 @@ import time
 from array import array
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import cell, document, note, table
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, urls_of
-from codeq_cluster.cli.work.bench_load import Bench, Figures, Load
+from codeq_cluster.cli.work.bench_load import Bench, BenchLoad, Figures
 from codeq_cluster.client import Client, Leases
 
 _BOUNDS = {
@@ -63,8 +63,8 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
     for name, (least, most) in _BOUNDS.items():
         value = getattr(options, name)
         if not least <= value <= most:
-            raise Usage(f"--{name.replace('_', '-')} {value}: allowed is {least} to {most}")
-    load = Load(
+            raise UsageRefused(f"--{name.replace('_', '-')} {value}: allowed is {least} to {most}")
+    load = BenchLoad(
         event=options.event or f"codeq-bench-{secrets.token_hex(4)}",
         seconds=options.seconds,
         in_flight=options.in_flight,
@@ -98,7 +98,7 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
     return Exit.ERROR if figures.failures or figures.left else Exit.OK
 
 
-def _show(load: Load, figures: Figures, durability: str, options: argparse.Namespace) -> None:
+def _show(load: BenchLoad, figures: Figures, durability: str, options: argparse.Namespace) -> None:
     rows = {
         "created": (figures.created, figures.load_s, figures.creating),
         "completed": (figures.completed, figures.whole_s, figures.completing),

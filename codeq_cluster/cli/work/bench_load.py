@@ -34,7 +34,7 @@ _RESULT = b'{"done":true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BenchLoad:
     """What to do.
 
     Attributes:
@@ -104,7 +104,7 @@ class Bench:
     """
 
     def __init__(
-        self, client: Client, leases: Leases, load: Load, *, told: Callable[[Figures], None]
+        self, client: Client, leases: Leases, load: BenchLoad, *, told: Callable[[Figures], None]
     ) -> None:
         self._client = client
         self._leases = leases

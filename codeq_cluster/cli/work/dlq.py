@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, withheld
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
 from codeq_cluster.client import Operator, Selection
 
@@ -82,7 +82,9 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
 async def _act(options: argparse.Namespace, act: _Act, word: str) -> Exit:
     # A script whose variable is empty must not act on all there are.
     if not options.all and options.id is None and not options.error:
-        raise Usage("--error is empty: allowed is the error of some dead letters, or use --all")
+        raise UsageRefused(
+            "--error is empty: allowed is the error of some dead letters, or use --all"
+        )
     selection = Selection(
         error=options.error or "",
         ids=None if options.id is None else tuple(options.id),

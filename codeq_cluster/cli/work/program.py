@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Task
 
 EXIT_FAILED = 100  # The task has failed for good; every other code but 0 is an attempt that did.
@@ -49,8 +49,8 @@ def executable(path: str) -> str:
     if found is not None:
         return os.path.abspath(found)  # noqa: PTH100, without following links
     if os.path.exists(path):  # noqa: PTH110
-        raise Usage(f"--handler {path}: not executable; allow it with chmod +x")
-    raise Usage(f"--handler {path}: no such program; name an executable file")
+        raise UsageRefused(f"--handler {path}: not executable; allow it with chmod +x")
+    raise UsageRefused(f"--handler {path}: no such program; name an executable file")
 
 
 class Program:

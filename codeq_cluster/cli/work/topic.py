@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, withheld
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
 from codeq_cluster.client import Operator
 
@@ -113,14 +113,16 @@ def _policy(options: argparse.Namespace) -> dict[str, object]:
     if options.policy is None:
         return given
     if given:
-        raise Usage("--policy stands for the other flags: allowed is either")
+        raise UsageRefused("--policy stands for the other flags: allowed is either")
     try:
         text = sys.stdin.read() if options.policy == "-" else Path(options.policy).read_text()
         policy = json.loads(text)
     except (OSError, ValueError) as error:
-        raise Usage(f"--policy {options.policy}: {error}; allowed is a JSON object") from error
+        raise UsageRefused(
+            f"--policy {options.policy}: {error}; allowed is a JSON object"
+        ) from error
     if not isinstance(policy, dict):
-        raise Usage(f"--policy {options.policy}: allowed is a JSON object")
+        raise UsageRefused(f"--policy {options.policy}: allowed is a JSON object")
     return policy
 
 
@@ -130,4 +132,4 @@ def _priorities(text: str | None) -> list[int] | None:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError as error:
-        raise Usage(f"--priorities {text}: allowed are numbers, as 0,5,9") from error
+        raise UsageRefused(f"--priorities {text}: allowed are numbers, as 0,5,9") from error

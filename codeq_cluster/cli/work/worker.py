@@ -15,7 +15,7 @@ import logging
 import signal
 
 from codeq_cluster.cli.support.asking import Verbs, verbs_of
-from codeq_cluster.cli.support.outcome import Exit, Usage
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import note
 from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.cli.work.program import Program, executable
@@ -119,7 +119,7 @@ def _events(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the commands named; a blank name is not taken for all there are."""
     names = [name.strip() for each in options.events for name in str(each).split(",")]
     if not all(names):
-        raise Usage("--events: a name is empty; allowed are names, or * for all")
+        raise UsageRefused("--events: a name is empty; allowed are names, or * for all")
     return (EVERY_COMMAND,) if EVERY_COMMAND in names else tuple(dict.fromkeys(names))
 
 
@@ -133,7 +133,7 @@ def _check(options: argparse.Namespace) -> None:
         ("--health-port", options.health_port or 0, 0, 65_535),
     ):
         if not least <= value <= most:
-            raise Usage(f"{flag} {value}: allowed is {least} to {most}")
+            raise UsageRefused(f"{flag} {value}: allowed is {least} to {most}")
 
 
 def _show(ended: Ended) -> None:

@@ -1,12 +1,12 @@
 """Keys: the table of every setting, its name in a file and in the environment, and its bounds."""
 
-from codeq_cluster.config.key import Key
+from codeq_cluster.config.key import SettingKey
 from codeq_cluster.config.keys.callers import AUTH, BUDGETS, RATES
 from codeq_cluster.config.keys.node import LINK, NODE, RAFT, STORE, TLS
 from codeq_cluster.config.keys.outside import ARTIFACTS, BACKUP, TRACING, WEBHOOKS
 from codeq_cluster.config.keys.tasks import LIFECYCLE, LIMITS
 
-KEYS: tuple[Key, ...] = (
+KEYS: tuple[SettingKey, ...] = (
     *NODE,
     *TRACING,
     *RAFT,
@@ -23,4 +23,4 @@ KEYS: tuple[Key, ...] = (
     *WEBHOOKS,
 )
 
-__all__ = ["KEYS", "Key"]
+__all__ = ["KEYS", "SettingKey"]

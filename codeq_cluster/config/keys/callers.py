@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from codeq_cluster.config.budgets import BOUND_MAX, TENANT_BUDGETS
-from codeq_cluster.config.key import Key, key
+from codeq_cluster.config.key import SettingKey, key
 from codeq_cluster.config.kinds import ANYTHING, FLAG, TEXT, URL, choice, whole
 from codeq_cluster.config.rates import BURST_MAX, PER_MINUTE_MAX, TENANT_RATES
 
 
-def _provider(of: str) -> tuple[Key, ...]:
+def _provider(of: str) -> tuple[SettingKey, ...]:
     """Make the two keys in which the reference gives the provider of a class of routes."""
     return (
         key(
@@ -27,7 +27,7 @@ def _provider(of: str) -> tuple[Key, ...]:
     )
 
 
-def _issuer(prefix: str, of: str) -> tuple[Key, ...]:
+def _issuer(prefix: str, of: str) -> tuple[SettingKey, ...]:
     """Make the three keys of an issuer that publishes its keys."""
     return (
         key(f"{prefix}JwksUrl", URL, f"keys of {of} tokens", path=""),
@@ -74,7 +74,7 @@ AUTH = (
 )
 
 
-def _rate(scope: str, what: str) -> tuple[Key, ...]:
+def _rate(scope: str, what: str) -> tuple[SettingKey, ...]:
     """Make the two keys of one rate limit."""
     return (
         key(

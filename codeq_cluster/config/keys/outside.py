@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.config.key import Key, key
+from codeq_cluster.config.key import SettingKey, key
 from codeq_cluster.config.kinds import (
     FLAG,
     HEADERS,
@@ -19,7 +19,7 @@ from codeq_cluster.config.kinds import (
 from codeq_cluster.settings import ArtifactProvider, OtlpProtocol, Unsigned
 
 
-def _bucket(section: str, meaning: str) -> tuple[Key, ...]:
+def _bucket(section: str, meaning: str) -> tuple[SettingKey, ...]:
     """Make the keys of a bucket that a section keeps its files in."""
     at = f"{section}.s3"
     return (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from codeq_cluster.api import audit as audit_routes
-from codeq_cluster.api.call import Call
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.routes import audit as audit_routes
 from codeq_cluster.auth import Role
 from codeq_cluster.core.items import Audit
 

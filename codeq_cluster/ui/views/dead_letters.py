@@ -12,15 +12,15 @@ from aiohttp import web
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api import paging
-from codeq_cluster.api.call import Call, reply
-from codeq_cluster.api.dead_letters import read_ids
-from codeq_cluster.api.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.ports import Selection
-from codeq_cluster.api.rendering import encode
-from codeq_cluster.api.schemas import Schema, depth
-from codeq_cluster.broker.dead_letters import BULK_MAX
-from codeq_cluster.broker.triage import Acted, ErrorKind, Revising
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.ports import DeadLetterSelection
+from codeq_cluster.api.routes.dead_letters import read_ids
+from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.schemas.requests import Schema, depth
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.broker.requests.dead_letters import BULK_MAX
+from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.merge_patch import NoObject, patched
@@ -118,7 +118,7 @@ async def dead_letters(call: Call) -> web.Response:
     asked = paging.asked(call, order=kind)
     found, edge = await call.services.broker.triage.listed(
         call.identity.tenant,
-        Selection(queue=call.command().lower(), kind=kind),
+        DeadLetterSelection(queue=call.command().lower(), kind=kind),
         after=asked.after,
         count=asked.count,
         timeout_s=call.timeout_s,
@@ -232,15 +232,15 @@ def _kind_rows(found: Sequence[ErrorKind]) -> list[KindRow]:
     ]
 
 
-def _selection(call: Call, body: TriageBody) -> Selection:
+def _selection(call: Call, body: TriageBody) -> DeadLetterSelection:
     named = [body.ids is not None, body.kind is not None, body.all]
     if sum(named) != 1:
         raise _SELECT
-    wanted = Selection(queue=call.command().lower(), kind=body.kind or "", limit=AT_ONCE)
+    wanted = DeadLetterSelection(queue=call.command().lower(), kind=body.kind or "", limit=AT_ONCE)
     if body.kind is not None and body.kind != error_kind(body.kind):
         raise _SELECT
     if body.ids is not None:
-        return Selection(queue=wanted.queue, ids=read_ids(body.ids), limit=AT_ONCE)
+        return DeadLetterSelection(queue=wanted.queue, ids=read_ids(body.ids), limit=AT_ONCE)
     return wanted
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import Call
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.telemetry.history import FINE_S, Flow
 from codeq_cluster.ui.sources import Sources
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import Call
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.auth import Role
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import problems

@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from codeq_cluster.broker.polls import Poll
-from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.ui.views.queues import QueueRow
 from codeq_cluster.ui.views.standing import Standing
 

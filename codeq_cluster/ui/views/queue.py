@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import COMMAND, Call
-from codeq_cluster.api.errors import bad_request
-from codeq_cluster.api.item_views import TopicView, topic_view
+from codeq_cluster.api.http.call import COMMAND, Call
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.schemas.item_views import TopicView, topic_view
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Counters
 from codeq_cluster.ui.sources import Sources

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import Call
-from codeq_cluster.api.errors import bad_request
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.core.task import Counters
 from codeq_cluster.telemetry.history import FINE_S, RATE_SLOTS, Flow
 from codeq_cluster.ui.sources import Sources

@@ -6,21 +6,21 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET, Struct, UnsetType
 
-from codeq_cluster.api.rendering import AttemptView, attempt_view
+from codeq_cluster.api.schemas.responses import AttemptView, attempt_view
 from codeq_cluster.auth import Identity, Role
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import State, Task
 
 # The words of the page, and where such tasks are.
 PLACES = {
-    "ready": Place.PENDING,
-    "in-progress": Place.INPROG,
-    "delayed": Place.DELAYED,
-    "completed": Place.DONE,
-    "failed": Place.FAILED,
-    "dead": Place.DLQ,
+    "ready": QueuePlace.PENDING,
+    "in-progress": QueuePlace.INPROG,
+    "delayed": QueuePlace.DELAYED,
+    "completed": QueuePlace.DONE,
+    "failed": QueuePlace.FAILED,
+    "dead": QueuePlace.DLQ,
 }
 _STATES = {
     State.READY: "ready",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import Call
-from codeq_cluster.api.errors import bad_request
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.telemetry.history import FINE_S, STEPS_S, Flow, Level
 from codeq_cluster.ui.sources import Sources
 

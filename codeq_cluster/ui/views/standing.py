@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.api.call import Call
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.auth import Role
-from codeq_cluster.broker.depths import plus
+from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.task import Counters
 from codeq_cluster.ui.sources import Sources
 

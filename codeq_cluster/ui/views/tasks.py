@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from aiohttp import web
 from msgspec import UNSET, Struct
 
-from codeq_cluster.api import paging, schemas
-from codeq_cluster.api import tasks as task_routes
-from codeq_cluster.api.call import COMMAND, Call, is_task_id, reply
-from codeq_cluster.api.errors import ApiError, bad_request
-from codeq_cluster.api.rendering import ArtifactView, ExplanationView, encode, explanation_view
+from codeq_cluster.api.http.call import COMMAND, Call, is_task_id, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.routes import tasks as task_routes
+from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas.responses import (
+    ArtifactView,
+    ExplanationView,
+    encode,
+    explanation_view,
+)
 from codeq_cluster.broker.questions import TaskFilter
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
@@ -117,7 +122,7 @@ async def cancel(call: Call) -> web.Response:
     """End a task, and put on record who did."""
     answer = await task_routes.cancel(call)
     try:
-        await call.services.broker.governors.record(
+        await call.services.broker.queue_policies.record(
             call.identity.tenant,
             by=call.identity.subject,
             action="task.cancel",
@@ -141,10 +146,10 @@ def _queue(call: Call) -> str:
     return command.lower()
 
 
-def _places(call: Call) -> tuple[Place, ...]:
+def _places(call: Call) -> tuple[QueuePlace, ...]:
     state = call.query_text("state")
     if not state:
-        return tuple(Place)
+        return tuple(QueuePlace)
     if state not in PLACES:
         raise bad_request(f"invalid 'state' (use {', '.join(PLACES)})", "invalid-query")
     return (PLACES[state],)
@@ -161,4 +166,4 @@ def _filter(call: Call) -> TaskFilter:
 
 def _instant_ms(call: Call, name: str) -> int:
     text = call.query_text(name)
-    return schemas.instant_ms(text, error=_INVALID_INSTANT) if text else 0
+    return requests.instant_ms(text, error=_INVALID_INSTANT) if text else 0

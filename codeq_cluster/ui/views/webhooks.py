@@ -5,17 +5,17 @@ from __future__ import annotations
 from aiohttp import web
 from msgspec.structs import replace
 
-from codeq_cluster.api import paging
-from codeq_cluster.api.call import Call, reply
-from codeq_cluster.api.errors import bad_request
-from codeq_cluster.api.item_views import (
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.schemas.item_views import (
     DeliveryPage,
     SubscriptionPage,
     delivery_view,
     subscription_view,
 )
-from codeq_cluster.api.rendering import encode
-from codeq_cluster.core.items import Delivery, Kind, Subscription
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.core.items import Delivery, ItemKind, Subscription
 from codeq_cluster.ui.views.rows import shown_url
 
 
@@ -27,7 +27,7 @@ async def deliveries(call: Call) -> web.Response:
     asked = paging.asked(call, order=status)
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,
-        Kind.DELIVERY,
+        ItemKind.DELIVERY,
         after=asked.after,
         count=asked.count,
         timeout_s=call.timeout_s,
@@ -46,7 +46,7 @@ async def subscriptions(call: Call) -> web.Response:
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,
-        Kind.SUBSCRIPTION,
+        ItemKind.SUBSCRIPTION,
         after=asked.after,
         count=asked.count,
         timeout_s=call.timeout_s,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, Struct, UnsetType
 
-from codeq_cluster.api.call import Call
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.broker.polls import Poll
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
 from codeq_cluster.ui.sources import Sources
@@ -91,7 +91,7 @@ async def _leases(call: Call) -> tuple[list[Task], bool]:
         tasks, after = await call.services.broker.searching.tasks(
             call.identity.tenant,
             queue="",
-            places=(Place.INPROG,),
+            places=(QueuePlace.INPROG,),
             after=after,
             count=_PAGE,
             timeout_s=call.timeout_s,

@@ -24,10 +24,10 @@ def converge(history: History) -> Verdict:
                 text = f"shard {spot[1]} at {spot[2]}: {node} and {event.node} differ ({event.p})"
                 found.append(Violation(text=text, events=(seen, event.i)))
             if group.leads:
-                reign = (group.shard, group.term)
-                leader, seen = leaders.setdefault(reign, (event.node, event.i))
+                leadership = (group.shard, group.term)
+                leader, seen = leaders.setdefault(leadership, (event.node, event.i))
                 if leader != event.node:
-                    text = f"shard {reign[0]}, term {reign[1]}: {leader} and {event.node} lead"
+                    text = f"shard {group.shard}, term {group.term}: {leader} and {event.node} lead"
                     found.append(Violation(text=text, events=(seen, event.i)))
     found.extend(_steps_back(history))
     final = history.phases.get("final")

@@ -9,7 +9,7 @@ from playwright.async_api import Route
 from playwright.async_api import TimeoutError as NotInTime
 
 from codeq_cluster.core.task import PRIORITY_MAX
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster, until
 from tests.acceptance.page.browser import (
     HOSTILE,
@@ -29,7 +29,7 @@ TRIES = 4
 BEFORE_ITSELF_MS = 4000
 
 
-async def undelivered(client: Client, command: str) -> None:
+async def undelivered(client: RecordingClient, command: str) -> None:
     """Complete a task whose callback nobody can take."""
     webhook = f"http://127.0.0.1:9/{command}?key=secret"
     await client.create("n1", "producer", command, webhook=webhook)
@@ -37,7 +37,9 @@ async def undelivered(client: Client, command: str) -> None:
     assert (await client.finish("n1", WORKER, claimed.body, {})).status == 200
 
 
-async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client: Client) -> None:
+async def test_a_task_is_created_as_it_was_typed_and_shown(
+    admin: Window, client: RecordingClient
+) -> None:
     """What is wrong with it is said beside its field: by the page, and by the server."""
     await admin.open("/tasks")
     await admin.click("New task")
@@ -75,7 +77,7 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(admin: Window, client
     assert (claimed.body["command"], claimed.body["priority"]) == ("first.TASK", 7)
 
 
-async def test_a_double_click_creates_one_task(admin: Window, client: Client) -> None:
+async def test_a_double_click_creates_one_task(admin: Window, client: RecordingClient) -> None:
     """In a queue's own view, which fills its name in."""
     await admin.open("/queues/clicked.twice", ready="main .figures")
     await admin.click("New task")
@@ -87,7 +89,7 @@ async def test_a_double_click_creates_one_task(admin: Window, client: Client) ->
 
 
 async def test_a_task_whose_answer_got_lost_is_not_created_again(
-    admin: Window, client: Client
+    admin: Window, client: RecordingClient
 ) -> None:
     """The form is still there, and sends the same idempotency key."""
 
@@ -108,7 +110,9 @@ async def test_a_task_whose_answer_got_lost_is_not_created_again(
     assert (await client.depth("n1", "admin", "answer.lost"))["ready"] == 1
 
 
-async def test_a_readers_place_in_the_problems_is_kept(admin: Window, client: Client) -> None:
+async def test_a_readers_place_in_the_problems_is_kept(
+    admin: Window, client: RecordingClient
+) -> None:
     """When another one comes before it."""
     await client.create("n1", "producer", "place.older")
     await admin.open()
@@ -123,7 +127,9 @@ async def test_a_readers_place_in_the_problems_is_kept(admin: Window, client: Cl
     assert await kept.evaluate("(link) => link === document.activeElement")
 
 
-async def test_workers_are_shown_with_what_they_hold(admin: Window, client: Client) -> None:
+async def test_workers_are_shown_with_what_they_hold(
+    admin: Window, client: RecordingClient
+) -> None:
     """Their names are text whatever they hold, and lead to the tasks."""
     created = await client.create("n1", "producer", "workers.held")
     claimed = await client.claim("n2", HOSTILE_WORKER, ["workers.held"])
@@ -137,7 +143,7 @@ async def test_workers_are_shown_with_what_they_hold(admin: Window, client: Clie
     assert await admin.page.locator("main img").count() == 0
 
 
-async def test_dead_callbacks_are_replayed(admin: Window, client: Client) -> None:
+async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClient) -> None:
     """Some, and all of them."""
     for command in ("hooks.one", "hooks.two"):
         await undelivered(client, command)
@@ -156,7 +162,7 @@ async def test_dead_callbacks_are_replayed(admin: Window, client: Client) -> Non
     await admin.shows("deliveries on the way again", within="#toasts")
 
 
-async def until_dead(client: Client, *commands: str) -> None:
+async def until_dead(client: RecordingClient, *commands: str) -> None:
     """Wait until callbacks of these commands are given up."""
 
     async def given_up() -> bool:
@@ -166,7 +172,7 @@ async def until_dead(client: Client, *commands: str) -> None:
     await until(given_up, within_s=30, what=f"the callbacks of {commands} are given up")
 
 
-async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Client) -> None:
+async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: RecordingClient) -> None:
     """The broker's own words say what is wrong with one, beside the form."""
     await admin.open("/topics")
     await admin.click("New policy")
@@ -240,7 +246,7 @@ async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: Local
 
 
 async def test_who_changed_a_queue_is_on_record_as_text(
-    browser: Chromium, cluster: LocalCluster, client: Client
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Whatever the name of its admin holds; an operator of the cluster reads nothing of it."""
     await client.call("POST", "n2", "/admin/queues/audit.me/pause", "hostile", {})
@@ -259,7 +265,7 @@ async def test_who_changed_a_queue_is_on_record_as_text(
 
 
 async def test_a_viewer_is_offered_nothing_that_changes_anything(
-    browser: Chromium, cluster: LocalCluster, client: Client
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """And sees of a callback's target where it is, not what may be secret in it."""
     await undelivered(client, "hooks.viewed")
@@ -279,7 +285,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
 
 
 async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
-    admin: Window, cluster: LocalCluster, client: Client
+    admin: Window, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Not from another port of the same host either, whose requests carry the cookie."""
     await client.create("n1", "producer", "forged")
@@ -313,7 +319,11 @@ async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
     ("size", "dark"), [(WIDE, True), (NARROW, False)], ids=["wide-dark", "narrow-light"]
 )
 async def test_everybody_can_use_every_view(
-    browser: Chromium, cluster: LocalCluster, client: Client, size: tuple[int, int], dark: bool
+    browser: Chromium,
+    cluster: LocalCluster,
+    client: RecordingClient,
+    size: tuple[int, int],
+    dark: bool,
 ) -> None:
     """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
     await client.call("PUT", "n1", "/admin/topics/every.topic", "admin", {"weight": 2})

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from codeq_cluster.testing.client import Client
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster, until
 from tests.acceptance.page.browser import (
     HOSTILE,
@@ -75,7 +75,7 @@ async def test_the_session_is_good_on_every_node(browser: Chromium, cluster: Loc
             await window.page.wait_for_selector(f"#liveness:has-text('{node} · live')")
 
 
-async def test_the_overview_follows_what_happens(admin: Window, client: Client) -> None:
+async def test_the_overview_follows_what_happens(admin: Window, client: RecordingClient) -> None:
     """Tasks that come are counted, and their flow is drawn, without a reload."""
     queues = (await client.call("GET", "n1", "/admin/queues", "admin")).body
     ready = sum(each["ready"] for each in queues) + 3
@@ -89,7 +89,9 @@ async def test_the_overview_follows_what_happens(admin: Window, client: Client) 
     assert await admin.page.locator("#liveness").get_attribute("data-state") == "live"
 
 
-async def test_without_a_stream_the_page_asks_now_and_then(admin: Window, client: Client) -> None:
+async def test_without_a_stream_the_page_asks_now_and_then(
+    admin: Window, client: RecordingClient
+) -> None:
     """It says so, and shows what happens all the same."""
     await admin.page.route("**/ui/api/live**", lambda route: route.abort())
     await admin.open("/queues/asked.for", ready="main .figures")
@@ -99,7 +101,7 @@ async def test_without_a_stream_the_page_asks_now_and_then(admin: Window, client
     await admin.page.wait_for_selector(".figure:has-text('Ready') .value:text-is('1')")
 
 
-async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: Client) -> None:
+async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: RecordingClient) -> None:
     """Its own view says who paused it; nobody can claim from it meanwhile."""
     await client.create("n1", "producer", "pause.me")
     await admin.open("/queues")
@@ -118,7 +120,7 @@ async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: Client
 
 
 async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
-    browser: Chromium, cluster: LocalCluster, client: Client
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Nor does the request behind it do anything."""
     await client.create("n1", "producer", "look.only")
@@ -137,7 +139,9 @@ async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
         assert status == 403
 
 
-async def test_a_workers_name_is_text_whatever_it_holds(admin: Window, client: Client) -> None:
+async def test_a_workers_name_is_text_whatever_it_holds(
+    admin: Window, client: RecordingClient
+) -> None:
     """The page shows it as it is, and runs nothing of it."""
     claimed = await client.claim("n1", HOSTILE_WORKER, ["hostile.name"])
     assert claimed.status == 204
@@ -147,7 +151,9 @@ async def test_a_workers_name_is_text_whatever_it_holds(admin: Window, client: C
     assert await admin.page.locator("main img").count() == 0
 
 
-async def test_a_task_is_searched_shown_and_cancelled(admin: Window, client: Client) -> None:
+async def test_a_task_is_searched_shown_and_cancelled(
+    admin: Window, client: RecordingClient
+) -> None:
     """Its payload digit by digit, its result, its attempts, and why it is where it is."""
     payload = {"html": HOSTILE, "big": 12345678901234567890}
     created = await client.create("n1", "producer", "task.shown", payload=payload)
@@ -176,7 +182,9 @@ async def test_a_task_is_searched_shown_and_cancelled(admin: Window, client: Cli
     assert (await client.task("n2", "producer", task_id)).body["error"] == "CANCELLED"
 
 
-async def test_a_result_and_its_task_are_opened_by_the_id(admin: Window, client: Client) -> None:
+async def test_a_result_and_its_task_are_opened_by_the_id(
+    admin: Window, client: RecordingClient
+) -> None:
     """From the search that every view has; `/` leads there."""
     created = await client.create("n1", "producer", "task.done")
     claimed = await client.claim("n1", WORKER, ["task.done"])
@@ -194,7 +202,7 @@ async def test_a_result_and_its_task_are_opened_by_the_id(admin: Window, client:
 
 
 async def test_a_viewer_sees_a_task_without_what_it_carries(
-    browser: Chromium, cluster: LocalCluster, client: Client
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """And no button that would change it."""
     payload = {"card": "4000 1234"}
@@ -207,7 +215,9 @@ async def test_a_viewer_sees_a_task_without_what_it_carries(
         assert "Cancel task" not in await window.text()
 
 
-async def test_delayed_tasks_are_listed_by_when_they_are_due(admin: Window, client: Client) -> None:
+async def test_delayed_tasks_are_listed_by_when_they_are_due(
+    admin: Window, client: RecordingClient
+) -> None:
     """And can be cancelled from there."""
     for delay_s, command in ((7200, "delayed.b"), (3600, "delayed.a")):
         await client.create("n1", "producer", command, delaySeconds=delay_s)
@@ -222,7 +232,7 @@ async def test_delayed_tasks_are_listed_by_when_they_are_due(admin: Window, clie
     assert (await client.depth("n1", "admin", "delayed.b"))["delayed"] == 0
 
 
-async def die(client: Client, queue: str, *errors: str, payload: object = None) -> None:
+async def die(client: RecordingClient, queue: str, *errors: str, payload: object = None) -> None:
     """Have a task die of each error."""
     for error in errors:
         body = {"payload": payload or {"n": 1}, "maxAttempts": 1}
@@ -233,7 +243,7 @@ async def die(client: Client, queue: str, *errors: str, payload: object = None) 
 
 
 async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
-    admin: Window, client: Client
+    admin: Window, client: RecordingClient
 ) -> None:
     """After a look at how many they are, and at what the patch makes of one."""
     await die(client, "dead.kinds", "after 1 ms", "after 23 ms", HOSTILE)
@@ -255,7 +265,7 @@ async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
 
 
 async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
-    admin: Window, client: Client
+    admin: Window, client: RecordingClient
 ) -> None:
     """The page says how many had been claimed."""
     await die(client, "dead.undo", "a", "b", "c")
@@ -272,7 +282,9 @@ async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
     assert (depth["ready"], depth["dlq"]) == (0, 2)
 
 
-async def test_a_deletion_can_be_called_off_and_done_at_once(admin: Window, client: Client) -> None:
+async def test_a_deletion_can_be_called_off_and_done_at_once(
+    admin: Window, client: RecordingClient
+) -> None:
     """Nothing is deleted before it; all of a queue only by typing its name."""
     await die(client, "dead.delete", "a", "b")
     await admin.open("/dead-letters/dead.delete", ready="tbody input[type=checkbox]")
@@ -294,7 +306,9 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(admin: Window, clie
     assert (await client.depth("n1", "admin", "dead.delete"))["dlq"] == 1
 
 
-async def test_a_dead_letter_is_requeued_from_its_own_view(admin: Window, client: Client) -> None:
+async def test_a_dead_letter_is_requeued_from_its_own_view(
+    admin: Window, client: RecordingClient
+) -> None:
     """With a payload that was mended; its error and its attempts are there to judge it by."""
     await die(client, "dead.one", "lost its way")
     await admin.open("/dead-letters/dead.one", ready="tbody a")
@@ -313,7 +327,9 @@ async def test_a_dead_letter_is_requeued_from_its_own_view(admin: Window, client
     assert claimed.body["payload"] == "[1.50, 2]"
 
 
-async def test_a_dead_letter_is_deleted_from_its_own_view(admin: Window, client: Client) -> None:
+async def test_a_dead_letter_is_deleted_from_its_own_view(
+    admin: Window, client: RecordingClient
+) -> None:
     """The view says that there is no such task any more."""
     await die(client, "dead.gone", "for good")
     await admin.open("/dead-letters/dead.gone", ready="tbody a")
@@ -326,7 +342,9 @@ async def test_a_dead_letter_is_deleted_from_its_own_view(admin: Window, client:
     assert (await client.depth("n1", "admin", "dead.gone"))["dlq"] == 0
 
 
-async def test_a_queue_is_purged_by_who_types_its_name(admin: Window, client: Client) -> None:
+async def test_a_queue_is_purged_by_who_types_its_name(
+    admin: Window, client: RecordingClient
+) -> None:
     """After the count of what would be cancelled."""
     for delay_s in (0, 0, 600):
         await client.create("n1", "producer", "purge.me", delaySeconds=delay_s)
@@ -345,7 +363,11 @@ async def test_a_queue_is_purged_by_who_types_its_name(admin: Window, client: Cl
     ("size", "dark"), [(WIDE, False), (NARROW, True)], ids=["wide-light", "narrow-dark"]
 )
 async def test_everybody_can_use_every_view(
-    browser: Chromium, cluster: LocalCluster, client: Client, size: tuple[int, int], dark: bool
+    browser: Chromium,
+    cluster: LocalCluster,
+    client: RecordingClient,
+    size: tuple[int, int],
+    dark: bool,
 ) -> None:
     """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
     task = await client.create("n1", "producer", "every.view", payload={"a": [1, "b", None]})

@@ -10,7 +10,7 @@ import pytest
 
 from codeq_cluster.backup.bucket import BackupBucket
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.backup.place import Place
+from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.settings import ArtifactSettings
 from tests.contracts.artifacts.s3_server import (
     ACCESS_KEY_ID,
@@ -50,7 +50,7 @@ def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) ->
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupTarget:
     """Return an empty place of each kind."""
     if request.param == "directory":
         return BackupDirectory(tmp_path / "backups")

@@ -13,7 +13,7 @@ from codeq_cluster.backup.catalogue import chosen, rows_of, verify
 from codeq_cluster.backup.chunks import decoded, encoded
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST, part_file
-from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.errors import BackupDamaged, BackupFailed, DataDirectoryRefused
 from codeq_cluster.storage.directory import open_directory
 from tests.properties.backup_worlds import World, back_up
@@ -96,7 +96,7 @@ def test_a_damaged_backup_makes_no_node(place: BackupDirectory, tmp_path: Path) 
     into = tmp_path / "data"
     wanted = Wanted(cluster_id="new", shards=2)
     with pytest.raises(BackupDamaged):
-        restore([Source(place=place, manifest=manifest)], wanted, into=into, node_id="a")
+        restore([RestoreSource(place=place, manifest=manifest)], wanted, into=into, node_id="a")
 
     with pytest.raises(DataDirectoryRefused, match="not empty"):
         open_directory(into, cluster_id="new", node_id="a", shards=2)

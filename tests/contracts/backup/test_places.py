@@ -13,8 +13,8 @@ from codeq_cluster.backup.catalogue import chosen, new_id, prunable, verify
 from codeq_cluster.backup.catalogue import found as found_in
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
-from codeq_cluster.backup.place import Place
-from codeq_cluster.backup.restoring import Source, Wanted, restore
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.errors import BackupFailed
 from tests.contracts.backup.conftest import bucket_of
 from tests.properties.backup_worlds import NOW_MS, World, back_up
@@ -36,7 +36,7 @@ def failing(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_what_is_written_is_read_back(place: Place, count: int) -> None:
+def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
     """In one request or in many parts, and an empty file too."""
     backup = new_id(NOW_MS)
     pieces = [bytes([n]) * MIB for n in range(count)]
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(place: Place, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
+def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) -> None:
     """From a place into itself, as an export within one bucket does."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     pieces = [bytes([n]) * MIB for n in range(count)]
@@ -58,7 +58,7 @@ def test_what_is_read_is_written_as_it_comes(place: Place, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None:
+def test_what_fails_in_the_middle_is_not_there(place: BackupTarget, count: int) -> None:
     """The error is the source's own, and neither a file nor a part of one is left."""
     backup = new_id(NOW_MS)
     with pytest.raises(Interrupted):
@@ -69,7 +69,7 @@ def test_what_fails_in_the_middle_is_not_there(place: Place, count: int) -> None
         list(place.read(backup, "shard-0000.rows"))
 
 
-def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
+def test_a_backup_is_deleted_whole_and_alone(place: BackupTarget) -> None:
     """The others stay, and deleting a missing one is no error."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     for backup in (first, second):
@@ -81,14 +81,14 @@ def test_a_backup_is_deleted_whole_and_alone(place: Place) -> None:
     assert place.backups() == {second: frozenset({MANIFEST, "shard-0000.rows"})}
 
 
-def test_what_is_no_backup_is_left_alone(place: Place) -> None:
+def test_what_is_no_backup_is_left_alone(place: BackupTarget) -> None:
     """Other files of the target are not listed."""
     place.write("notes", "readme", iter((b"x",)))
 
     assert place.backups() == {}
 
 
-def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) -> None:
+def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path: Path) -> None:
     """It is taken, verified and restored with either kind of target."""
     world = World(3, seed=5)
     world.live(60)
@@ -96,13 +96,15 @@ def test_a_whole_backup_goes_there_and_comes_back(place: Place, tmp_path: Path) 
     verify(place, chosen(place))
     into = tmp_path / "data"
     wanted = Wanted(cluster_id="new", shards=3)
-    restore([Source(place=place, manifest=manifest)], wanted, into=into, node_id="a")
+    restore([RestoreSource(place=place, manifest=manifest)], wanted, into=into, node_id="a")
 
     assert [each.manifest for each in found_in(place)] == [manifest]
     assert compared(restored_rows(into, 3)) == compared(world.rows())
 
 
-def test_retention_keeps_the_newest_and_what_may_be_under_way(place: Place, tmp_path: Path) -> None:
+def test_retention_keeps_the_newest_and_what_may_be_under_way(
+    place: BackupTarget, tmp_path: Path
+) -> None:
     """Older complete ones are deleted, and incomplete ones that no node can still be writing."""
     world = World(1, seed=2)
     kept = [back_up(world, place, tmp_path / str(n)).id for n in range(3)]

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.raft.running import DiskThread, LoopTimers
+from codeq_cluster.raft.io_adapters import DiskThread, LoopTimers
 from codeq_cluster.settings import LogSync, StoreSettings
 from codeq_cluster.storage.directory import open_directory
 from codeq_cluster.storage.node_storage import NodeStorage

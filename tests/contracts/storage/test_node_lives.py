@@ -16,9 +16,9 @@ from random import Random
 
 import pytest
 
-from codeq_cluster.backup.damage import examined
-from codeq_cluster.backup.looking import stopped_node
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.offline.check import examined
+from codeq_cluster.offline.inspect import stopped_node
 from codeq_cluster.settings import LogSync
 from codeq_cluster.storage import node_storage
 from codeq_cluster.storage.segment_files import OpenSegment

@@ -10,12 +10,12 @@ from random import Random
 import msgspec
 import pytest
 
-from codeq_cluster.codec.manifests import File, Manifest
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.raft.journal import rows_after_snapshot, stored_place
-from codeq_cluster.storage.exchange import incoming_path, settle
+from codeq_cluster.snapshots.checkpoint import CHUNK_BYTES_MAX, IncomingSnapshot, Snapshots
+from codeq_cluster.snapshots.manifest import File, SnapshotManifest
 from codeq_cluster.storage.rocks import RocksShard
-from codeq_cluster.storage.snapshots import CHUNK_BYTES_MAX, Incoming, Snapshots
+from codeq_cluster.storage.swap import incoming_path, settle
 
 from .conftest import open_rocks
 
@@ -77,7 +77,7 @@ def follower(tmp_path: Path) -> Iterator[Side]:
     side.shard.close()
 
 
-def carry(leader: Side, manifest: Manifest, incoming: Incoming) -> None:
+def carry(leader: Side, manifest: SnapshotManifest, incoming: IncomingSnapshot) -> None:
     """Copy every chunk."""
     for number, file in enumerate(manifest.files):
         offset = 0
@@ -89,7 +89,7 @@ def carry(leader: Side, manifest: Manifest, incoming: Incoming) -> None:
                 break
 
 
-def carried(leader: Side, follower: Side) -> tuple[Manifest, Incoming]:
+def carried(leader: Side, follower: Side) -> tuple[SnapshotManifest, IncomingSnapshot]:
     manifest = leader.snapshots.take()
     incoming = follower.snapshots.begin(manifest)
     carry(leader, manifest, incoming)
@@ -216,7 +216,7 @@ def test_a_snapshot_that_lacks_a_file_is_refused(leader: Side, follower: Side) -
             incoming.verify()
 
 
-SMALL = Manifest(
+SMALL = SnapshotManifest(
     id="1", shard=0, index=2, term=1, digest=bytes(16), files=(File("a", 0), File("b", 6))
 )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.raft.running import DiskThread
+from codeq_cluster.raft.io_adapters import DiskThread
 from codeq_cluster.settings import LogSync
 from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
 from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer, syncer_of

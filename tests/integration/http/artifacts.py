@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,

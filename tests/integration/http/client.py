@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from codeq_cluster.auth.identity import WORKER_SCOPES
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import (
     AuthProviderSettings,
     AuthSettings,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
 from codeq_cluster.testing.cluster import free_ports
 from tests.integration.http.client import OPERATOR, PATIENCE_S, Client, single

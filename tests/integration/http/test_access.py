@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings
 from tests.integration.http.client import BASE, OPERATOR, PATIENCE_S, Client, single
 from tests.integration.http.world import CALLERS, World, created

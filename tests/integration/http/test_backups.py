@@ -13,9 +13,9 @@ import pytest_asyncio
 from msgspec.structs import replace as replace_fields
 
 from codeq_cluster.backup.catalogue import chosen, rows_of, verify
+from codeq_cluster.backup.create import write_manifest
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
-from codeq_cluster.backup.taking import write_manifest
 from codeq_cluster.cli.main import main
 from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.codec.keyspace import Family

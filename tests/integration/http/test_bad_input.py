@@ -8,7 +8,7 @@ import re
 import pytest
 
 from codeq_cluster.api.app import ROUTES as APP_ROUTES
-from codeq_cluster.api.middleware import Route
+from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
 from tests.integration.http.client import BASE, OPERATOR, Client, read_answer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import BudgetSettings, LimitSettings, TenantBudget
 from tests.integration.http.client import PATIENCE_S, Client, single
 

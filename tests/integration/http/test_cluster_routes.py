@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from codeq_cluster.cli.main import main
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
 from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer, Client, single
 from tests.integration.http.operating import died, walked
@@ -166,7 +166,7 @@ async def _leader(client: Client, shard: int) -> str:
     return str(shards[shard]["leader"])
 
 
-async def _reign(client: Client, shard: int) -> tuple[str, int]:
+async def _leadership(client: Client, shard: int) -> tuple[str, int]:
     """Return who leads a shard as a node knows it, and in which term."""
     found: Any = (await client.get("admin/cluster", token=OPERATOR)).json["shards"][shard]  # type: ignore[index]
     return str(found["leader"]), int(found["term"])
@@ -175,7 +175,7 @@ async def _reign(client: Client, shard: int) -> tuple[str, int]:
 async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> tuple[str, int]:
     """Wait until all nodes know one leader of a shard, in a term after one; return both."""
     while True:
-        found = {await _reign(client, shard) for client in nodes.values()}
+        found = {await _leadership(client, shard) for client in nodes.values()}
         [(leader, term), *others] = found
         if leader and term > after and not others:
             return leader, term
@@ -226,7 +226,7 @@ async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
     async with asyncio.timeout(PATIENCE_S):
         # The one that should lead takes it back after a while, perhaps before all have been asked.
         while known[0] != leader or not leader:
-            _, before = await _reign(three["n3"], 1)
+            _, before = await _leadership(three["n3"], 1)
             answer = await _transferred(three["n3"], {"shard": 1})
             leader = str(answer.json["leader"])
             known = await _known_to_all(three, 1, after=before)

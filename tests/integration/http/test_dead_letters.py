@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codeq_cluster.api.dead_letters import IDS_MAX
+from codeq_cluster.api.routes.dead_letters import IDS_MAX
 from tests.integration.http.client import Client
 from tests.integration.http.operating import delete, died, pages, quoted, walked
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from codeq_cluster.api.imports import TASKS_MAX, bytes_max
+from codeq_cluster.api.routes.imports import TASKS_MAX, bytes_max
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
 from codeq_cluster.core.items import Delivery, Pause, Topic
 from codeq_cluster.core.operations import Arrival

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from codeq_cluster.api.access_log import AccessLog
 from codeq_cluster.api.app import ACCESS_LOG, WAITS
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.server import HttpServer
-from codeq_cluster.api.waits import Waits
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, read_answer

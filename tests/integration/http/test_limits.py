@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
 from tests.integration.http.client import Answer, Client, single
 from tests.integration.http.conftest import Running

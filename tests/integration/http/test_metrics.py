@@ -16,7 +16,7 @@ from codeq_cluster.settings import RaftSettings, RateLimitSettings
 from tests.integration.http.client import PATIENCE_S, Client
 from tests.integration.http.nodes import Nodes, three_nodes
 from tests.integration.http.operating import died
-from tests.integration.outbound.target import listening
+from tests.integration.webhooks.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from codeq_cluster.outbound.signing import signature
 from codeq_cluster.settings import LimitSettings, WebhookSettings
+from codeq_cluster.webhooks.signing import signature
 from tests.integration.http.client import Client, running
-from tests.integration.outbound.target import Heard, fine, listening
+from tests.integration.webhooks.target import Heard, fine, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.http.client import BASE, OPERATOR, Answer, Client
 from tests.integration.http.operating import died
-from tests.unit.api.described import JSON, Described
+from tests.unit.api.openapi.described import JSON, Described
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

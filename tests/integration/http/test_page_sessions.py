@@ -13,7 +13,7 @@ import jwt
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import AuthProviderSettings, AuthSettings, LimitSettings, NodeSettings
 from codeq_cluster.ui.sessions import SESSION_S_MAX, TOKEN_CHARS_MAX
 from tests.integration.http.client import Client, serving, single

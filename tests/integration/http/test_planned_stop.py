@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings
 from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Client, read_answer, single
 from tests.integration.http.conftest import Running

@@ -25,8 +25,8 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.specs.openapi import checks
 
 from codeq_cluster.api.app import ROUTES
-from codeq_cluster.api.middleware import Route
-from codeq_cluster.api.openapi_document import encoded
+from codeq_cluster.api.http.middleware import Route
+from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.auth import Access, Role
 from codeq_cluster.config.static_tokens import SCOPES
 from codeq_cluster.settings import (

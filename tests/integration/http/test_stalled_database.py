@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, StoreSettings
 from tests.integration.http.client import PATIENCE_S, Answer, Client, single
 from tests.integration.http.nodes import Nodes, three_nodes

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.api.app import ROUTES
-from codeq_cluster.api.middleware import Route
+from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings
 from tests.integration.http.client import BASE, Answer, Client, serving, single

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.backup.recovering import survivor
+from codeq_cluster.offline.force_single_member import survivor
 from codeq_cluster.testing.cluster import free_ports
 from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer
 from tests.integration.http.nodes import NAMES, Nodes, peers_at, three_nodes
@@ -128,9 +128,9 @@ async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> 
     await nodes.stop("n3")
     shutil.rmtree(nodes.settings["n3"].data_dir)
     await nodes.start("n3", cluster_secret="w" * 32)
-    newcomer = await nodes.says("n3", lambda missing: "n2: compare the" in str(missing))
+    joining_node = await nodes.says("n3", lambda missing: "n2: compare the" in str(missing))
 
-    assert len(member) == len(newcomer) == 1
+    assert len(member) == len(joining_node) == 1
 
 
 async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> None:

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.node import Node
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, TlsSettings
 from codeq_cluster.testing.certificates import Authority
 from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Client, read_answer, single

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.outbound.signing import signature
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
+from codeq_cluster.webhooks.signing import signature
 from tests.integration.http.client import Client, running
 from tests.integration.http.operating import walked
-from tests.integration.outbound.target import listening
+from tests.integration.webhooks.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -101,9 +101,9 @@ async def test_the_log_of_the_start_says_which_it_is(
     webhooks: WebhookSettings, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And whether artifacts are taken."""
-    with caplog.at_level(logging.INFO, "codeq_cluster.node_offers"):
+    with caplog.at_level(logging.INFO, "codeq_cluster.node.offers"):
         async with running(tmp_path, LimitSettings(), webhooks):
             pass
-    told = [each.message for each in caplog.records if each.name == "codeq_cluster.node_offers"]
+    told = [each.message for each in caplog.records if each.name == "codeq_cluster.node.offers"]
 
     assert told == ["artifacts are refused", said]

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from codeq_cluster.settings import LimitSettings, RateLimitSettings, TenantRateLimit
 from tests.integration.http.client import Client, serving, single
-from tests.integration.outbound.target import listening
+from tests.integration.webhooks.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

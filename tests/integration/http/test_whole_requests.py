@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from codeq_cluster.api.access_log import AccessLog
-from codeq_cluster.api.answer import Answer
 from codeq_cluster.api.app import ACCESS_LOG, WAITS, WHOLE_ROUTES
-from codeq_cluster.api.call import Asked
-from codeq_cluster.api.middleware import Answering
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.call import Asked
+from codeq_cluster.api.http.middleware import Answering
+from codeq_cluster.api.http.waits import Waits
+from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.api.server import HttpServer
-from codeq_cluster.api.waits import Waits
-from codeq_cluster.api.whole import WholeRoutes
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, Client, read_answer
@@ -220,7 +220,7 @@ class _Served:
         self.begun, self.go_on, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.open: list[asyncio.StreamWriter] = []  # Closed at the end.
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: Asked) -> HttpAnswer:
         self.begun.set()
         try:
             await self.go_on.wait()
@@ -228,7 +228,7 @@ class _Served:
             self.cancelled.set()
             raise
         body = await asked.read() if isinstance(asked, web.Request) else asked.body
-        return Answer(body, request_id="r")
+        return HttpAnswer(body, request_id="r")
 
 
 class _Watched:

@@ -19,16 +19,16 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from codeq_cluster.node import Node
-from codeq_cluster.outbound.breaker import Breaker
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, OtlpProtocol, TracingSettings
 from codeq_cluster.telemetry.exporters import LOGS
 from codeq_cluster.telemetry.spans import FLUSH_S, Spans
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from tests.integration.http.client import Client, single
-from tests.integration.outbound.target import listening, sending
 from tests.integration.telemetry.collector import Collector, Seen, collecting_by_grpc
+from tests.integration.webhooks.target import listening, sending
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -76,17 +76,17 @@ async def follower(cluster: LocalCluster) -> tuple[aiohttp.typedefs.StrOrURL, st
 async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[None]]) -> None:
     """Run a story under one leader; repeat it if the leader changed meanwhile."""
 
-    async def reign() -> tuple[str, int]:
+    async def leadership() -> tuple[str, int]:
         leader = await cluster.leader_of(0)
         shards = await cluster.status(leader)
         return leader, shards[0].term if shards is not None else 0
 
     while True:
-        before = await reign()
+        before = await leadership()
         try:
             return await story()
         except (AssertionError, aiohttp.ClientError, TimeoutError):
-            if await reign() == before:
+            if await leadership() == before:
                 raise
 
 
@@ -293,7 +293,7 @@ async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> N
     )
     async with listening() as target:
         away = target.url
-    breaker = Breaker(now_s=lambda: 0.0, failures_max=1)
+    breaker = CircuitBreaker(now_s=lambda: 0.0, failures_max=1)
 
     async with sending(breaker=breaker) as sender:
         silent = await sender.post(away, b"{}", delivery="d1", span=span)

@@ -14,7 +14,7 @@ from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
-from codeq_cluster.wire.handshake import Dialling, Identity, Session
+from codeq_cluster.wire.handshake import Dialling, LinkIdentity, LinkSession
 from codeq_cluster.wire.messages import unpack
 
 SECRET = b"the cluster's secret"
@@ -253,7 +253,7 @@ class HandMadePeer:
         self._node = node
         self._reader = FrameReader()
         self._dialling = Dialling(
-            Identity(
+            LinkIdentity(
                 node_id=node_id,
                 cluster_id="c",
                 incarnation=incarnation,
@@ -264,7 +264,7 @@ class HandMadePeer:
             session=session,
         )
         self._writer: FrameWriter | None = None
-        self.session: Session | None = None
+        self.session: LinkSession | None = None
 
     async def connect(self) -> HandMadePeer:
         """Open the connection, send nothing yet."""
@@ -282,7 +282,7 @@ class HandMadePeer:
         """Become a peer."""
         self.sink.write(proof or await self.prove())
         session = self._dialling.receive(await self._greeting())
-        assert isinstance(session, Session)
+        assert isinstance(session, LinkSession)
         self.session = session
         self._writer = FrameWriter(session.send_key)
         return self

@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.errors import PeerUnreachable
 from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
-from codeq_cluster.wire.handshake import Accepting, Identity
+from codeq_cluster.wire.handshake import Accepting, LinkIdentity
 from codeq_cluster.wire.messages import lone_body, pack, raft_item, request_item
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
@@ -363,7 +363,7 @@ async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
     """Two nodes that cannot talk do not keep each other busy."""
     (one,) = nodes.make("n1")
     one.peers = {"n2": f"127.0.0.1:{free_ports(1)[0]}"}
-    two = Identity(node_id="n2", cluster_id="c", incarnation=1, secret=SECRET)
+    two = LinkIdentity(node_id="n2", cluster_id="c", incarnation=1, secret=SECRET)
     greeted: list[float] = []
 
     async def hang_up(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -17,7 +17,7 @@ from codeq_cluster.settings import LinkTlsSettings
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.wire.certificates import Certificates, LinkContexts, link_certificates
 from codeq_cluster.wire.frames import plain_frame
-from codeq_cluster.wire.handshake import Dialling, Identity
+from codeq_cluster.wire.handshake import Dialling, LinkIdentity
 from codeq_cluster.wire.messages import pack
 
 from .conftest import DEADLINE_S, SECRET, SETTINGS, Node, Nodes, Wire, eventually, joined
@@ -201,7 +201,7 @@ async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, iss
     foreign = loaded(issue("n3"), "n3").current.dialling
     await two.start()
     before = refused(two, "name")
-    identity = Identity(node_id="n1", cluster_id="c", incarnation=1, secret=SECRET)
+    identity = LinkIdentity(node_id="n1", cluster_id="c", incarnation=1, secret=SECRET)
     source, sink = await asyncio.open_connection(
         "127.0.0.1", two.port, ssl=foreign, server_hostname=""
     )

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from codeq_cluster.cluster.loan import HOLD_NS
-from codeq_cluster.cluster.quotas import Quotas, RateLimits
-from codeq_cluster.core.rate import Scope
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.errors import LimitExceeded, NotLeader
+from codeq_cluster.ratelimit.limiter import RateLimiter, RateLimits
+from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.ratelimit.token_lease import HOLD_NS
 from codeq_cluster.settings import RateLimitSettings, TenantRateLimit
 
 from .conftest import Node, Nodes, eventually, joined
@@ -64,7 +64,7 @@ class Limited:
     served: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
     silent: bool = False
-    quotas: Quotas | None = None
+    quotas: RateLimiter | None = None
 
     async def take(self, cost: int = 1, *, tenant: str = "acme") -> bool:
         """Return whether a request for this many creates is admitted."""
@@ -102,7 +102,7 @@ async def limited(
     made = [Limited(node) for node in nodes.make("n1", "n2", "n3")]
     for each in made:
         each.node.serve = each.serve
-        each.quotas = Quotas(
+        each.quotas = RateLimiter(
             node_id=each.node.id,
             nodes=lambda: 3,
             replicas=each.shards,

@@ -15,12 +15,12 @@ from random import Random
 import msgspec
 import pytest
 
-from codeq_cluster.cluster import snapshots
-from codeq_cluster.cluster.snapshots import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
-from codeq_cluster.codec import manifests
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.codec.manifests import File, Manifest
 from codeq_cluster.errors import LinkLost, NotLeader, OutcomeUnknown, ReleaseTooOld, StorageFailed
+from codeq_cluster.snapshots import manifest as manifests
+from codeq_cluster.snapshots import transfer
+from codeq_cluster.snapshots.manifest import File, SnapshotManifest
+from codeq_cluster.snapshots.transfer import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
 
 from .conftest import DEADLINE_S, Node, Nodes, Wire, eventually, joined
 
@@ -36,7 +36,7 @@ RESERVE = 500
 class Received:
     """A received snapshot: its files, chunk after chunk."""
 
-    manifest: Manifest
+    manifest: SnapshotManifest
     shelf: Shelf
     files: dict[str, bytes] = field(default_factory=dict)
     dropped: bool = False
@@ -110,14 +110,14 @@ class Shelf:
         self.may_drop.set()
         self.may_end.set()
 
-    def take(self) -> Manifest:
+    def take(self) -> SnapshotManifest:
         """Make one."""
         self.taking.set()
         self.may_take.wait(DEADLINE_S)
         if self.full:
             raise StorageFailed("no space left")
         self.taken += 1
-        return Manifest(
+        return SnapshotManifest(
             id=f"{self.node_id}-{self.taken}",
             shard=0,
             index=100 * self.taken,
@@ -126,7 +126,7 @@ class Shelf:
             files=tuple(File(name, len(data)) for name, data in FILES.items()),
         )
 
-    def read(self, snapshot: Manifest, file: int, offset: int) -> tuple[int, bytes]:
+    def read(self, snapshot: SnapshotManifest, file: int, offset: int) -> tuple[int, bytes]:
         """Read one chunk."""
         self.reads[snapshot.id, file, offset] += 1
         if file == 2 and offset == self.stop_at:
@@ -140,13 +140,13 @@ class Shelf:
             crc ^= 1
         return crc, chunk
 
-    def drop(self, snapshot: Manifest) -> None:
+    def drop(self, snapshot: SnapshotManifest) -> None:
         """Delete one."""
         self.dropping.set()
         self.may_drop.wait(DEADLINE_S)
         self.dropped.append(snapshot.id)
 
-    def begin(self, manifest: Manifest) -> Received:
+    def begin(self, manifest: SnapshotManifest) -> Received:
         """Receive one."""
         self.received.append(Received(manifest, self))
         return self.received[-1]
@@ -552,7 +552,7 @@ async def test_every_wait_has_an_end(
 ) -> None:
     """Each call has a time limit, and a leader that cannot be reached is given up."""
     leader, follower = pair
-    monkeypatch.setattr(snapshots, "_STALLED_S_MAX", 0.0)
+    monkeypatch.setattr(transfer, "_STALLED_S_MAX", 0.0)
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(leader.shelf.stopped.is_set)
@@ -633,7 +633,7 @@ async def test_how_much_room_is_needed_is_asked_again(
 ) -> None:
     """The state may have become smaller since, and the operator may have missed the first line."""
     _, follower = pair
-    monkeypatch.setattr(snapshots, "_NO_ROOM_ASK_S", 0.0)
+    monkeypatch.setattr(transfer, "_NO_ROOM_ASK_S", 0.0)
     follower.free_bytes = 0
 
     for _ in range(3):
@@ -773,7 +773,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
 ) -> None:
     """Reading a large state takes longer than a leader keeps an unused snapshot."""
     leader, follower = pair
-    monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
+    monkeypatch.setattr(transfer, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(follower.shelf.verifying.is_set)
@@ -812,7 +812,7 @@ async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
 ) -> None:
     """The snapshot itself takes the room."""
     _, follower = pair
-    monkeypatch.setattr(snapshots, "_KEEP_S", 0.01)
+    monkeypatch.setattr(transfer, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(follower.shelf.verifying.is_set)
@@ -830,7 +830,7 @@ async def test_what_nobody_reads_is_deleted(
 ) -> None:
     """A snapshot takes disk space while it exists."""
     leader, follower = pair
-    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
+    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.04)
     said = await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
     manifest = manifests.decode(said)
     watch = asyncio.create_task(leader.server.watch())
@@ -870,7 +870,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
     monkeypatch: pytest.MonkeyPatch, *, forgotten: bool, dropped: list[str]
 ) -> None:
     """Every snapshot is deleted once, and the watch continues."""
-    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.04)
+    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.04)
     slow, other = Shelf("a"), Shelf("b")
     replicas = [Replica(), Replica()]
     server = SnapshotServer(
@@ -907,7 +907,7 @@ async def test_who_asks_again_keeps_it(
     call = follower.node.running.call
     first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
     read_at = leader.server._lent[0].read_at
-    monkeypatch.setattr(snapshots, "_UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.0)
 
     again = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
 

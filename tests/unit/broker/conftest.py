@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import pytest
 
-from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, Question
-from codeq_cluster.cluster.forwarding import Calls, Forwarder
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.routing.router import Router, RouterCalls
 from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.testing.one_node_log import OneNodeLog
 from tests.unit.no_peers import NoPeers
@@ -24,7 +24,7 @@ from tests.unit.no_peers import NoPeers
 START_MS = 1_700_000_000_000
 GRACE_MS = 2_000
 
-F = TypeVar("F", bound=Forwarder)
+F = TypeVar("F", bound=Router)
 
 
 class TestClock:
@@ -96,7 +96,7 @@ def make_shard(
         shard=number,
         shards=shards,
         store=store.state,
-        rules=Rules(),
+        rules=LifetimeRules(),
         limits=EngineLimits(
             operations_max=operations_max,
             bytes_max=bytes_max,
@@ -118,9 +118,9 @@ def make_shard(
 
 def shards_of(
     *shards: Shard,
-    calls: Calls | None = None,
+    calls: RouterCalls | None = None,
     is_out: Callable[[int], bool] = lambda _shard: False,
-    kind: type[F] = Forwarder,
+    kind: type[F] = Router,
 ) -> F:
     """Return a node's view of these shards, with peers only for calls."""
     return kind(

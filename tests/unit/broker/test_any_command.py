@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeq_cluster.broker.view import ShardView
+from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.operations import (
     Abandon,

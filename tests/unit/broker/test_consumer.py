@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.producer import Producer
-from codeq_cluster.broker.requests import NewResult, NewTask
-from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.producer import Producer
+from codeq_cluster.broker.requests.uploads import Uploads
+from codeq_cluster.broker.values import NewResult, RequestedTask
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
 from codeq_cluster.errors import NoLeader
@@ -34,7 +34,7 @@ class Desk:
 
     async def create(self, *commands: str) -> None:
         """Create a task of each command."""
-        items = [NewTask(command=command, payload="{}") for command in commands]
+        items = [RequestedTask(command=command, payload="{}") for command in commands]
         await self.producer.create("acme", items, timeout_s=5)
 
     async def claim(
@@ -176,7 +176,8 @@ async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) ->
 async def test_a_batch_claim_is_ordered_by_priority(desk: Desk) -> None:
     """The answer starts with the highest priority, however the tasks were gathered."""
     items = [
-        NewTask(command="render", payload="{}", priority=priority) for priority in (1, 9, 5, 9, 0)
+        RequestedTask(command="render", payload="{}", priority=priority)
+        for priority in (1, 9, 5, 9, 0)
     ]
     await desk.producer.create("acme", items, timeout_s=5)
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from codeq_cluster.api.errors import from_failure
-from codeq_cluster.cluster.forwarding import Forwarder
+from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.errors import LinkLost, MethodUnknown, OutcomeUnknown
+from codeq_cluster.routing.router import Router
 
 from .conftest import Shard, create, shards_of
 
@@ -36,7 +36,7 @@ class Earlier:
         """No call waits."""
 
 
-def forwarder(shard: Shard, calls: Earlier) -> Forwarder:
+def forwarder(shard: Shard, calls: Earlier) -> Router:
     """Return the shards of a node that has another leader."""
     shard.log.depose("n2")
     return shards_of(shard, calls=calls)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codeq_cluster.broker import engine
+from codeq_cluster.broker.engine import engine
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.operations import Heartbeat, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted

@@ -10,7 +10,7 @@ import pytest
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Claimed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters
 
 from .conftest import GRACE_MS, Shard, claim, create
@@ -70,7 +70,7 @@ async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> No
             ]
         )
     shard.log.depose()
-    shard.clock.pass_ms(Rules().retention_ms)
+    shard.clock.pass_ms(LifetimeRules().retention_ms)
     shard.log.lead()
     await _until(shard, lambda: _counters(shard) == Counters())
 

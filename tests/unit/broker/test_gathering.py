@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.broker.gathering import GATHERED_MAX, Gathering
+from codeq_cluster.broker.engine.group_commit import GATHERED_MAX, GroupCommit
 
 
 def _nobody() -> None:
@@ -11,7 +11,7 @@ def _nobody() -> None:
 
 async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
     """The last of them makes it due."""
-    gathering = Gathering(_nobody, wait_s_max=60)
+    gathering = GroupCommit(_nobody, wait_s_max=60)
     gathering.begin(answered=3, waiting=1, took_s=60)
 
     assert not gathering.is_due(3)
@@ -21,7 +21,7 @@ async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
 
 async def test_an_entry_that_carries_enough_waits_for_nobody() -> None:
     """Its cost is shared well enough, and a batch is many operations of one caller."""
-    gathering = Gathering(_nobody, wait_s_max=60)
+    gathering = GroupCommit(_nobody, wait_s_max=60)
     gathering.begin(answered=3 * GATHERED_MAX, waiting=0, took_s=60)
 
     assert not gathering.is_due(GATHERED_MAX - 1)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from codeq_cluster.broker.bulk import PAGE
-from codeq_cluster.broker.dead_letters import Selection
-from codeq_cluster.broker.operators import Operators
+from codeq_cluster.broker.requests.bulk import PAGE
+from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
+from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.core.operations import Nack, Submit
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 
@@ -56,13 +56,13 @@ def _depose_after_the_next_entry(shard: Shard) -> None:
 
 async def _requeue(operators: Operators) -> object:
     return await operators.requeue(
-        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
+        "acme", DeadLetterSelection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
     )
 
 
 async def _delete(operators: Operators) -> object:
     return await operators.delete(
-        "acme", Selection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
+        "acme", DeadLetterSelection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from codeq_cluster.core.administering import IDS_MAX
 from codeq_cluster.core.decide import UPLOADS_MAX
-from codeq_cluster.core.operations import Delete, Stage, Submit
+from codeq_cluster.core.operations import Delete, Staging, Submit
 from codeq_cluster.core.outcomes import Changed, Submitted
 
 from .conftest import Shard, claim, create
@@ -23,7 +23,7 @@ async def _finish(shard: Shard, task_id: str) -> None:
         [
             create(task_id, tenant=_TENANT),
             claim(task_id, tenant=_TENANT),
-            *(Stage(id=task_id, tenant=_TENANT, worker="ann", upload=each) for each in _UPLOADS),
+            *(Staging(id=task_id, tenant=_TENANT, worker="ann", upload=each) for each in _UPLOADS),
         ]
     )
     [outcome] = await shard.engine.operate(

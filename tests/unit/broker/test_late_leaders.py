@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.consumer import Consumer
 from codeq_cluster.broker.ports import LocalShard
-from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
-from codeq_cluster.cluster.forwarding import Forwarder
 from codeq_cluster.core.operations import PauseQueue, ResumeQueue
 from codeq_cluster.core.outcomes import Claimed
+from codeq_cluster.routing.router import Router
 from codeq_cluster.testing.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, create, make_shard, shards_of
@@ -21,7 +21,7 @@ from .conftest import Shard, TestClock, create, make_shard, shards_of
 pytestmark = pytest.mark.asyncio
 
 
-class _Apart(Forwarder):
+class _Apart(Router):
     """Sends claims to the leader, and looks for tasks in a replica that is ahead of it."""
 
     replica: Shard

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import shard_of

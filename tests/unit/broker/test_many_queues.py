@@ -8,17 +8,17 @@ from typing import NoReturn
 
 import pytest
 
-from codeq_cluster.broker.answers import LOOKED_AT_MAX
-from codeq_cluster.broker.busy_queues import UNREAD_READS_MAX
-from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.engine import DEPTHS_AT_ONCE
-from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, Page
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.broker.engine.answers import LOOKED_AT_MAX
+from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import DEPTHS_AT_ONCE
+from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, ShardPage
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Cancel, Delete, Nack, PauseQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.task import Counters
-from codeq_cluster.node_metrics import register_depths
+from codeq_cluster.node.metrics import register_depths
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
 
@@ -81,9 +81,9 @@ async def test_a_list_of_many_empty_places_is_walked_in_bounded_steps(
     while after != END:
         state.asked = 0
         page = await many.engine.answer(
-            Browse(tenant="acme", queue="", places=(Place.DLQ,), after=after, count=50)
+            Browse(tenant="acme", queue="", places=(QueuePlace.DLQ,), after=after, count=50)
         )
-        assert isinstance(page, Page)
+        assert isinstance(page, ShardPage)
         assert page.edge > after
         asked_most = max(asked_most, state.asked)
         found += [task.id for _, task in page.rows]
@@ -99,9 +99,9 @@ async def test_every_task_of_many_queues_is_listed_once(many: Shard) -> None:
     after, found = b"", []
     while after != END:
         page = await many.engine.answer(
-            Browse(tenant="acme", queue="", places=tuple(Place), after=after, count=500)
+            Browse(tenant="acme", queue="", places=tuple(QueuePlace), after=after, count=500)
         )
-        assert isinstance(page, Page)
+        assert isinstance(page, ShardPage)
         found += [task.id for _, task in page.rows]
         after = page.edge
 
@@ -272,13 +272,13 @@ async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() 
     await engine.operate([create("other", tenant="umbrella"), create("later", delay_ms=50)])
     await engine.operate([create("now", command="scan")])
     engine.replica.counters = _Unwalked(engine.replica.counters)
-    asked = Browse(tenant="acme", queue="", places=tuple(Place), after=b"", count=9)
+    asked = Browse(tenant="acme", queue="", places=tuple(QueuePlace), after=b"", count=9)
     listed = await engine.answer(asked)
     delayed = await engine.answer(BrowseDelayed(tenant="acme", queue="", after=b"", count=9))
     depths = await engine.depths("acme")
 
-    assert isinstance(listed, Page)
-    assert isinstance(delayed, Page)
+    assert isinstance(listed, ShardPage)
+    assert isinstance(delayed, ShardPage)
     assert sorted(task.id for _, task in listed.rows) == ["later", "now"]
     assert [task.id for _, task in delayed.rows] == ["later"]
     assert sorted(depth.queue for depth in depths) == ["render", "scan"]

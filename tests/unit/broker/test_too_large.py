@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.broker.producer import on_their_shards
+from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.errors import OperationTooLarge

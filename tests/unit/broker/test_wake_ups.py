@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.catalogue import Catalogue
-from codeq_cluster.broker.consumer import Consumer
-from codeq_cluster.broker.uploads import Uploads
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.waiters import Ticket, Waiters
 from codeq_cluster.core.operations import PauseQueue, PutTopic, Submit
 from codeq_cluster.core.outcomes import Claimed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.broker import window as window_module
-from codeq_cluster.broker.window import KeyBudget, Window
+from codeq_cluster.broker.engine import window as window_module
+from codeq_cluster.broker.engine.window import KeyBudget, Window
 
 START, END = b"k/", b"k0"
 

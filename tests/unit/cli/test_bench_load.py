@@ -8,7 +8,7 @@ import pytest
 
 from codeq_cluster.cli.main import main
 from codeq_cluster.cli.work.bench import _quantiles
-from codeq_cluster.cli.work.bench_load import Figures, Load
+from codeq_cluster.cli.work.bench_load import BenchLoad, Figures
 from codeq_cluster.client import Refused
 from codeq_cluster.errors import CodeqError
 
@@ -50,7 +50,7 @@ def test_quantiles_are_in_milliseconds() -> None:
 
 def test_a_payload_has_the_size_that_was_asked_for() -> None:
     """As JSON text."""
-    load = Load(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
+    load = BenchLoad(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
 
     assert len(f'"{load.payload}"') == 128
 

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from codeq_cluster import __version__
 from codeq_cluster.cli.main import main
-from codeq_cluster.cli.operate.doctor.finding import Finding, Level, certificate
+from codeq_cluster.cli.operate.doctor.finding import Finding, FindingLevel, certificate
 from codeq_cluster.cli.operate.doctor.local import local_findings
 from codeq_cluster.cli.operate.doctor.nodes import clock
 from codeq_cluster.config import load
@@ -53,7 +53,7 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
     finding = local_findings("flags", loaded)[0]
 
     assert (finding.level, finding.todo) == (
-        Level.WARN,
+        FindingLevel.WARN,
         "`codeq-cluster config` says what becomes of each",
     )
     assert finding.text == "valid, but not taken as they are: redisAddr, timezone"
@@ -62,26 +62,26 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("providers", "level", "text"),
     [
-        ('[{"kind":"static","tokens":["t"]}]', Level.WARN, "nobody: no node can be let in"),
+        ('[{"kind":"static","tokens":["t"]}]', FindingLevel.WARN, "nobody: no node can be let in"),
         (
             '[{"kind":"static","tokens":[{"token":"t","scopes":["codeq:admin"]}]}]',
-            Level.WARN,
+            FindingLevel.WARN,
             "nobody: no node can be let in",
         ),
         (
             '[{"kind":"static","tokens":[{"token":"t","scopes":["codeq:operator"]}]}]',
-            Level.OK,
+            FindingLevel.OK,
             "static",
         ),
         (
             '[{"kind":"hs256","secret":"0123456789abcdef0123456789abcdef"}]',
-            Level.OK,
+            FindingLevel.OK,
             "whom an issuer gives the scope codeq:operator",
         ),
     ],
 )
 def test_a_cluster_that_nobody_may_command_is_found(
-    tmp_path: Path, providers: str, level: Level, text: str
+    tmp_path: Path, providers: str, level: FindingLevel, text: str
 ) -> None:
     """Where all tokens are in the configuration; an admin is no operator."""
     found = _found(tmp_path, auth__producer=providers)["operator"]
@@ -174,15 +174,15 @@ async def test_a_wrong_configuration_is_a_line(
 @pytest.mark.parametrize(
     ("said", "levels"),
     [
-        (("none", "refused"), [Level.WARN, Level.WARN]),
-        (("local", "unsigned"), [Level.OK, Level.WARN]),
-        (("s3", "signed"), [Level.OK, Level.OK]),
+        (("none", "refused"), [FindingLevel.WARN, FindingLevel.WARN]),
+        (("local", "unsigned"), [FindingLevel.OK, FindingLevel.WARN]),
+        (("s3", "signed"), [FindingLevel.OK, FindingLevel.OK]),
         (("tape", "sealed"), []),
     ],
 )
 async def test_a_running_node_says_what_it_takes(
     said: tuple[str, str],
-    levels: list[Level],
+    levels: list[FindingLevel],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -235,11 +235,11 @@ def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
     )
     lax = _found(tmp_path, webhooks__unsigned="allow")["webhooks"]
 
-    assert (off["artifacts"].level, off["webhooks"].level) == (Level.WARN, Level.WARN)
+    assert (off["artifacts"].level, off["webhooks"].level) == (FindingLevel.WARN, FindingLevel.WARN)
     assert "artifacts.provider" in off["artifacts"].todo
     assert "webhookHmacSecret" in off["webhooks"].todo
-    assert (on["artifacts"].level, on["webhooks"].level) == (Level.OK, Level.OK)
-    assert lax.level is Level.WARN
+    assert (on["artifacts"].level, on["webhooks"].level) == (FindingLevel.OK, FindingLevel.OK)
+    assert lax.level is FindingLevel.WARN
     assert "unsigned" in lax.text
 
 
@@ -252,7 +252,7 @@ def test_artifacts_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:
         artifacts__directory=str(tmp_path / "taken" / "artifacts"),
     )
 
-    assert found["artifacts"].level is Level.FAIL
+    assert found["artifacts"].level is FindingLevel.FAIL
 
 
 @pytest.mark.parametrize(
@@ -279,17 +279,29 @@ async def test_a_node_that_its_environment_configures_is_looked_at(
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "level"), [(0, Level.OK), (-1.5, Level.OK), (5, Level.WARN), (-61, Level.FAIL)]
+    ("ahead_s", "level"),
+    [
+        (0, FindingLevel.OK),
+        (-1.5, FindingLevel.OK),
+        (5, FindingLevel.WARN),
+        (-61, FindingLevel.FAIL),
+    ],
 )
-def test_clocks_that_differ_are_told(ahead_s: float, level: Level) -> None:
+def test_clocks_that_differ_are_told(ahead_s: float, level: FindingLevel) -> None:
     """A lease's grace may hide two seconds, nothing hides a minute."""
     assert clock("http://n1", ahead_s).level is level
 
 
 @pytest.mark.parametrize(
-    ("days", "level"), [(-1, Level.FAIL), (3, Level.WARN), (13.9, Level.WARN), (15, Level.OK)]
+    ("days", "level"),
+    [
+        (-1, FindingLevel.FAIL),
+        (3, FindingLevel.WARN),
+        (13.9, FindingLevel.WARN),
+        (15, FindingLevel.OK),
+    ],
 )
-def test_a_certificate_is_to_be_renewed_in_time(days: float, level: Level) -> None:
+def test_a_certificate_is_to_be_renewed_in_time(days: float, level: FindingLevel) -> None:
     """Two weeks, as the alarm of the metrics."""
     assert certificate("node.pem", days * _DAY_S).level is level
 
@@ -298,7 +310,7 @@ def test_a_new_directory_is_fine(tmp_path: Path) -> None:
     """The free space is that of the disk it will be on."""
     found = _found(tmp_path)
 
-    assert found["config"].level is Level.OK
+    assert found["config"].level is FindingLevel.OK
     assert "new" in found["data"].text
     assert "free" in found["disk"].text
 
@@ -313,7 +325,11 @@ def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
     file.write_text("{")
     damaged = _found(tmp_path)["data"]
 
-    assert (foreign.level, ours.level, damaged.level) == (Level.FAIL, Level.OK, Level.FAIL)
+    assert (foreign.level, ours.level, damaged.level) == (
+        FindingLevel.FAIL,
+        FindingLevel.OK,
+        FindingLevel.FAIL,
+    )
     assert "cluster blue" in foreign.text
 
 
@@ -325,4 +341,4 @@ def test_certificates_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("none")
     broken = _found(tmp_path, **pair)["certificate"]
 
-    assert (ending.level, broken.level) == (Level.WARN, Level.FAIL)
+    assert (ending.level, broken.level) == (FindingLevel.WARN, FindingLevel.FAIL)

@@ -6,8 +6,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from codeq_cluster.cli.operate.events import Event, Kind, audited, begun, between, counted, died
-from codeq_cluster.cli.operate.look import Flow, Flowed, Look, Overview, Problem, Shard, Standing
+from codeq_cluster.cli.operate.events import (
+    Event,
+    EventKind,
+    audited,
+    begun,
+    between,
+    counted,
+    died,
+)
+from codeq_cluster.cli.operate.look import (
+    Flowed,
+    FlowLine,
+    Look,
+    OverviewLines,
+    ProblemLine,
+    ShardLine,
+    StandingLine,
+)
 
 _AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -16,17 +32,17 @@ def _look(*problems: str, leader: str | None = "n1", trouble: str = "") -> Look:
     return Look(
         at_s=0.0,
         cluster="c",
-        standing=Standing(node="n1"),
+        standing=StandingLine(node="n1"),
         totals=None,
-        overview=Overview(problems=[_problem(text) for text in problems]),
-        shards=(Shard(0, "n1", leader, 7),),
+        overview=OverviewLines(problems=[_problem(text) for text in problems]),
+        shards=(ShardLine(0, "n1", leader, 7),),
         trouble=trouble,
     )
 
 
-def _problem(text: str) -> Problem:
+def _problem(text: str) -> ProblemLine:
     """Return a problem whose text has its id, a colon, and what it measures."""
-    return Problem(text.partition(":")[0], "bad", text)
+    return ProblemLine(text.partition(":")[0], "bad", text)
 
 
 def _told(events: list[Event]) -> list[tuple[str, str]]:
@@ -83,9 +99,9 @@ def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
     told = Flowed(
         step=5,
         last=int(_AT.timestamp()) // 5 - 1,
-        queues=[Flow("greet", 1200, 2, 0, 0), Flow("a\x1b[31mb", 0, 0, 3, 4)],
+        queues=[FlowLine("greet", 1200, 2, 0, 0), FlowLine("a\x1b[31mb", 0, 0, 3, 4)],
         more=2,
-        others=Flow(created=1, failed=1),
+        others=FlowLine(created=1, failed=1),
     )
     events = [*counted(told)]
 
@@ -117,7 +133,7 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
 
 def test_a_line_has_its_time_and_its_kind() -> None:
     """In columns."""
-    line = Event(at=_here(_AT), kind=Kind.OVER, text="all well").line
+    line = Event(at=_here(_AT), kind=EventKind.OVER, text="all well").line
 
     assert line == "12:00:00  over    all well"
 

@@ -16,7 +16,7 @@ _API = Path(__file__).resolve().parents[3] / "codeq_cluster" / "api"
 
 def test_every_code_with_advice_is_one_that_the_api_gives() -> None:
     """Advice for a code that nobody sends would never be read."""
-    sources = "".join(file.read_text() for file in _API.glob("*.py"))
+    sources = "".join(file.read_text() for file in _API.rglob("*.py"))
     rejections = {rejection.value for rejection in Rejection}
     unknown = [code for code in _NEXT if f'"{code}"' not in sources and code not in rejections]
 

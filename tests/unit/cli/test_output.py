@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import _print_stacked, _widths, cell, gathered, listed, table
 from codeq_cluster.client import Page
 
@@ -133,5 +133,5 @@ async def test_a_limit_out_of_bounds_is_a_wrong_use(limit: int) -> None:
     async def fetch(_: int, __: str) -> Page:
         raise AssertionError
 
-    with pytest.raises(Usage, match="allowed is 1 to 100000"):
+    with pytest.raises(UsageRefused, match="allowed is 1 to 100000"):
         await gathered(_options(limit=limit), fetch)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Status, Task, TaskRecord
 from codeq_cluster.testing.cluster import until
@@ -148,9 +148,9 @@ def test_a_handler_is_looked_for_before_anything_is_claimed(tmp_path: Path) -> N
     plain.write_text("")
 
     assert executable("sh").endswith("/sh")
-    with pytest.raises(Usage, match="chmod"):
+    with pytest.raises(UsageRefused, match="chmod"):
         executable(str(plain))
-    with pytest.raises(Usage, match="no such program"):
+    with pytest.raises(UsageRefused, match="no such program"):
         executable(str(tmp_path / "none"))
 
 

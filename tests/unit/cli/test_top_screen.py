@@ -11,21 +11,21 @@ from rich.console import Console
 from codeq_cluster.cli.operate.look import (
     Flows,
     Look,
-    Node,
-    Overview,
+    NodeLine,
+    OverviewLines,
     Peer,
-    Problem,
+    ProblemLine,
     Queue,
-    Rates,
+    RatesLine,
     Series,
-    Shard,
-    Standing,
+    ShardLine,
+    StandingLine,
     Tenant,
-    Totals,
+    TotalsLine,
 )
 from codeq_cluster.cli.operate.top_screen import screen
 
-_RATES = Rates(created=1234.5, started=1000.0, completed=999.9, failed=0.1)
+_RATES = RatesLine(created=1234.5, started=1000.0, completed=999.9, failed=0.1)
 
 
 def _queue(name: str) -> Queue:
@@ -37,18 +37,18 @@ def _look(*, problems: int = 1, shards: int = 4, queues: int = 6) -> Look:
     return Look(
         at_s=10.0,
         cluster="production",
-        standing=Standing(node="n1", nodes=[Node("n1", connected=True), Node("n2")]),
-        totals=Totals(ready=74_070, failed=3),
-        overview=Overview(
+        standing=StandingLine(node="n1", nodes=[NodeLine("n1", connected=True), NodeLine("n2")]),
+        totals=TotalsLine(ready=74_070, failed=3),
+        overview=OverviewLines(
             problems=[
-                Problem(f"n{n}", "bad", f"Node n{n} is not connected") for n in range(problems)
+                ProblemLine(f"n{n}", "bad", f"Node n{n} is not connected") for n in range(problems)
             ],
             rates=_RATES,
             busy=busy,
             queues=queues,
         ),
         shards=tuple(
-            Shard(n, "n1", "n1", 7, 1_000, 1_000, [Peer("n2", connected=True, match_index=958)])
+            ShardLine(n, "n1", "n1", 7, 1_000, 1_000, [Peer("n2", connected=True, match_index=958)])
             for n in range(shards)
         ),
     )
@@ -106,7 +106,7 @@ def test_a_shard_s_rate_is_that_since_the_look_before() -> None:
     """42 entries in two seconds, and the peer that lacks most."""
     now = _look(shards=1)
     (shard,) = now.shards
-    earlier = Shard(0, "n1", "n1", 7, shard.commit_index - 42, 958, shard.peers)
+    earlier = ShardLine(0, "n1", "n1", 7, shard.commit_index - 42, 958, shard.peers)
     row = _first_shard(_drawn(now, before=replace(now, at_s=8.0, shards=(earlier,))))
 
     assert row == ["0", "n1", "7", "1,000", "21.0", "n2", "by", "42"]
@@ -116,7 +116,7 @@ def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
     """Another node may be asked than at the look before."""
     now = _look(shards=1)
     (shard,) = now.shards
-    ahead = Shard(0, "n1", "n1", 7, shard.commit_index + 1, 0, [])
+    ahead = ShardLine(0, "n1", "n1", 7, shard.commit_index + 1, 0, [])
 
     row = _first_shard(_drawn(now, before=replace(now, at_s=8.0, shards=(ahead,))))
 
@@ -126,8 +126,10 @@ def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
 def test_nodes_that_are_away_are_named_at_each_shard() -> None:
     """They count before those that are only behind."""
     look = _look(shards=1)
-    away = Shard(0, "n1", None, 7, 9, 9, [Peer("n2"), Peer("n3", connected=True, match_index=1)])
-    leaderless = Standing("n1", look.standing.nodes, [0])
+    away = ShardLine(
+        0, "n1", None, 7, 9, 9, [Peer("n2"), Peer("n3", connected=True, match_index=1)]
+    )
+    leaderless = StandingLine("n1", look.standing.nodes, [0])
     text = "\n".join(_drawn(replace(look, shards=(away,), standing=leaderless)))
 
     assert "n2 away" in text
@@ -137,7 +139,7 @@ def test_nodes_that_are_away_are_named_at_each_shard() -> None:
 
 def test_an_operator_without_a_tenant_sees_each_tenant_s_share() -> None:
     """And no queue of any of them."""
-    overview = Overview(tenants=[Tenant("acme", 2, Totals(ready=7)), Tenant("", 1)])
+    overview = OverviewLines(tenants=[Tenant("acme", 2, TotalsLine(ready=7)), Tenant("", 1)])
     lines = _drawn(replace(_look(), totals=None, overview=overview))
 
     assert [line.split()[:3] for line in lines if line.startswith(("acme", "_"))] == [
@@ -149,8 +151,10 @@ def test_an_operator_without_a_tenant_sees_each_tenant_s_share() -> None:
 def test_names_cannot_command_the_terminal() -> None:
     """A queue's name or a node's text is shown as it is, in one line."""
     look = _look(queues=0)
-    hostile = Overview(
-        problems=[Problem("it", "bad", "[red]\x1b[2J\nnext")], busy=[_queue("a\x1b[31mb")], queues=1
+    hostile = OverviewLines(
+        problems=[ProblemLine("it", "bad", "[red]\x1b[2J\nnext")],
+        busy=[_queue("a\x1b[31mb")],
+        queues=1,
     )
     text = "\n".join(_drawn(replace(look, overview=hostile)))
 

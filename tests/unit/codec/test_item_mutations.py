@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import Change, ItemChange
-from codeq_cluster.core.items import Audit, Delivery, Item, Kind, Subscription, Topic
+from codeq_cluster.core.items import Audit, Delivery, Item, ItemKind, Subscription, Topic
 from codeq_cluster.core.task import Counters, Result
 
 DELIVERY = Delivery(
@@ -20,18 +20,18 @@ DELIVERY = Delivery(
     due_ms=5,
 )
 BODY = Result(task_id="t", status="COMPLETED", body="{}")
-ITEM_KEY = keyspace.item(Kind.DELIVERY, "acme", "t.1")
+ITEM_KEY = keyspace.item(ItemKind.DELIVERY, "acme", "t.1")
 BODY_KEY = keyspace.body("acme", "t.1")
 AUDIT = Audit(tenant="acme", id="1-r", at_ms=1, actor="ops", action="a", target="t", expires_ms=9)
 
 
 def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
     """All its rows are one write."""
-    [errand] = keyspace.item_index_keys(DELIVERY)
+    [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
     assert _rows(ItemChange(before=None, after=DELIVERY, body=BODY)) == {
         ITEM_KEY: records.encode_item(DELIVERY),
-        errand: b"",
+        outbox_job: b"",
         BODY_KEY: records.encode_result(BODY),
     }
 
@@ -39,42 +39,42 @@ def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
 def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
     """The old due time is deleted in the write that adds the new one."""
     later = replace(DELIVERY, attempts=1, due_ms=7)
-    [errand] = keyspace.item_index_keys(DELIVERY)
-    [next_errand] = keyspace.item_index_keys(later)
+    [outbox_job] = keyspace.item_index_keys(DELIVERY)
+    [next_outbox_job] = keyspace.item_index_keys(later)
 
     assert _rows(ItemChange(before=DELIVERY, after=later)) == {
         ITEM_KEY: records.encode_item(later),
-        errand: None,
-        next_errand: b"",
+        outbox_job: None,
+        next_outbox_job: b"",
     }
 
 
 def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
     """The old value's row is the new one's, and is not deleted."""
     same = replace(DELIVERY, error="503")
-    [errand] = keyspace.item_index_keys(DELIVERY)
+    [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
-    assert _rows(ItemChange(before=DELIVERY, after=same))[errand] == b""
+    assert _rows(ItemChange(before=DELIVERY, after=same))[outbox_job] == b""
 
 
 def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None:
     """No attempt is due until it is replayed."""
     dead = replace(DELIVERY, attempts=5, due_ms=0, died_ms=8, expires_ms=9)
-    [errand] = keyspace.item_index_keys(DELIVERY)
+    [outbox_job] = keyspace.item_index_keys(DELIVERY)
     listed, expiry = keyspace.item_index_keys(dead)
     rows = _rows(ItemChange(before=DELIVERY, after=dead))
     revived = _rows(ItemChange(before=dead, after=DELIVERY))
 
-    assert (rows[errand], rows[listed], rows[expiry]) == (None, b"", b"")
-    assert (revived[errand], revived[listed], revived[expiry]) == (b"", None, None)
+    assert (rows[outbox_job], rows[listed], rows[expiry]) == (None, b"", b"")
+    assert (revived[outbox_job], revived[listed], revived[expiry]) == (b"", None, None)
 
 
 def test_a_delivered_delivery_takes_everything_along() -> None:
     """Item, outbox job and body go in one write."""
-    [errand] = keyspace.item_index_keys(DELIVERY)
+    [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
     assert _rows(ItemChange(before=DELIVERY, after=None)) == dict.fromkeys(
-        (ITEM_KEY, errand, BODY_KEY)
+        (ITEM_KEY, outbox_job, BODY_KEY)
     )
 
 
@@ -94,7 +94,7 @@ def test_of_several_changes_in_one_batch_the_last_stands() -> None:
 def test_a_topic_is_one_row() -> None:
     """A topic has no timer and no body."""
     topic = Topic(tenant="", id="q", name="Q")
-    key = keyspace.item(Kind.TOPIC, "", "q")
+    key = keyspace.item(ItemKind.TOPIC, "", "q")
 
     assert _rows(ItemChange(before=None, after=topic)) == {key: records.encode_item(topic)}
     assert _rows(ItemChange(before=topic, after=None)) == {key: None}
@@ -113,7 +113,7 @@ def test_records_of_operators_get_the_index_of_their_entry() -> None:
 
     changed = {key: value for key, value in rows.items() if value != before[key]}
     assert changed == {
-        keyspace.item(Kind.AUDIT, each.tenant, each.id): records.encode_item(
+        keyspace.item(ItemKind.AUDIT, each.tenant, each.id): records.encode_item(
             replace(each, index=70_000)
         )
         for each in (AUDIT, other)

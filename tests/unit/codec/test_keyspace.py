@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace
-from codeq_cluster.codec.keyspace import Family, Place
-from codeq_cluster.core.items import Audit, Delivery, Item, Kind, Pause, Subscription, Sweep, Topic
+from codeq_cluster.codec.keyspace import Family, QueuePlace
+from codeq_cluster.core.items import (
+    Audit,
+    Delivery,
+    Item,
+    ItemKind,
+    Pause,
+    Subscription,
+    Sweep,
+    Topic,
+)
 from codeq_cluster.core.task import State, Task
 
 SEQ_OF_SLASHES = int.from_bytes(b"////////")
@@ -67,11 +76,14 @@ def test_timed_keys_come_apart(instant_ms: int) -> None:
         (keyspace.result("t"), Family.RESULT),
         (keyspace.delayed("q", "", due_ms=SEQ_OF_SLASHES, task_id="t"), Family.DELAYED),
         (keyspace.inprog("q", "acme", task_id="t"), Family.INPROG),
-        (keyspace.ended(Place.DLQ, "q", "acme", ended_ms=SEQ_OF_SLASHES, task_id="t"), Family.DLQ),
-        (keyspace.ended(Place.DONE, "q", "", ended_ms=1, task_id="t"), Family.DONE),
-        (keyspace.ended(Place.FAILED, "q", "", ended_ms=1, task_id="t"), Family.FAILED),
-        (keyspace.item(Kind.TOPIC, "acme", "q"), Family.ITEM),
-        (keyspace.item(Kind.AUDIT, "", "1-request"), Family.ITEM),
+        (
+            keyspace.ended(QueuePlace.DLQ, "q", "acme", ended_ms=SEQ_OF_SLASHES, task_id="t"),
+            Family.DLQ,
+        ),
+        (keyspace.ended(QueuePlace.DONE, "q", "", ended_ms=1, task_id="t"), Family.DONE),
+        (keyspace.ended(QueuePlace.FAILED, "q", "", ended_ms=1, task_id="t"), Family.FAILED),
+        (keyspace.item(ItemKind.TOPIC, "acme", "q"), Family.ITEM),
+        (keyspace.item(ItemKind.AUDIT, "", "1-request"), Family.ITEM),
         (keyspace.body("acme", "t.1"), Family.BODY),
         (keyspace.dead_prefix("acme") + b"////////" + b"/t.1", Family.DEAD),
         (keyspace.lease(SEQ_OF_SLASHES, "t"), Family.LEASE),
@@ -99,29 +111,29 @@ def test_keys_that_end_with_a_task_id_give_it_back() -> None:
 
 def test_keys_of_items_come_apart() -> None:
     """The default tenant is the empty one, and a slash byte in an instant does no harm."""
-    for kind in Kind:
+    for kind in ItemKind:
         for tenant in ("", "acme"):
             key = keyspace.item(kind, tenant, "t.1")
 
             assert keyspace.item_parts(key) == (kind, tenant, "t.1")
             assert key.startswith(keyspace.item_prefix(kind, tenant))
             assert key.startswith(keyspace.item_prefix(kind))
-    [errand] = keyspace.item_index_keys(_delivery(due_ms=SEQ_OF_SLASHES))
+    [outbox_job] = keyspace.item_index_keys(_delivery(due_ms=SEQ_OF_SLASHES))
 
-    assert keyspace.family(errand) is Family.ERRAND
-    assert keyspace.item_parts(errand) == (Kind.DELIVERY, "acme", "t.1")
-    assert keyspace.item_timer_ms(errand) == SEQ_OF_SLASHES
+    assert keyspace.family(outbox_job) is Family.ERRAND
+    assert keyspace.item_parts(outbox_job) == (ItemKind.DELIVERY, "acme", "t.1")
+    assert keyspace.item_timer_ms(outbox_job) == SEQ_OF_SLASHES
 
 
 def test_a_tenant_whose_name_begins_like_another_has_items_of_its_own() -> None:
     """A list of one tenant's items never shows another's."""
-    start, end = keyspace.prefix_range(keyspace.item_prefix(Kind.TOPIC, "acme"))
+    start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.TOPIC, "acme"))
 
-    assert start <= keyspace.item(Kind.TOPIC, "acme", "~") < end
+    assert start <= keyspace.item(ItemKind.TOPIC, "acme", "~") < end
     for key in (
-        keyspace.item(Kind.TOPIC, "acme2", "q"),
-        keyspace.item(Kind.TOPIC, "", "acme"),
-        keyspace.item(Kind.PAUSE, "acme", "q"),
+        keyspace.item(ItemKind.TOPIC, "acme2", "q"),
+        keyspace.item(ItemKind.TOPIC, "", "acme"),
+        keyspace.item(ItemKind.PAUSE, "acme", "q"),
     ):
         assert not start <= key < end
 
@@ -204,10 +216,10 @@ def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
     timers = {item: _timers(item) for item in (_delivery(due_ms=4), sweep, subscription, audit)}
 
     assert list(timers.values()) == [
-        [(Family.ERRAND, 4, (Kind.DELIVERY, "acme", "t.1"))],
-        [(Family.ERRAND, 5, (Kind.SWEEP, "", "t.u"))],
-        [(Family.EXPIRY, 6, (Kind.SUBSCRIPTION, "acme", "s"))],
-        [(Family.EXPIRY, 7, (Kind.AUDIT, "acme", "1-r"))],
+        [(Family.ERRAND, 4, (ItemKind.DELIVERY, "acme", "t.1"))],
+        [(Family.ERRAND, 5, (ItemKind.SWEEP, "", "t.u"))],
+        [(Family.EXPIRY, 6, (ItemKind.SUBSCRIPTION, "acme", "s"))],
+        [(Family.EXPIRY, 7, (ItemKind.AUDIT, "acme", "1-r"))],
     ]
     assert keyspace.item_index_keys(Topic(tenant="acme", id="q", name="Q")) == ()
     assert keyspace.item_index_keys(Pause(tenant="acme", id="q")) == ()
@@ -231,10 +243,10 @@ def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> Non
 def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
     """The tasks that ended before an instant are the end of the list."""
     keys = [
-        keyspace.ended(Place.DLQ, "q", "acme", ended_ms=ended_ms, task_id="t")
+        keyspace.ended(QueuePlace.DLQ, "q", "acme", ended_ms=ended_ms, task_id="t")
         for ended_ms in (256, 255, 1)
     ]
-    start = keyspace.ended_before(Place.DLQ, "q", "acme", 256)
+    start = keyspace.ended_before(QueuePlace.DLQ, "q", "acme", 256)
 
     assert keys == sorted(keys)
     assert [key >= start for key in keys] == [False, True, True]
@@ -264,7 +276,7 @@ def _delivery(*, due_ms: int = 0, died_ms: int = 0, expires_ms: int = 0) -> Deli
     )
 
 
-def _timers(item: Item) -> list[tuple[Family, int, tuple[Kind, str, str]]]:
+def _timers(item: Item) -> list[tuple[Family, int, tuple[ItemKind, str, str]]]:
     return [
         (keyspace.family(key), keyspace.item_timer_ms(key), keyspace.item_parts(key))
         for key in keyspace.item_index_keys(item)
@@ -330,7 +342,7 @@ def test_a_task_elsewhere_in_its_queue_schedules_nothing_by_its_place(
     places = (
         keyspace.delayed(queue, tenant, due_ms=due_ms, task_id="pending"),
         keyspace.inprog(queue, tenant, task_id="pending"),
-        keyspace.ended(Place.DONE, queue, tenant, ended_ms=due_ms, task_id="pending"),
+        keyspace.ended(QueuePlace.DONE, queue, tenant, ended_ms=due_ms, task_id="pending"),
     )
 
     assert [keyspace.scheduled(key) for key in places] == [None, None, None]

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.keyspace import Place
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange
 from codeq_cluster.core.decide import decide
@@ -19,12 +19,12 @@ from codeq_cluster.core.operations import (
     PutTopic,
     Requeue,
 )
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters, State
 from codeq_cluster.core.view import KeyRow
 from codeq_cluster.testing.dict_view import DictView
 
-RULES = Rules(retention_ms=10, key_retention_ms=10)
+RULES = LifetimeRules(retention_ms=10, key_retention_ms=10)
 CREATE = Create(id="t", tenant="acme", command="Render", payload='"ü"')
 KEYED = replace(CREATE, idempotency_key="k", fingerprint="print")
 CLAIM = Claim(request="r", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=100)
@@ -111,7 +111,9 @@ def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue(
     counted = Counters(stored_bytes=bytes_now)
     assert rows[keyspace.stats("render", "acme")] == records.encode_counters(counted)
     assert rows[keyspace.stats("graves", "acme")] == records.encode_counters(Counters(dead=1))
-    assert keyspace.ended(Place.DLQ, "graves", "acme", ended_ms=view.now_ms, task_id="t") in rows
+    assert (
+        keyspace.ended(QueuePlace.DLQ, "graves", "acme", ended_ms=view.now_ms, task_id="t") in rows
+    )
 
 
 def test_a_deleted_task_takes_everything_along() -> None:
@@ -123,7 +125,7 @@ def test_a_deleted_task_takes_everything_along() -> None:
 
     assert rows == dict.fromkeys(
         (
-            keyspace.ended(Place.FAILED, "render", "acme", ended_ms=1, task_id="t"),
+            keyspace.ended(QueuePlace.FAILED, "render", "acme", ended_ms=1, task_id="t"),
             keyspace.stats("render", "acme"),
             keyspace.task("t"),
             keyspace.payload("t"),

@@ -5,22 +5,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Delivery, Item, Kind, Sweep
+from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
 from codeq_cluster.core.operations import Advance, Claim, Create, Operation, Submit
 from codeq_cluster.core.outcomes import Advanced, Claimed, Created, Outcome
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Task
 from codeq_cluster.testing.dict_view import DictView
 
 NOW_MS = 1_000_000
 LEASE_MS = 30_000
-RULES = Rules()
+RULES = LifetimeRules()
 
 
 class Shard:
     """A view that decides one operation after another."""
 
-    def __init__(self, rules: Rules = RULES) -> None:
+    def __init__(self, rules: LifetimeRules = RULES) -> None:
         self.view = DictView(now_ms=NOW_MS)
         self.rules = rules
 
@@ -53,13 +53,13 @@ class Shard:
         assert task is not None
         return task
 
-    def items(self, kind: Kind) -> list[Item]:
+    def items(self, kind: ItemKind) -> list[Item]:
         """Return the items of a kind, by tenant and id."""
         return [item for (each, *_), item in sorted(self.view.items.items()) if each is kind]
 
     def delivery(self, delivery_id: str = "t.1") -> Delivery:
         """Return a delivery that exists."""
-        found = self.view.item(Kind.DELIVERY, "acme", delivery_id)
+        found = self.view.item(ItemKind.DELIVERY, "acme", delivery_id)
         assert isinstance(found, Delivery)
         return found
 
@@ -67,7 +67,7 @@ class Shard:
         """Return task and upload of the artifact sets that are to be deleted."""
         return [
             (item.task_id, item.upload)
-            for item in self.items(Kind.SWEEP)
+            for item in self.items(ItemKind.SWEEP)
             if isinstance(item, Sweep)
         ]
 

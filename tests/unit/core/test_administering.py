@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.administering import TOPICS_MAX
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Audit, Kind, Pause, Topic
+from codeq_cluster.core.items import Audit, ItemKind, Pause, Topic
 from codeq_cluster.core.operations import (
     Cancel,
     Delete,
@@ -22,7 +22,7 @@ from codeq_cluster.core.operations import (
     ResumeQueue,
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import NOW_MS, Shard, submit
@@ -42,7 +42,7 @@ def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
     same = shard.ask(replace(PUT, request="put-2"))
     changed = shard.ask(replace(PUT, request="put-3", name="RENDER", weight=7))
 
-    topic = shard.view.item(Kind.TOPIC, "acme", "render")
+    topic = shard.view.item(ItemKind.TOPIC, "acme", "render")
     assert isinstance(topic, Topic)
     assert (topic.version, topic.name, topic.weight) == (2, "RENDER", 7)
     assert (topic.created_ms, topic.updated_ms) == (NOW_MS, NOW_MS + 1)
@@ -61,9 +61,9 @@ def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
 def test_a_topic_out_of_bounds_is_a_bug(field: str) -> None:
     """The caller checks the bounds; a weight of zero would stop every claim."""
     with pytest.raises(AssertionError):
-        decide(Shard().view, replace(PUT, **{field: -1}), Rules())
+        decide(Shard().view, replace(PUT, **{field: -1}), LifetimeRules())
     with pytest.raises(AssertionError):
-        decide(Shard().view, replace(PUT, weight=101), Rules())
+        decide(Shard().view, replace(PUT, weight=101), LifetimeRules())
 
 
 def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
@@ -74,7 +74,7 @@ def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
 
     assert shard.ask(delete) == Changed(1)
     assert shard.ask(delete) == Changed(0)
-    assert shard.items(Kind.TOPIC) == []
+    assert shard.items(ItemKind.TOPIC) == []
     assert len(_recorded(shard)) == 2
 
 
@@ -85,7 +85,7 @@ def test_a_pause_is_its_first_operators() -> None:
     assert shard.ask(PAUSE) == Changed(1)
     assert shard.ask(PAUSE) == Changed(1)
     assert shard.ask(replace(PAUSE, request="pause-2", by="other")) == Changed(0)
-    assert shard.items(Kind.PAUSE) == [
+    assert shard.items(ItemKind.PAUSE) == [
         Pause(tenant="acme", id="render", by="ops", since_ms=NOW_MS, request="pause-1")
     ]
     assert shard.view.policy("acme", "render").paused
@@ -223,7 +223,7 @@ def test_a_deleted_task_frees_its_key() -> None:
 
 def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
     """The newest record sorts first; one request has one record per millisecond."""
-    shard = Shard(Rules(audit_retention_ms=100))
+    shard = Shard(LifetimeRules(audit_retention_ms=100))
     record = Record(
         request="r1", tenant="acme", by="ops", action="cluster.transfer", target="n2", detail="0"
     )
@@ -231,7 +231,7 @@ def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
     shard.view.now_ms += 1
     shard.ask(replace(record, request="r2", action="backup"))
 
-    newest, oldest = shard.items(Kind.AUDIT)
+    newest, oldest = shard.items(ItemKind.AUDIT)
     assert isinstance(newest, Audit)
     assert newest.action == "backup"
     assert oldest == Audit(
@@ -246,7 +246,7 @@ def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
         expires_ms=NOW_MS + 100,
     )
     assert shard.wait(99) == 1
-    assert shard.items(Kind.AUDIT) == [newest]
+    assert shard.items(ItemKind.AUDIT) == [newest]
 
 
 def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
@@ -294,7 +294,7 @@ _ENDS = {
 
 def _recorded(shard: Shard) -> list[tuple[str, str, str]]:
     """Return action, target and detail of the records, the newest first."""
-    audits = [item for item in shard.items(Kind.AUDIT) if isinstance(item, Audit)]
+    audits = [item for item in shard.items(ItemKind.AUDIT) if isinstance(item, Audit)]
     assert {audit.actor for audit in audits} <= {"ops"}
     return [(audit.action, audit.target, audit.detail) for audit in audits]
 

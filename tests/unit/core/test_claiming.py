@@ -7,7 +7,7 @@ import pytest
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.operations import DeleteTopic, PauseQueue, PutTopic, Requeue, ResumeQueue
 from codeq_cluster.core.outcomes import Changed, Created, Rejected, Rejection, Submitted
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 
 from .shard import NOW_MS, Shard, claim, create, submit
 
@@ -84,7 +84,7 @@ def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
 
 def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
     """A claim gets the rest of it, then a refusal that names it; a retry gets its own tasks."""
-    shard = _two_queues(Rules(budgets={"acme": Budget(leased_max=3)}))
+    shard = _two_queues(LifetimeRules(budgets={"acme": Budget(leased_max=3)}))
     first = shard.claim(commands=(), count=9)
     refused = shard.ask(claim(request="more", commands=()))
 
@@ -101,7 +101,7 @@ def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
     budget: Budget, limit: str
 ) -> None:
     """A retry gets its task; the refusal names the budget; other tenants have their own."""
-    shard = Shard(Rules(budgets={"acme": budget}))
+    shard = Shard(LifetimeRules(budgets={"acme": budget}))
     shard.create("one")
     shard.create("two", delay_ms=1)
 
@@ -112,7 +112,7 @@ def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
 
 def test_results_count_as_stored_bytes_and_are_never_refused() -> None:
     """Finished work is always stored; the next create finds the budget used up."""
-    shard = Shard(Rules(budget=Budget(bytes_max=6)))
+    shard = Shard(LifetimeRules(budget=Budget(bytes_max=6)))
     shard.create()
     shard.claim()
     shard.ask(submit(body='"ü"'))
@@ -183,7 +183,7 @@ def test_tiers_judge_no_task_that_is_there() -> None:
 
 def test_a_priority_is_judged_before_a_budget() -> None:
     """A create that can never be accepted is not told to try again."""
-    shard = Shard(Rules(budget=Budget(waiting_max=1)))
+    shard = Shard(LifetimeRules(budget=Budget(waiting_max=1)))
     shard.create("one")
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
 
@@ -204,8 +204,8 @@ def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> 
     assert shard.task("dead").retain_until_ms == NOW_MS + 5 + shard.rules.dlq_retention_ms
 
 
-def _two_queues(rules: Rules | None = None) -> Shard:
-    shard = Shard(rules or Rules())
+def _two_queues(rules: LifetimeRules | None = None) -> Shard:
+    shard = Shard(rules or LifetimeRules())
     for number in range(6):
         for queue in ("a", "b"):
             shard.create(f"{queue}-{number}", command=queue)

@@ -25,12 +25,12 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
 )
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import LEASE_MS, NOW_MS, Shard, create
 
-RULES = Rules()
+RULES = LifetimeRules()
 
 
 def test_a_created_task_is_ready_at_once() -> None:
@@ -202,13 +202,13 @@ def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
 
 def test_a_claim_counts_what_the_tasks_themselves_take_in_an_answer() -> None:
     """A history of long errors counts like a payload, at four bytes per character."""
-    shard = Shard(Rules(backoff_base_ms=0))
+    shard = Shard(LifetimeRules(backoff_base_ms=0))
     small = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 20) + '"'
     for n in range(20):
         shard.create(f"t-{n:02}", payload=small, max_attempts=1000)
     plain = len(shard.claim(request="plain", count=20))
 
-    heavy = Shard(Rules(backoff_base_ms=0))
+    heavy = Shard(LifetimeRules(backoff_base_ms=0))
     for n in range(20):
         heavy.create(f"t-{n:02}", payload=small, max_attempts=1000)
     for n in range(20 * 20):
@@ -489,7 +489,7 @@ def test_retention_counts_from_the_end_and_deletes() -> None:
 
 def test_a_key_outlives_a_short_retention() -> None:
     """The key lives with its task, and both live at least a day from the create."""
-    shard = Shard(Rules(retention_ms=10, key_retention_ms=1_000))
+    shard = Shard(LifetimeRules(retention_ms=10, key_retention_ms=1_000))
     shard.create(idempotency_key="k", fingerprint="f")
     shard.ask(_cancel())
     assert shard.wait(999) == 0
@@ -500,7 +500,7 @@ def test_a_key_outlives_a_short_retention() -> None:
 
 def test_a_poison_task_keeps_its_newest_attempts_only() -> None:
     """The history is bounded, however many attempts are allowed."""
-    shard = Shard(Rules(history_attempts_max=3))
+    shard = Shard(LifetimeRules(history_attempts_max=3))
     shard.create(max_attempts=10)
     for number in range(5):
         shard.claim(request=f"claim-{number}")

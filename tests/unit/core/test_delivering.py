@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.decide import UPLOADS_MAX
 from codeq_cluster.core.delivering import SWEEP_RETRY_MS
-from codeq_cluster.core.items import Delivery, Kind, Sweep
+from codeq_cluster.core.items import Delivery, ItemKind, Sweep
 from codeq_cluster.core.operations import (
     Abandon,
     Cancel,
@@ -17,25 +17,25 @@ from codeq_cluster.core.operations import (
     Operation,
     Replay,
     Requeue,
-    Stage,
+    Staging,
     Swept,
     Undelivered,
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Submitted
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, State
 
 from .shard import LEASE_MS, NOW_MS, Shard, submit
 
 HOOK = "https://hooks.example/done"
-RULES = Rules(
+RULES = LifetimeRules(
     delivery_attempts_max=4,
     delivery_age_max_ms=60_000,
     delivery_base_ms=2_000,
     delivery_max_ms=5_000,
     sweep_delay_ms=30,
 )
-STAGE = Stage(id="t", tenant="acme", worker="ann", upload="u1")
+STAGE = Staging(id="t", tenant="acme", worker="ann", upload="u1")
 FAILED = Undelivered(tenant="acme", id="t.1", attempt=1, error="503")
 REQUEUE = Requeue(request="requeue-1", tenant="acme", ids=("t",), by="ops")
 REPLAY = Replay(request="replay-1", tenant="acme", ids=("t.1",), by="ops")
@@ -62,7 +62,7 @@ def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
     assert shard.task().state.terminal
 
     now_ms = shard.view.now_ms
-    assert shard.items(Kind.DELIVERY) == [
+    assert shard.items(ItemKind.DELIVERY) == [
         Delivery(
             tenant="acme",
             id="t.1",
@@ -94,7 +94,7 @@ def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
     shard.ask(submit())
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
 
-    assert shard.items(Kind.DELIVERY) == []
+    assert shard.items(ItemKind.DELIVERY) == []
 
 
 def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
@@ -104,7 +104,7 @@ def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
     shard.claim()
     shard.ask(submit())
 
-    assert [item.id for item in shard.items(Kind.DELIVERY)] == ["t.1", "t.2"]
+    assert [item.id for item in shard.items(ItemKind.DELIVERY)] == ["t.1", "t.2"]
     assert shard.view.bodies["acme", "t.1"].error == "LEASE_EXPIRED"
     assert shard.view.bodies["acme", "t.2"].status == "COMPLETED"
 
@@ -163,7 +163,7 @@ def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
     assert shard.wait(RULES.dlq_retention_ms - 1) == 0
     assert shard.wait(1) == 1
 
-    assert shard.items(Kind.DELIVERY) == []
+    assert shard.items(ItemKind.DELIVERY) == []
     assert shard.view.bodies == {}
 
 
@@ -280,7 +280,7 @@ def test_a_replayed_delivery_begins_anew_once() -> None:
     assert shard.delivery().died_ms
     assert shard.ask(replace(REPLAY, request="replay-3")) == Changed(1)
     assert not shard.delivery().died_ms
-    assert len(shard.items(Kind.AUDIT)) == 2
+    assert len(shard.items(ItemKind.AUDIT)) == 2
 
 
 def test_only_the_tenants_own_deliveries_are_acted_on() -> None:
@@ -321,7 +321,7 @@ def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_t
     shard.ask(submit(uploads=("u2",)))
 
     assert shard.swept() == [("t", "u1"), ("t", "u3")]
-    assert {item.due_ms for item in shard.items(Kind.SWEEP) if isinstance(item, Sweep)} == {
+    assert {item.due_ms for item in shard.items(ItemKind.SWEEP) if isinstance(item, Sweep)} == {
         NOW_MS + RULES.sweep_delay_ms
     }
     assert shard.task().uploads == ("u2",)
@@ -366,7 +366,7 @@ def test_a_sweep_is_tried_until_it_is_done() -> None:
 
     assert shard.ask(failed) == Changed(1)
     assert shard.ask(failed) == Changed(0)
-    assert shard.items(Kind.SWEEP) == [
+    assert shard.items(ItemKind.SWEEP) == [
         Sweep(
             tenant="acme",
             id="t.u1",

@@ -17,13 +17,13 @@ from codeq_cluster.core.operations import (
     Submit,
 )
 from codeq_cluster.core.outcomes import Advanced, Claimed, Outcome, Rejected, Rejection
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.testing.dict_view import DictView
 
 DAY_MS = 24 * 3_600_000
 YEAR_MS = 365 * DAY_MS
-RULES = Rules()
+RULES = LifetimeRules()
 
 CREATE = Create(id="t", tenant="acme", command="render", payload='{"n": 1}', max_attempts=1)
 CLAIM = Claim(

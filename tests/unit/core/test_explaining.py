@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.explaining import Explanation, Facts, Reason, explain
 from codeq_cluster.core.items import Policy, Topic
 from codeq_cluster.core.operations import Cancel, Nack, PutTopic
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
 
 from .shard import LEASE_MS, NOW_MS, Shard, submit
@@ -105,7 +105,7 @@ def test_every_end_has_a_reason_of_its_own() -> None:
 
 def test_a_task_cancelled_while_it_waited_is_cancelled() -> None:
     """A cancellation counts before any attempt, and after attempts that were given back."""
-    shard = Shard(Rules(backoff_base_ms=1))
+    shard = Shard(LifetimeRules(backoff_base_ms=1))
     shard.create()
     shard.ask(Cancel(request="c", id="t", tenant="acme"))
     shard.create("u")

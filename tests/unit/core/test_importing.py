@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from codeq_cluster.core.administering import PAUSES_MAX
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.importing import fault, item_fault
-from codeq_cluster.core.items import Audit, Delivery, Kind, Pause, Topic
+from codeq_cluster.core.items import Audit, Delivery, ItemKind, Pause, Topic
 from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import State
 
@@ -31,7 +31,7 @@ def arrival(shard: Shard, task_id: str = "t") -> Arrival:
         result=view.result(task_id),
         deliveries=tuple(
             (item, view.bodies[item.tenant, item.id])
-            for item in shard.items(Kind.DELIVERY)
+            for item in shard.items(ItemKind.DELIVERY)
             if isinstance(item, Delivery) and item.task_id == task_id
         ),
         fingerprint="f" if task.idempotency_key else "",
@@ -65,7 +65,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
     """Return action, target and detail of the audit records."""
     return [
         (item.action, item.target, item.detail)
-        for item in shard.items(Kind.AUDIT)
+        for item in shard.items(ItemKind.AUDIT)
         if isinstance(item, Audit)
     ]
 
@@ -90,10 +90,10 @@ def test_a_callback_that_was_made_is_not_made_again() -> None:
     shard = Shard()
     came = ended()
     took(shard, came)
-    shard.view.items.pop((Kind.DELIVERY, "acme", "t.1"))
+    shard.view.items.pop((ItemKind.DELIVERY, "acme", "t.1"))
     took(shard, came, request="import-2")
 
-    assert shard.items(Kind.DELIVERY) == []
+    assert shard.items(ItemKind.DELIVERY) == []
 
 
 def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
@@ -206,7 +206,7 @@ def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
 )
 def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
     """The rest waits for the next import; existing tasks cost nothing."""
-    shard = Shard(Rules(budgets={"acme": budget}))
+    shard = Shard(LifetimeRules(budgets={"acme": budget}))
     came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(4)]
     first = took(shard, *came)
     second = took(shard, *came)
@@ -225,7 +225,7 @@ def test_policies_come_unless_there_is_one() -> None:
 
     assert first == Imported(items_imported=2)
     assert second == Imported(items_present=2)
-    assert shard.view.item(Kind.TOPIC, "acme", "render") == replace(topic, tenant="acme")
+    assert shard.view.item(ItemKind.TOPIC, "acme", "render") == replace(topic, tenant="acme")
     assert recorded(shard) == [
         ("task.import", "b", "2 topics, pauses or subscriptions on one shard")
     ]

@@ -21,13 +21,13 @@ from codeq_cluster.core.operations import (
     Rebury,
     Requeue,
     Revise,
-    Stage,
+    Staging,
     Submit,
 )
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.testing.dict_view import DictView
 
-RULES = Rules()
+RULES = LifetimeRules()
 MINUTE_MS = 60_000
 FOR_GOOD_MS = max(RULES.retention_ms, RULES.dlq_retention_ms)
 
@@ -36,7 +36,7 @@ CLAIM = Claim(
     request="c", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=MINUTE_MS
 )
 HEARTBEAT = Heartbeat(**HELD, extend_ms=2 * MINUTE_MS)
-UPLOAD = Stage(**HELD, upload="u")
+UPLOAD = Staging(**HELD, upload="u")
 ABANDON = Abandon(**HELD, request="a")
 NACK = Nack(**HELD, request="n", delay_ms=MINUTE_MS)
 DONE = Submit(**HELD, request="s", status="COMPLETED", body="{}")
@@ -80,7 +80,7 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
 )
 
 
-def drawn(story: Iterable[Operation | int], rules: Rules) -> set[Arrow | None]:
+def drawn(story: Iterable[Operation | int], rules: LifetimeRules) -> set[Arrow | None]:
     """Return the arrows that a story draws."""
     view = DictView(now_ms=1_000_000)
     found: set[Arrow | None] = set()
@@ -101,7 +101,7 @@ def drawn(story: Iterable[Operation | int], rules: Rules) -> set[Arrow | None]:
 
 def test_every_arrow_of_the_table_can_be_drawn() -> None:
     """One arrow needs a nack without back-off, which the broker's own rules never give."""
-    at_once = Rules(backoff_base_ms=0, backoff_max_ms=0)
+    at_once = LifetimeRules(backoff_base_ms=0, backoff_max_ms=0)
     found = set().union(
         *(drawn(story, RULES) for story in STORIES),
         drawn((created(), CLAIM, Nack(**HELD, request="n")), at_once),

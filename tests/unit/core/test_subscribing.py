@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.items import Kind, Mode, Subscription
+from codeq_cluster.core.items import ItemKind, Mode, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
 from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
@@ -45,7 +45,7 @@ def test_a_subscription_is_made_once() -> None:
     assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
     shard.view.now_ms += 5
     assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
-    assert shard.items(Kind.SUBSCRIPTION) == [MADE]
+    assert shard.items(ItemKind.SUBSCRIPTION) == [MADE]
 
 
 def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
@@ -85,7 +85,7 @@ def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
 
     assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
     assert shard.wait(0) == 1
-    assert shard.items(Kind.SUBSCRIPTION) == []
+    assert shard.items(ItemKind.SUBSCRIPTION) == []
     assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
 
 
@@ -101,7 +101,7 @@ def test_another_tenants_subscription_does_not_exist() -> None:
         replace(MADE, tenant="umbrella")
     )
     assert shard.ask(foreign) == Changed(1)
-    assert shard.items(Kind.SUBSCRIPTION) == [MADE]
+    assert shard.items(ItemKind.SUBSCRIPTION) == [MADE]
 
 
 def test_an_ended_subscription_stays_ended() -> None:

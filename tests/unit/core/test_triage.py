@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.items import Audit, Kind
+from codeq_cluster.core.items import Audit, ItemKind
 from codeq_cluster.core.operations import Cancel, Nack, Purge, Rebury, Requeue, Revise
 from codeq_cluster.core.outcomes import Changed
-from codeq_cluster.core.rules import Rules
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import NOW_MS, Shard
@@ -20,7 +20,7 @@ REVISE = Revise(request="revise-1", tenant="acme", id="t", by="ops", payload='{"
 
 def dead(**fields: object) -> Shard:
     """Return a shard with a task that died of its second attempt."""
-    shard = Shard(Rules(backoff_base_ms=0))
+    shard = Shard(LifetimeRules(backoff_base_ms=0))
     shard.create(max_attempts=2, **fields)
     for _ in range(2):
         shard.wait(1000)
@@ -123,7 +123,7 @@ def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
 def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
     """Death, place and attempts are the same; only the audit record shows the undo."""
     shard = dead(webhook="http://sink.example/")
-    before, told = shard.task(), shard.items(Kind.DELIVERY)
+    before, told = shard.task(), shard.items(ItemKind.DELIVERY)
     shard.view.now_ms += 5000
     shard.ask(REQUEUE)
     shard.view.now_ms += 5000
@@ -132,7 +132,7 @@ def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
 
     assert replace(after, ended_by=before.ended_by, ready_ms=before.ready_ms) == before
     assert shard.view.result("t") is not None
-    assert shard.items(Kind.DELIVERY) == told
+    assert shard.items(ItemKind.DELIVERY) == told
     assert recorded(shard) == [("dlq.rebury", "t", ""), ("dlq.requeue", "t", "")]
     assert [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))] == [
         Changed(1),
@@ -189,7 +189,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
     """Return action, target and detail of the audit records, the newest first."""
     return [
         (item.action, item.target, item.detail)
-        for item in shard.items(Kind.AUDIT)
+        for item in shard.items(ItemKind.AUDIT)
         if isinstance(item, Audit)
     ]
 
@@ -199,7 +199,7 @@ def test_what_is_on_record_names_the_operator() -> None:
     shard = dead()
     shard.ask(REQUEUE)
     shard.ask(replace(REBURY, by="boss"))
-    actors = [item.actor for item in shard.items(Kind.AUDIT) if isinstance(item, Audit)]
+    actors = [item.actor for item in shard.items(ItemKind.AUDIT) if isinstance(item, Audit)]
 
     assert sorted(actors) == ["boss", "ops"]
     assert shard.view.now_ms >= NOW_MS

@@ -10,19 +10,19 @@ import pytest
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import SafetyViolated
 from codeq_cluster.raft import library
-from codeq_cluster.raft.barriers import Barriers
-from codeq_cluster.raft.digests import Digests
 from codeq_cluster.raft.elections import Elections
-from codeq_cluster.raft.electorate import Electorate
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
+from codeq_cluster.raft.read_index import ReadIndex
+from codeq_cluster.raft.state_digests import Digests
+from codeq_cluster.raft.voters import Voters
 from codeq_cluster.settings import RaftSettings
 
 
-def electorate(voters: int = 3, *, rank: int = 1) -> Electorate:
+def voting(voters: int = 3, *, rank: int = 1) -> Voters:
     """Return the electorate of node A, at this rank after the preferred node."""
-    made = Electorate(node_id="A", shard=-rank % voters, own_data=1)
+    made = Voters(node_id="A", shard=-rank % voters, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
 
@@ -30,7 +30,7 @@ def electorate(voters: int = 3, *, rank: int = 1) -> Electorate:
 def elections(*, rank: int = 1, voters: int = 3, seed: int = 1) -> Elections:
     return Elections(
         node_id="A",
-        electorate=electorate(voters, rank=rank),
+        voters=voting(voters, rank=rank),
         election_ms=1000,
         random=Random(seed),
     )
@@ -162,23 +162,23 @@ def test_a_peer_that_falls_behind_starts_over() -> None:
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
     """A question that comes during a round waits for the next one."""
-    barriers = Barriers(electorate(3))
+    read_index = ReadIndex(voting(3))
     answers: list[str] = []
-    barriers.ask(lambda done: answers.append(f"first {done}"))
-    barriers.start(index=5, node_id="A")
-    barriers.ask(lambda done: answers.append(f"second {done}"))
-    barriers.answered("B", barriers.number - 1)
-    barriers.release(9)
+    read_index.ask(lambda done: answers.append(f"first {done}"))
+    read_index.start(index=5, node_id="A")
+    read_index.ask(lambda done: answers.append(f"second {done}"))
+    read_index.answered("B", read_index.number - 1)
+    read_index.release(9)
     assert [] == answers
 
-    barriers.answered("B", barriers.number)
-    barriers.release(4)
+    read_index.answered("B", read_index.number)
+    read_index.release(4)
     assert [] == answers
-    barriers.release(5)
+    read_index.release(5)
     assert ["first True"] == answers
-    assert barriers.wanted
+    assert read_index.wanted
 
-    barriers.fail()
+    read_index.fail()
     assert ["first True", "second False"] == answers
 
 

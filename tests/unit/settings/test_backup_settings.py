@@ -8,7 +8,7 @@ import pytest
 
 from codeq_cluster.backup.bucket import BackupBucket
 from codeq_cluster.backup.directory import BackupDirectory
-from codeq_cluster.backup.opening import open_place
+from codeq_cluster.backup.open_target import open_place
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import BackupSettings

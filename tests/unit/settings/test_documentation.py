@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from codeq_cluster.config.keys import KEYS, Key
+from codeq_cluster.config.keys import KEYS, SettingKey
 from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.config.shown import default_of
 from tests.codeq import configurations
@@ -25,7 +25,7 @@ _IMPORTED = {"PyJWT": "jwt", "PyYAML": "yaml", "opentelemetry-api": "opentelemet
 _NO_LIBRARIES = {*sys.stdlib_module_names, "codeq_cluster", "_typeshed"}
 
 
-def _row(key: Key) -> str:
+def _row(key: SettingKey) -> str:
     """Return the table row of a key."""
     default = default_of(key)
     env = f"`{key.env}`" + (", `…_FILE`" if key.secret else "")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codeq_cluster.testing.accounting import (
-    Call,
     FinalTask,
-    Operation,
-    Outcome,
     Percentiles,
+    RecordedCall,
+    RecordedOperation,
+    RecordedOutcome,
     audit,
     repair_seconds,
 )
 
-CREATE = Call(
-    operation=Operation.CREATE,
+CREATE = RecordedCall(
+    operation=RecordedOperation.CREATE,
     node="n1",
     key="k1",
     task_id="t1",
@@ -23,16 +23,18 @@ CREATE = Call(
     content='{"key":"k1"}',
     started_s=1.0,
     ended_s=1.1,
-    outcome=Outcome.OK,
+    outcome=RecordedOutcome.OK,
     status=202,
     detail="",
     excused=False,
     shard=2,
 )
 CLAIM = replace(
-    CREATE, operation=Operation.CLAIM, worker="w1", started_s=2.0, ended_s=2.1, status=200
+    CREATE, operation=RecordedOperation.CLAIM, worker="w1", started_s=2.0, ended_s=2.1, status=200
 )
-RESULT = replace(CLAIM, operation=Operation.RESULT, content="r1", started_s=3.0, ended_s=3.1)
+RESULT = replace(
+    CLAIM, operation=RecordedOperation.RESULT, content="r1", started_s=3.0, ended_s=3.1
+)
 FINAL = {"t1": FinalTask(status="COMPLETED", content="r1")}
 
 
@@ -62,7 +64,7 @@ def test_an_acknowledged_task_that_stays_pending_is_unfinished() -> None:
 
 def test_a_create_nobody_acknowledged_is_not_lost() -> None:
     """An unknown create promises nothing."""
-    unknown = replace(CREATE, outcome=Outcome.UNKNOWN, status=0, task_id="", excused=True)
+    unknown = replace(CREATE, outcome=RecordedOutcome.UNKNOWN, status=0, task_id="", excused=True)
 
     assert audit([unknown], {}).clean
 
@@ -79,7 +81,7 @@ def test_two_results_of_different_content_are_finished_twice() -> None:
 
 def test_the_same_result_acknowledged_again_is_no_violation() -> None:
     """A retry of an unknown submit is answered with the stored record."""
-    unknown = replace(RESULT, outcome=Outcome.UNKNOWN, status=0, excused=True)
+    unknown = replace(RESULT, outcome=RecordedOutcome.UNKNOWN, status=0, excused=True)
 
     assert audit([CREATE, CLAIM, unknown, RESULT, RESULT], FINAL).clean
 
@@ -122,7 +124,9 @@ def test_one_key_with_two_tasks_is_duplicated() -> None:
 
 def test_a_failure_of_a_surviving_node_is_a_failed_request() -> None:
     """Only calls to nodes given up are excused."""
-    failure = replace(CREATE, outcome=Outcome.FAILED, status=503, task_id="", detail="no-leader")
+    failure = replace(
+        CREATE, outcome=RecordedOutcome.FAILED, status=503, task_id="", detail="no-leader"
+    )
     excused = replace(failure, excused=True)
 
     verdict = audit([failure, excused, CREATE, CLAIM, RESULT], FINAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from codeq_cluster.broker.polls import Poll
-from codeq_cluster.cluster.reports import NodeReport
+from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.ui.views.problems import (
     SHOWN_MAX,
     Problem,

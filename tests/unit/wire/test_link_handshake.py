@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.wire.handshake import VERSIONS, Accepting, Dialling, Identity, Session
+from codeq_cluster.wire.handshake import VERSIONS, Accepting, Dialling, LinkIdentity, LinkSession
 from codeq_cluster.wire.refusals import FrameRefusedError, HandshakeRefusal, HandshakeRefusedError
 
 
@@ -17,8 +17,8 @@ def identity(
     cluster_id: str = "c",
     secret: bytes = b"secret",
     versions: tuple[int, int] = VERSIONS,
-) -> Identity:
-    return Identity(
+) -> LinkIdentity:
+    return LinkIdentity(
         node_id=node_id,
         cluster_id=cluster_id,
         incarnation=7,
@@ -27,17 +27,17 @@ def identity(
     )
 
 
-def accepting(me: Identity | None = None, *, stale: bool = False) -> Accepting:
+def accepting(me: LinkIdentity | None = None, *, stale: bool = False) -> Accepting:
     return Accepting(
         me or identity("n2"), {"n1", "n3"}, lambda *_: HandshakeRefusal.STALE if stale else None
     )
 
 
-def dialling(me: Identity | None = None, peer: str = "n2") -> Dialling:
+def dialling(me: LinkIdentity | None = None, peer: str = "n2") -> Dialling:
     return Dialling(me or identity("n1"), peer, session=1)
 
 
-def shake(dialler: Dialling, acceptor: Accepting) -> tuple[Session, Session]:
+def shake(dialler: Dialling, acceptor: Accepting) -> tuple[LinkSession, LinkSession]:
     """Run the whole handshake; return the dialler's and the acceptor's session."""
     challenge, nobody = acceptor.receive(dialler.hello())
     assert nobody is None
@@ -45,7 +45,7 @@ def shake(dialler: Dialling, acceptor: Accepting) -> tuple[Session, Session]:
     assert isinstance(proof, bytes)
     welcome, accepted = acceptor.receive(proof)
     dialled = dialler.receive(welcome)
-    assert isinstance(dialled, Session)
+    assert isinstance(dialled, LinkSession)
     assert accepted is not None
     return dialled, accepted
 

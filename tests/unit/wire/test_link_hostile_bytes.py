@@ -20,7 +20,7 @@ from codeq_cluster.codec import entries
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.raft import messages as raft
 from codeq_cluster.wire.frames import decode_body, decode_greeting
-from codeq_cluster.wire.handshake import Accepting, Dialling, Identity
+from codeq_cluster.wire.handshake import Accepting, Dialling, LinkIdentity
 from codeq_cluster.wire.messages import (
     Message,
     RaftMessage,
@@ -233,8 +233,8 @@ def packed(fields: dict[str, object]) -> bytes:
         raise ValueError("no number of the link") from error
 
 
-def identity(node_id: str) -> Identity:
-    return Identity(node_id=node_id, cluster_id="c", incarnation=7, secret=b"secret")
+def identity(node_id: str) -> LinkIdentity:
+    return LinkIdentity(node_id=node_id, cluster_id="c", incarnation=7, secret=b"secret")
 
 
 def greetings() -> tuple[Accepting, Dialling, list[bytes]]:

@@ -23,14 +23,14 @@ from codeq_cluster.errors import (
     StorageFailed,
 )
 from codeq_cluster.wire.addresses import Address
-from codeq_cluster.wire.counters import Tally
+from codeq_cluster.wire.counters import LinkTally
 from codeq_cluster.wire.messages import (
-    Answer,
     Failure,
     Message,
     Ping,
     RaftMessage,
-    Request,
+    RpcAnswer,
+    RpcRequest,
     answer_item,
     bundle,
     failure_item,
@@ -73,15 +73,15 @@ def test_every_message_is_read_back_as_it_was_written(
     assert isinstance(answer, bytes)
 
     assert RaftMessage(3, raft) == carried(ITEMS[0])
-    assert Request(9, "decide", 0.5, request) == carried(ITEMS[1])
-    assert Answer(9, answer) == carried(ITEMS[2])
+    assert RpcRequest(9, "decide", 0.5, request) == carried(ITEMS[1])
+    assert RpcAnswer(9, answer) == carried(ITEMS[2])
 
 
 def test_a_bundle_is_read_in_order() -> None:
     """A bundle has the messages of one pass of the loop; an empty one is a sign of life."""
     messages = parse_bundle(bundle(ITEMS))
 
-    assert [RaftMessage, Request, Answer, Failure] == [type(message) for message in messages]
+    assert [RaftMessage, RpcRequest, RpcAnswer, Failure] == [type(message) for message in messages]
     assert [] == parse_bundle(bundle([]))
     assert Ping() == parse_lone(lone_body(None))
 
@@ -200,7 +200,7 @@ def test_an_address_of_another_form_is_refused_by_name(text: str) -> None:
 
 def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A persistent stranger fills the counters, but neither the log nor the memory."""
-    tally = Tally()
+    tally = LinkTally()
     for _ in range(3):
         tally.refuse(HandshakeRefusal.STRANGER, address="10.0.0.9")
         tally.reject(BadFrame.GARBAGE, address="10.0.0.9")
@@ -213,7 +213,7 @@ def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixtu
 
 def test_what_was_logged_is_remembered_within_a_bound() -> None:
     """Many addresses push the oldest out."""
-    tally = Tally()
+    tally = LinkTally()
     for number in range(3000):
         tally.reject(BadFrame.GARBAGE, address=f"host-{number}")
 

@@ -87,7 +87,7 @@ def _say(text: str) -> None:
 def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
     """Run the only node inside this process, its log in the file where a child's would be."""
     # A node's imports take longer than all that can be refused before them.
-    from codeq_cluster.node import run  # noqa: PLC0415
+    from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 
     settings = load(file=node.config_file).settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeq_cluster.cli.support.dev_cluster import TOKEN
-from codeq_cluster.cli.support.outcome import Usage
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.errors import ConfigInvalid
 
 HOST = "127.0.0.1"
@@ -74,7 +74,7 @@ def plan(directory: Path, *, nodes: int, port_base: int) -> tuple[PlannedNode, .
     """
     last = port_base + nodes - 1
     if port_base < 1 or last > _PORT_MAX:
-        raise Usage(
+        raise UsageRefused(
             f"first port {port_base} (--port-base, CODEQ_PORT_BASE): "
             f"allowed is 1 to {_PORT_MAX - nodes + 1} for {nodes} nodes"
         )

@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from codeq_cluster.cli.operate.doctor.finding import Finding, Level, fail
+from codeq_cluster.cli.operate.doctor.finding import Finding, FindingLevel, fail
 from codeq_cluster.cli.operate.doctor.local import local_findings
 from codeq_cluster.cli.operate.doctor.nodes import node_findings
 from codeq_cluster.cli.support.asking import Verbs
@@ -32,7 +32,12 @@ from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
 
-_STYLES = {Level.OK: "green", Level.SKIPPED: "dim", Level.WARN: "yellow", Level.FAIL: "bold red"}
+_STYLES = {
+    FindingLevel.OK: "green",
+    FindingLevel.SKIPPED: "dim",
+    FindingLevel.WARN: "yellow",
+    FindingLevel.FAIL: "bold red",
+}
 
 # Where the environment says where the data is, it configures a node.
 _DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
@@ -68,7 +73,7 @@ def _run(options: argparse.Namespace) -> Exit:
     else:
         for each in findings:
             print(each.line)
-    failed = [each.code for each in findings if each.level is Level.FAIL]
+    failed = [each.code for each in findings if each.level is FindingLevel.FAIL]
     return max(failed, default=Exit.OK)
 
 
@@ -111,7 +116,7 @@ def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
         yield from _of_configuration(str(file), partial(load, file=file))
     if not nodes:
         yield Finding(
-            level=Level.SKIPPED,
+            level=FindingLevel.SKIPPED,
             check="config",
             about="this machine",
             text="neither configuration nor disk was looked at",

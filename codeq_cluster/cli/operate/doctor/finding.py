@@ -8,7 +8,7 @@ from enum import StrEnum
 from codeq_cluster.cli.support.outcome import Exit
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """How bad it is; `skipped` was not looked at."""
 
     OK = "ok"
@@ -27,7 +27,7 @@ class Finding:
         code: How the command ends because of it, when it failed.
     """
 
-    level: Level
+    level: FindingLevel
     check: str
     about: str
     text: str
@@ -45,17 +45,19 @@ class Finding:
 
 def ok(check: str, about: str, text: str) -> Finding:
     """Return that all is well."""
-    return Finding(level=Level.OK, check=check, about=about, text=text)
+    return Finding(level=FindingLevel.OK, check=check, about=about, text=text)
 
 
 def warn(check: str, about: str, text: str, todo: str) -> Finding:
     """Return what will be wrong soon, or may be."""
-    return Finding(level=Level.WARN, check=check, about=about, text=text, todo=todo)
+    return Finding(level=FindingLevel.WARN, check=check, about=about, text=text, todo=todo)
 
 
 def fail(check: str, about: str, text: str, todo: str, code: Exit = Exit.ERROR) -> Finding:
     """Return what is wrong."""
-    return Finding(level=Level.FAIL, check=check, about=about, text=text, todo=todo, code=code)
+    return Finding(
+        level=FindingLevel.FAIL, check=check, about=about, text=text, todo=todo, code=code
+    )
 
 
 def certificate(about: str, left_s: float) -> Finding:

@@ -1,0 +1,1 @@
+"""Connections, requests and errors: what surrounds every route."""

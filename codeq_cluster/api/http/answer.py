@@ -1,0 +1,81 @@
+"""Answer: a JSON answer, as the bytes of one write or as an aiohttp response."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import web
+
+from codeq_cluster.api.http.security_headers import HEADERS
+
+JSON = "application/json; charset=utf-8"
+
+_NO_HEADERS: Mapping[str, str] = {}
+_STALLED = 408
+
+
+class HttpAnswer:
+    """A JSON answer; without a body for 204.
+
+    Attributes:
+        headers: Beside the headers of every answer; trusted names and texts.
+        request_id: Set once the request has been answered.
+    """
+
+    __slots__ = ("body", "headers", "request_id", "status")
+
+    def __init__(
+        self,
+        body: bytes = b"",
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        request_id: str = "",
+    ) -> None:
+        assert bool(body) != (status == HTTPStatus.NO_CONTENT)
+        self.body = body
+        self.status = status
+        self.headers = headers
+        self.request_id = request_id
+
+    def encoded(self, *, closing: bool = False) -> bytes:
+        """Return head and body as HTTP/1.1; `closing` adds that the connection ends."""
+        body = self.body
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        more = "".join([f"{name}: {text}\r\n" for name, text in self.headers.items()])
+        if closing:
+            more += "Connection: close\r\n"
+        head = (
+            f"{_beginning(self.status)}X-Request-Id: {self.request_id}\r\n"
+            f"{length}Date: {_date(int(time.time()))}\r\n{more}\r\n"
+        )
+        return head.encode() + body
+
+    def response(self) -> web.Response:
+        """Return the answer as an aiohttp response."""
+        headers = {"X-Request-Id": self.request_id, **self.headers}
+        if not self.body:
+            return web.Response(status=self.status, headers=headers)
+        headers = {"Content-Type": JSON, **headers}
+        response = web.Response(body=self.body, status=self.status, headers=headers)
+        if self.status == _STALLED:
+            response.force_close()
+        return response
+
+
+@lru_cache(maxsize=64)
+def _beginning(status: int) -> str:
+    headers = dict(HEADERS)
+    if status != HTTPStatus.NO_CONTENT:
+        headers["Content-Type"] = JSON
+    fields = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{fields}"
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)

@@ -1,0 +1,210 @@
+"""Call: one request on its way through a handler, and the services a handler may use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.answer import JSON
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.import_room import ImportRoom
+from codeq_cluster.api.http.memory_limits import LargeBodies
+from codeq_cluster.api.http.waits import Waits
+from codeq_cluster.api.http.whole_requests import Whole
+from codeq_cluster.api.ports import (
+    BackupsPort,
+    BrokerPort,
+    Cluster,
+    MembershipPort,
+    RateLimiterPort,
+    TargetsPort,
+)
+from codeq_cluster.artifacts import ArtifactStore
+from codeq_cluster.auth import Authenticator, Identity
+from codeq_cluster.broker.polls import Polls
+from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
+
+COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# The `consistency` parameter of the query string, and its default.
+CONSISTENCY = "consistency"
+LINEARIZABLE = "linearizable"
+NEVER_STALE = bad_request(
+    "invalid 'consistency' (this route has no stale reads)", "invalid-consistency"
+)
+
+_TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NONE: tuple[str, ...] = ()
+_NO_HEADERS: Mapping[str, str] = {}
+
+# A request as a handler gets it: from aiohttp, or read in one piece.
+Asked = web.Request | Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The services shared by the handlers of one node.
+
+    Attributes:
+        now_ms: Wall clock for values that are only shown, Unix milliseconds.
+        polls: The workers that have claimed on this node.
+        artifacts: The artifact store; None when there is none.
+        backups: The backups this node takes; None when it has no place for them.
+        tracing: Makes the spans of requests; None for none.
+    """
+
+    broker: BrokerPort
+    authenticator: Authenticator
+    settings: NodeSettings
+    metrics: Metrics
+    now_ms: Callable[[], int]
+    waits: Waits
+    access_log: AccessLog
+    quotas: RateLimiterPort
+    targets: TargetsPort
+    cluster: Cluster
+    members: MembershipPort
+    large_bodies: LargeBodies
+    import_room: ImportRoom
+    polls: Polls
+    artifacts: ArtifactStore | None = None
+    backups: BackupsPort | None = None
+    tracing: Tracing | None = None
+
+
+class Call:
+    """One authenticated request.
+
+    Attributes:
+        headers: The request's headers, looked up by lower-case name.
+        named: The named parts of the path.
+        identity: The caller; anonymous on open routes.
+        text: The body, empty on routes that take none.
+        request_id: The caller's own, or a generated one.
+    """
+
+    __slots__ = (
+        "_asked",
+        "headers",
+        "identity",
+        "named",
+        "request_id",
+        "services",
+        "text",
+        "timeout_s",
+    )
+
+    def __init__(
+        self, asked: Asked, services: Services, identity: Identity, text: str, request_id: str
+    ) -> None:
+        self._asked = asked
+        self.headers: Mapping[str, str] = asked.headers
+        self.named: Mapping[str, str] = asked.match_info
+        self.services = services
+        self.identity = identity
+        self.text = text
+        self.request_id = request_id
+        self.timeout_s = services.settings.limits.request_timeout_ms / 1000
+
+    @property
+    def request(self) -> web.Request:
+        """Return aiohttp's request; routes that take one-piece requests must not ask for it."""
+        assert isinstance(self._asked, web.Request)
+        return self._asked
+
+    def task_id(self, *, not_found: ApiError) -> str:
+        """Return the task id in the path.
+
+        Raises:
+            ApiError: The given error; the text cannot be a task id.
+        """
+        task_id = self.named["id"]
+        if not is_task_id(task_id):
+            raise not_found
+        return task_id
+
+    def command(self) -> str:
+        """Return the command in the path.
+
+        Raises:
+            ApiError: 400; the text cannot be a command.
+        """
+        command = self.named["command"]
+        if not COMMAND.fullmatch(command):
+            raise bad_request("invalid command", "invalid-command")
+        return command
+
+    def most(self, scope: Scope) -> int | None:
+        """Return the most that one request of the caller's tenant can cost, None for no bound."""
+        return self.services.quotas.most(scope, self.identity.tenant)
+
+    async def spend(self, scope: Scope, operation: str, cost: int = 1) -> None:
+        """Count the request against the rate limit of the caller's tenant.
+
+        Raises:
+            LimitExceeded: The request is over the limit; answered 429.
+        """
+        await self.services.quotas.spend(scope, operation, self.identity.tenant, cost)
+
+    def stale(self) -> bool:
+        """Return whether the caller asked for a read from the local replica.
+
+        Raises:
+            ApiError: 400; there is no such consistency.
+        """
+        if not self.request.query_string:
+            return False
+        asked = self.request.query.get(CONSISTENCY, "")
+        if asked not in ("", LINEARIZABLE, "stale"):
+            raise bad_request(
+                "invalid 'consistency' (use linearizable or stale)", "invalid-consistency"
+            )
+        return asked == "stale"
+
+    def query_integer(self, name: str) -> int:
+        """Return an integer of the query string, 0 when absent.
+
+        Raises:
+            ApiError: 400; the value is not an integer.
+        """
+        asked = self.query_text(name)
+        if not asked:
+            return 0
+        if not _INTEGER.fullmatch(asked):
+            raise bad_request(f"invalid '{name}' (use an integer)", "invalid-query")
+        return int(asked)
+
+    def query_text(self, name: str) -> str:
+        """Return a text of the query string, empty when absent."""
+        return self.request.query.get(name, "") if self.request.query_string else ""
+
+
+def authorization(asked: Asked) -> str | None:
+    """Return the Authorization header, or None.
+
+    Duplicate headers are joined so that neither is accepted: a proxy in front may have checked the
+    other one.
+    """
+    if isinstance(asked, Whole):
+        return asked.headers.get("authorization")
+    given = asked.headers.getall("Authorization", _NONE)
+    return ", ".join(given) if given else None
+
+
+def is_task_id(text: str) -> bool:
+    """Return whether the text can be a task id of this cluster."""
+    return _TASK_ID.fullmatch(text) is not None
+
+
+def reply(
+    body: bytes, *, status: int = 200, headers: Mapping[str, str] = _NO_HEADERS
+) -> web.Response:
+    """Return a JSON answer."""
+    return web.Response(body=body, status=status, headers={"Content-Type": JSON, **headers})

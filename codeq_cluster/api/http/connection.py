@@ -1,0 +1,353 @@
+"""Connection: one client's connection, with bounds that aiohttp lacks and a fast path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from typing import Protocol, cast
+
+from aiohttp import web
+from aiohttp.http import StreamWriter
+
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
+from codeq_cluster.api.http.security_headers import guard
+from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
+from codeq_cluster.settings import LimitSettings
+from codeq_cluster.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+_LINGER_S = 2.0  # An unread body is drained for this long: its sender must get to the answer.
+_READ_BYTES = 2**16  # Limit of received bytes that wait for their turn; beyond it, reading pauses.
+_NEVER_S = 10 * 365 * 86_400.0
+_NO_LINGER = struct.pack("ii", 1, 0)
+_STALLED = 408
+_UNMATCHED = "unmatched"
+
+_TEXT_OF_STATUS = {
+    400: ("bad request", "bad-request"),
+    404: ("not found", "no-such-route"),
+    405: ("method not allowed", "method-not-allowed"),
+    413: ("request body too large", "body-too-large"),
+    417: ("expectation failed", "expectation-failed"),
+}
+_FULL = ApiError(
+    503,
+    "too many connections",
+    "overloaded",
+    retryable=True,
+    headers={"Retry-After": "1", "X-Outcome": "not-applied"},
+)
+
+
+class Door(Protocol):
+    """The server that accepted the connection."""
+
+    @property
+    def access_log(self) -> AccessLog:
+        """The log of requests."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the server has no room for another connection."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether clients are asked to leave."""
+
+    def opened(self, connection: HttpConnection) -> None:
+        """Count a connection as open."""
+
+    def closed(self, connection: HttpConnection) -> None:
+        """Stop counting a connection."""
+
+
+class HttpConnection(web.RequestHandler):
+    """One client's connection, with the bounds that aiohttp lacks.
+
+    One-piece requests of the busiest routes are answered here. Bytes that arrive meanwhile wait,
+    and then take the normal way.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_head_due",
+        "_idle_due",
+        "_limits",
+        "_metrics",
+        "_quiet_since_s",
+        "_server",
+        "_taken_due",
+        "_unread",
+        "_whole_routes",
+    )
+
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        server: Door,
+        limits: LimitSettings,
+        metrics: Metrics,
+        whole_routes: WholeRoutes[Answering],
+    ) -> None:
+        super().__init__(
+            manager,
+            loop=loop,
+            # aiohttp does not see requests that are answered here: see `_end_if_idle`.
+            keepalive_timeout=_NEVER_S,
+            lingering_time=_LINGER_S,
+            # The routes write the access log themselves.
+            access_log=cast("logging.Logger", None),
+            read_bufsize=_READ_BYTES,
+            # No client is promised gzip. A stranger's corrupt gzip body would be logged as a
+            # failure of this server.
+            auto_decompress=False,
+        )
+        self._server = server
+        self._limits = limits
+        self._metrics = metrics
+        self._whole_routes = whole_routes
+        self._head_due: asyncio.TimerHandle | None = None
+        self._taken_due: asyncio.TimerHandle | None = None
+        self._idle_due: asyncio.TimerHandle | None = None
+        self._quiet_since_s = 0.0
+        self._answering: asyncio.Task[None] | None = None  # For a whole request.
+        self._unread = b""  # Bytes received while a request was being answered.
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no part of an unanswered request has arrived."""
+        return self._waiting and self._head_due is None and self.transport is not None
+
+    @property
+    def _waiting(self) -> bool:
+        """Return whether neither aiohttp nor the fast path is answering a request."""
+        waiter = self._waiter
+        return self._answering is None and waiter is not None and not waiter.done()
+
+    @property
+    def served(self) -> bool:
+        """Return whether the client can still receive data."""
+        if self.transport is None:
+            return False
+        # A TLS close waits for the client's goodbye, after all data has been sent.
+        secure = self.transport.get_extra_info("ssl_object") is not None
+        return not (secure and self.transport.is_closing())
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor of the socket."""
+        assert self.transport is not None
+        return cast("int", self.transport.get_extra_info("socket").fileno())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, or refuse it at once when the server is full."""
+        # A cast, because uvloop's transports do not inherit from asyncio's.
+        writing = cast("asyncio.WriteTransport", transport)
+        # TLS connections were counted before their handshake.
+        if self._server.full and writing.get_extra_info("ssl_object") is None:
+            writing.write(_turned_away())
+            writing.close()
+            return
+        self._server.opened(self)
+        super().connection_made(transport)
+        self._quiet_since_s = self._loop.time()
+        self._end_if_idle()
+        # Bytes that the kernel does not take at once count as not taken by the client. The loops'
+        # TLS compares with the limit itself, so a limit of 0 would never be reached.
+        secure = writing.get_extra_info("ssl_object") is not None
+        writing.set_write_buffer_limits(high=1 if secure else 0, low=0)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection; its handler is cancelled."""
+        self._head_arrived()
+        self._answer_taken()
+        if self._idle_due is not None:
+            self._idle_due.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
+        self._server.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read received bytes; a request's head must be complete in time."""
+        if self._answering is not None:
+            self._keep_unread(data)
+            return
+        whole = self._whole_routes.read(data) if self.idle else None
+        if whole is not None:
+            self._answering = self._loop.create_task(self._answer(*whole))
+            return
+        try:
+            super().data_received(data)
+        except IndexError:
+            # aiohttp raises this for a target of `http://[]@`, and leaves its parser as it was.
+            self.force_close()
+            return
+        # Bytes came and no request did: they were a part of a head.
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            if self._head_due is not None:
+                self._head_arrived()
+        elif self._head_due is None and not self._force_close:
+            self._head_due = self._loop.call_later(
+                self._limits.header_timeout_ms / 1000, self.force_close
+            )
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send an answer; aiohttp's own errors get the envelope first."""
+        if isinstance(resp, web.HTTPException):
+            resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
+        if not resp.prepared:
+            guard(resp.headers)
+            if self._server.leaving:
+                resp.force_close()
+        if resp.status == _STALLED:
+            self._lingering_time = 0.0  # The handler did not end in time.
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._quiet_since_s = self._loop.time()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - its name
+        """Let the current answer end in time, or cancel it, and close."""
+        answering = self._answering
+        if answering is not None:
+            await asyncio.wait({answering}, timeout=timeout)
+            answering.cancel()
+            await asyncio.wait({answering}, timeout=timeout)
+        await super().shutdown(timeout)
+
+    def pause_writing(self) -> None:
+        """Start a deadline for a client that reads its answer more slowly than it is sent."""
+        super().pause_writing()
+        if self._taken_due is None:
+            self._taken_due = self._loop.call_later(
+                self._limits.body_timeout_ms / 1000, self._abandon
+            )
+
+    def resume_writing(self) -> None:
+        """Stop the deadline: the client has taken everything."""
+        self._answer_taken()
+        super().resume_writing()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer malformed HTTP, or a failure inside aiohttp, in the usual envelope."""
+        if status >= 500:
+            log.error(
+                "request failed",
+                extra={"reason": message, "request_id": request_id_of(request), "tenant": ""},
+                exc_info=exc,
+            )
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun; the error cannot be told any more")
+        response = self._enveloped(request, status)
+        response.force_close()
+        return response
+
+    def cut_off(self) -> None:
+        """Close at once, and drop queued data."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def _answer(self, answering: Answering, whole: Whole) -> None:
+        """Answer a one-piece request."""
+        try:
+            answer = await answering(whole)
+            assert isinstance(answer, HttpAnswer)
+            leaving = self._server.leaving
+            if self.transport is not None:
+                self.transport.write(answer.encoded(closing=leaving))
+                if leaving:
+                    self.close()
+                    self.transport.close()
+            if self.writing_paused:
+                await StreamWriter(self, self._loop).drain()
+        except ConnectionError:
+            self.force_close()
+        except Exception:
+            # A bug outside the handler: nobody awaits this task, so it must end the client's wait
+            # itself.
+            log.exception("an answer could not be sent")
+            self.force_close()
+        finally:
+            self._answering = None
+            self._quiet_since_s = self._loop.time()
+        if self._unread:
+            self._read_on()
+
+    def _keep_unread(self, data: bytes) -> None:
+        """Keep bytes that follow the request being answered, within a bound."""
+        self._unread += data
+        if len(self._unread) >= _READ_BYTES and self.transport is not None:
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        data, self._unread = self._unread, b""
+        if self.transport is None:
+            return
+        if len(data) >= _READ_BYTES:
+            self.transport.resume_reading()
+        self.data_received(data)
+
+    def _end_if_idle(self) -> None:
+        """Close the connection if it has idled too long; else check again later."""
+        idle_s = self._limits.idle_timeout_ms / 1000
+        now_s = self._loop.time()
+        due_s = self._quiet_since_s + idle_s
+        if now_s < due_s:
+            self._idle_due = self._loop.call_at(due_s, self._end_if_idle)
+        elif self._waiting:
+            self.force_close()
+        else:
+            self._idle_due = self._loop.call_later(idle_s, self._end_if_idle)
+
+    def _enveloped(
+        self, request: web.BaseRequest, status: int, *, headers: str | None = None
+    ) -> web.Response:
+        text, code = _TEXT_OF_STATUS.get(status, ("internal error", "internal"))
+        allow = {"Allow": headers} if headers else {}
+        request_id = request_id_of(request)
+        self._metrics.http_answered(_UNMATCHED, request.method, status, 0.0)
+        self._server.access_log.answered(
+            request_id, method=request.method, route=_UNMATCHED, status=status, seconds=0, tenant=""
+        )
+        error = ApiError(status, text, code, headers=allow)
+        return error_answer(error, request_id).response()
+
+    def _abandon(self) -> None:
+        # A plain close would wait until the client takes all buffered data.
+        if self.transport is not None:
+            raw = self.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self.transport.abort()
+
+    def _answer_taken(self) -> None:
+        if self._taken_due is not None:
+            self._taken_due.cancel()
+            self._taken_due = None
+
+    def _head_arrived(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+
+def _turned_away() -> bytes:
+    """Return the answer that refuses a connection, before any request."""
+    return error_answer(_FULL, new_request_id()).encoded(closing=True)

@@ -1,0 +1,162 @@
+"""Listener: accepts connections, and takes them through the TLS handshake if there is one.
+
+A connection that the kernel has accepted is served even when the listener closes at that moment:
+its client may have sent a request already. A connection counts from the start of its handshake, so
+one that stalls there occupies one place for a bounded time. A loop's own TLS server would hold any
+number of them, unseen by the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.wire import Certificates
+
+log = logging.getLogger(__name__)
+
+# No file descriptors or memory are left: accepting again at once would fail the same way.
+_ACCEPT_AGAIN_S: Final = 1.0
+_ACCEPTS_AT_ONCE: Final = 1024  # As many as the kernel's backlog; then other work gets its turn.
+
+
+class Listener:
+    """Listens on one address.
+
+    Attributes:
+        shaking: Connections in the handshake.
+        failed: Connections that sent no TLS, or gave up during the handshake.
+    """
+
+    def __init__(
+        self,
+        certificates: Certificates[ssl.SSLContext] | None,
+        *,
+        is_full: Callable[[], bool],
+        admitted: Callable[[], asyncio.Protocol],
+        handshake_s: float,
+        shutdown_s: float,
+    ) -> None:
+        """Prepare a listener; nothing happens before `open`.
+
+        Args:
+            certificates: Each handshake uses the current one; None for plain HTTP.
+            is_full: Whether there is no room for the next connection. With TLS it is closed without
+                an answer, which nobody could read before the handshake.
+            admitted: Makes the protocol of a connection.
+            handshake_s: Bound of a handshake, in seconds.
+            shutdown_s: Bound of sending queued data when a connection ends, in seconds.
+        """
+        self.shaking = 0
+        self.failed = 0
+        self._certificates = certificates
+        self._is_full = is_full
+        self._admitted = admitted
+        self._handshake_s = handshake_s
+        self._shutdown_s = shutdown_s
+        self._doors: list[socket.socket] = []
+        self._again: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._admitting: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
+
+    async def open(self, host: str, port: int, *, backlog: int) -> int:
+        """Listen on every address of `host` and return the port; the system chooses it for 0.
+
+        Raises:
+            OSError: An address is not available.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, *_, address in dict.fromkeys(found):
+                door = socket.create_server((str(address[0]), port), family=family, backlog=backlog)
+                door.setblocking(False)
+                self._doors.append(door)
+                port = door.getsockname()[1]
+        except OSError:
+            for door in self._doors:
+                door.close()
+            self._doors.clear()
+            raise
+        for door in self._doors:
+            self._watch(door)
+        return port
+
+    async def close(self) -> None:
+        """Serve the connections accepted so far, refuse later ones, and end every handshake."""
+        loop = asyncio.get_running_loop()
+        for door in self._doors:
+            self._accept(door)
+            again = self._again.pop(door, None)
+            if again is None:
+                loop.remove_reader(door)
+            else:
+                again.cancel()
+            door.close()
+        self._doors.clear()
+        await asyncio.gather(*self._admitting, return_exceptions=True)
+        await self._tasks.stop()
+
+    def _watch(self, door: socket.socket) -> None:
+        self._again.pop(door, None)
+        asyncio.get_running_loop().add_reader(door, self._accept, door)
+
+    def _accept(self, door: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, _ = door.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # the client disconnected before it was accepted
+                continue
+            except OSError as error:
+                log.error("no connection can be accepted", extra={"reason": str(error)})  # noqa: TRY400 - it is the machine's state
+                if door not in self._again:
+                    loop = asyncio.get_running_loop()
+                    loop.remove_reader(door)
+                    self._again[door] = loop.call_later(_ACCEPT_AGAIN_S, self._watch, door)
+                return
+            accepted.setblocking(False)
+            self._take_in(accepted)
+
+    def _take_in(self, accepted: socket.socket) -> None:
+        if self._certificates is None:
+            admitting = self._tasks.spawn(self._admit(accepted))
+            self._admitting.add(admitting)
+            admitting.add_done_callback(self._admitting.discard)
+            return
+        if self._is_full():
+            accepted.close()
+            return
+        self.shaking += 1
+        self._tasks.spawn(self._shake_hands(accepted, self._certificates)).add_done_callback(
+            partial(self._shaken, accepted)
+        )
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self._admitted, accepted)
+
+    async def _shake_hands(
+        self, accepted: socket.socket, certificates: Certificates[ssl.SSLContext]
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._admitted,
+                accepted,
+                ssl=certificates.current,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=self._shutdown_s,
+            )
+        except OSError:  # no TLS, no common version, timeout, disconnect: each is an OSError
+            self.failed += 1
+
+    def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self.shaking -= 1
+        if task.cancelled():  # the task may not have started, so nobody else would close it
+            accepted.close()

@@ -1,0 +1,74 @@
+"""Backups: taking one of the whole cluster on this node, and how far it is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.ports import BackupsPort
+from codeq_cluster.api.schemas.backup_views import backup_page, backup_view
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.backup.job import SETTLE_S, BackupRunning
+from codeq_cluster.errors import BackupFailed
+
+NO_PLACE = ApiError(
+    409,
+    "no place for backups is configured on this node: set backup.directory or backup.s3.bucket",
+    "no-backup-place",
+)
+RUNNING = ApiError(409, "a backup is under way", "backup-running", retryable=True)
+UNREACHABLE = ApiError(
+    503,
+    "the place of backups does not answer",
+    "backup-place-failed",
+    retryable=True,
+    headers={"Retry-After": "1", "X-Outcome": "not-applied"},
+)
+NOT_FOUND = ApiError(404, "backup not found", "not-found")
+
+
+async def create(call: Call) -> web.Response:
+    """Begin a backup; the answer names it, and it goes on by itself."""
+    recording = partial(
+        call.services.broker.queue_policies.record,
+        call.identity.tenant,
+        by=call.identity.subject,
+        action="backup.create",
+        timeout_s=SETTLE_S,
+    )
+    try:
+        begun = _of(call).start(
+            lambda progress: recording(target=progress.id, detail=f"on {progress.node}")
+        )
+    except BackupRunning as running:
+        raise RUNNING from running
+    return reply(encode(backup_view(begun)), status=202)
+
+
+async def backup(call: Call) -> web.Response:
+    """Return how far a backup is."""
+    try:
+        progress = await _of(call).progress(call.task_id(not_found=NOT_FOUND))
+    except BackupFailed as failed:
+        raise UNREACHABLE from failed
+    if progress is None:
+        raise NOT_FOUND
+    return reply(encode(backup_view(progress)))
+
+
+async def backups(call: Call) -> web.Response:
+    """Return the backups of this node's place, the oldest first."""
+    try:
+        found = await _of(call).found()
+    except BackupFailed as failed:
+        raise UNREACHABLE from failed
+    return reply(encode(backup_page(found)))
+
+
+def _of(call: Call) -> BackupsPort:
+    if call.services.backups is None:
+        raise NO_PLACE
+    return call.services.backups

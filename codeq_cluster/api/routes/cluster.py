@@ -1,0 +1,56 @@
+"""Cluster: the nodes, and the leader of each shard."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.responses import cluster_view, encode
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+_INVALID = invalid_body()
+
+
+async def cluster(call: Call) -> web.Response:
+    """Return the nodes and the shards as this node sees them."""
+    settings = call.services.settings
+    return reply(encode(cluster_view(settings, call.services.broker.shard_status())))
+
+
+async def transfer(call: Call) -> web.Response:
+    """Hand the leadership of a shard to a node, or to whichever peer has most of its log.
+
+    A shard's preferred node takes it back after a while, as long as it is up to date.
+    """
+    body = requests.TRANSFER.decode(call.text, error=_INVALID.text)
+    settings = call.services.settings
+    shard, to = body.shard, body.to or ""
+    if shard is None:
+        raise _INVALID
+    if not 0 <= shard < settings.shards:
+        raise bad_request(f"invalid 'shard' (use 0 to {settings.shards - 1})", "out-of-range")
+    status = call.services.broker.shard_status()[shard]
+    voters = {peer.id for peer in status.peers if peer.voter} | {status.self_id}
+    if to and to not in voters:
+        raise bad_request("invalid 'to' (no such node)", "no-such-node")
+    done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
+    if done.leader == done.before and to != done.before:
+        # The peer is away or too far behind, there is no other, or another transfer is under way.
+        raise ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
+    changed = done.leader != done.before
+    if changed:
+        try:
+            await call.services.broker.queue_policies.record(
+                call.identity.tenant,
+                by=call.identity.subject,
+                action="cluster.transfer",
+                target=f"shard {shard}",
+                detail=f"{done.before} to {done.leader}",
+                timeout_s=call.timeout_s,
+            )
+        except CodeqError as error:
+            raise OutcomeUnknown("it is handed over, and perhaps not on record") from error
+    answer = {"shard": shard, "from": done.before, "leader": done.leader, "changed": changed}
+    return reply(encode(answer))

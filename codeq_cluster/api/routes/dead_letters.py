@@ -1,0 +1,222 @@
+"""Dead letters: a queue's dead tasks, and an operator's actions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from codeq_cluster.api.http.call import Call, is_task_id, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.ports import DeadLetterSelection, Done, FoundTask
+from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas.responses import ErrorGroup, TaskPage, encode, result_view, task_view
+from codeq_cluster.broker.requests.dead_letters import BULK_MAX
+from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.task import State
+
+IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
+
+_INVALID = invalid_body()
+_NAMES = requests.SELECTION.names
+EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+_WORDS = {"false": False, "0": False, "true": True, "1": True}
+
+
+class _Acts(Protocol):
+    def __call__(
+        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
+    ) -> Awaitable[Done]: ...
+
+
+async def dead_letters(call: Call) -> web.Response:
+    """Return the dead letters of a queue, the newest first, or how many died of what.
+
+    A page may be short and still have a cursor: what a filter drops was looked at.
+    """
+    queue = call.command().lower()
+    group_by = call.query_text("groupBy")
+    if group_by:
+        return await _groups(call, queue, group_by)
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.tasks(
+        call.identity.tenant,
+        queue=queue,
+        places=(QueuePlace.DLQ,),
+        error=call.query_text("error"),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode(TaskPage.of(found, asked.cursor(edge), shards=_shards(call))))
+
+
+async def dead_letter(call: Call) -> web.Response:
+    """Return one dead letter of a queue, and the result it died with."""
+    queue = call.command().lower()
+    answer = await call.services.broker.result(
+        call.identity.tenant,
+        call.task_id(not_found=_TASK_NOT_FOUND),
+        wait_s=0,
+        stale=False,
+        timeout_s=call.timeout_s,
+    )
+    if answer is None or not _died_in(answer[0], queue):
+        raise _TASK_NOT_FOUND
+    found, ended = answer
+    assert ended is not None, "a dead letter stands without its result"
+    task = task_view(found.task, found.payload, shards=_shards(call))
+    return reply(encode({"task": task, "result": result_view(ended)}))
+
+
+async def requeue(call: Call) -> web.Response:
+    """Requeue dead letters of a queue: the selected ones, or all.
+
+    Their attempts start again from 1, and their errors stay in their history. A task returns to the
+    queue of its own command.
+    """
+    return await _act(call, call.services.broker.operators.requeue, "requeued", _selected(call))
+
+
+async def delete(call: Call) -> web.Response:
+    """Delete dead letters of a queue: the selected ones, by body or by query, or all."""
+    return await _act(call, call.services.broker.operators.delete, "deleted", _selected(call))
+
+
+async def requeue_one(call: Call) -> web.Response:
+    """Make one dead letter ready again."""
+    wanted = _one(call)
+    return await _act(call, call.services.broker.operators.requeue, "requeued", wanted)
+
+
+async def delete_one(call: Call) -> web.Response:
+    """Delete one dead letter."""
+    return await _act(call, call.services.broker.operators.delete, "deleted", _one(call))
+
+
+async def _groups(call: Call, queue: str, group_by: str) -> web.Response:
+    if group_by != "error":
+        raise bad_request("invalid 'groupBy' (use error)", "invalid-query")
+    done = await call.services.broker.operators.requeue(
+        call.identity.tenant,
+        DeadLetterSelection(queue=queue, error=call.query_text("error")),
+        by=call.identity.subject,
+        dry_run=True,
+        timeout_s=call.timeout_s,
+    )
+    groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
+    views = [ErrorGroup(error, count) for error, count in groups]
+    return reply(encode({"groups": views, "matched": done.matched, "more": done.more}))
+
+
+async def _act(
+    call: Call, act: _Acts, word: str, wanted: tuple[DeadLetterSelection, bool]
+) -> web.Response:
+    selection, dry_run = wanted
+    one = "id" in call.request.match_info
+    done = await act(
+        call.identity.tenant,
+        selection,
+        by=call.identity.subject,
+        dry_run=dry_run,
+        timeout_s=call.timeout_s,
+    )
+    if one and not done.matched:
+        raise _TASK_NOT_FOUND
+    answer = {
+        "matched": done.matched,
+        word: done.changed,
+        "byError": done.by_error,
+        "more": done.more,
+        "dryRun": dry_run,
+    }
+    return reply(encode(answer))
+
+
+def _one(call: Call) -> tuple[DeadLetterSelection, bool]:
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    return DeadLetterSelection(queue=call.command().lower(), ids=(task_id,)), flag(call, "dryRun")
+
+
+def _selected(call: Call) -> tuple[DeadLetterSelection, bool]:
+    """Read which dead letters are meant, from the body and, where it is silent, the query."""
+    queue = call.command().lower()
+    body = requests.SELECTION.decode_any(call.text, error=_INVALID.text)
+    _refuse_unknown(call)
+    ids, limit, dry_run = body.ids, body.limit, body.dry_run
+    if ids is None and "ids" in call.request.query:
+        ids = [each for each in call.query_text("ids").split(",") if each]
+    if limit is None and call.query_text("limit"):
+        limit = call.query_integer("limit")
+    if dry_run is None:
+        dry_run = flag(call, "dryRun")
+    error = body.error
+    if error is None and "error" in call.request.query:
+        error = call.query_text("error")
+    if error == "":
+        # An empty error must not select every error.
+        raise EMPTY_ERROR
+    wanted = DeadLetterSelection(queue=queue, error=error or "")
+    if limit is not None:
+        wanted = replace(wanted, limit=_bounded(limit))
+    if ids is not None:
+        wanted = replace(wanted, ids=read_ids(ids))
+    return wanted, dry_run
+
+
+def unknown_name(name: str) -> ApiError:
+    """Return the error for an empty selector, which would otherwise select everything."""
+    shown = f"invalid '{name[:64]}' (unknown: use {', '.join(_NAMES)})"
+    return bad_request(shown, "unknown-name")
+
+
+def _refuse_unknown(call: Call) -> None:
+    unknown = next((name for name in call.request.query if name not in _NAMES), None)
+    if unknown is None:
+        unknown = requests.SELECTION.unknown(call.text)
+    if unknown is not None:
+        raise unknown_name(unknown)
+
+
+def read_ids(ids: list[str]) -> tuple[str, ...]:
+    """Return ids as they were sent.
+
+    An empty list must not select everything: a caller may have computed it.
+
+    Raises:
+        ApiError: 400 for none, for too many, or for what is no id.
+    """
+    if not ids or not all(map(is_task_id, ids)):
+        raise bad_request("invalid 'ids' (name at least one)", "invalid-ids")
+    if len(ids) > IDS_MAX:
+        raise bad_request(f"invalid 'ids' (at most {IDS_MAX})", "out-of-range")
+    return tuple(ids)
+
+
+def _bounded(limit: int) -> int:
+    if limit < 1:
+        raise bad_request("invalid 'limit' (must be >= 1)", "out-of-range")
+    if limit > BULK_MAX:
+        raise bad_request(f"invalid 'limit' (must be <= {BULK_MAX})", "out-of-range")
+    return limit
+
+
+def flag(call: Call, name: str) -> bool:
+    """Return a flag of the query; an empty value does not mean false: it may guard a deletion."""
+    if name not in call.request.query:
+        return False
+    said = call.query_text(name)
+    if said not in _WORDS:
+        raise bad_request(f"invalid '{name}' (use true or false)", "invalid-query")
+    return _WORDS[said]
+
+
+def _died_in(found: FoundTask, queue: str) -> bool:
+    return found.task.state is State.DEAD and found.task.dead_queue == queue
+
+
+def _shards(call: Call) -> int:
+    return call.services.settings.shards

@@ -1,0 +1,150 @@
+"""Membership: letting nodes come in, and removing them, with a look ahead at every shard.
+
+Nothing is begun that a shard refuses. What is begun and not finished is finished by asking again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.membership.plan import Dismiss, Expect
+from codeq_cluster.membership.service import Effect
+from codeq_cluster.wire.addresses import ADDRESS
+
+_INVALID = invalid_body()
+_INVALID_NODE = bad_request(
+    "invalid 'nodeId' (1 to 64 letters, digits, '.', '_' and '-')", "invalid-node"
+)
+_INVALID_ADDRESS = bad_request("invalid 'addr' (use host:port of its link)", "invalid-address")
+_INVALID_URL = bad_request("invalid 'httpAddr' (use http://host:port)", "invalid-address")
+_BUSY = ApiError(409, "another change is under way: try again", "busy", retryable=True)
+_UNSAFE = ApiError(409, "at most one voter is added or removed at a time", "unsafe")
+_ITSELF = ApiError(409, "n2 is the node asked: ask another one to remove it", "asked-itself")
+JOIN_REFUSALS = (
+    _INVALID_NODE,
+    _INVALID_ADDRESS,
+    _INVALID_URL,
+    _BUSY,
+    _UNSAFE,
+    ApiError(
+        409,
+        "n2 is a member already, at 10.0.0.2:7000 and http://10.0.0.2:8080: for the same node name "
+        "these, for a new one another id",
+        "already-a-member",
+    ),
+    ApiError(409, f"a cluster has at most {MEMBERS_MAX} nodes", "too-many-nodes"),
+)
+REMOVE_REFUSALS = (
+    _INVALID_NODE,
+    _BUSY,
+    _UNSAFE,
+    _ITSELF,
+    ApiError(409, "n1 is the only voter", "last-voter"),
+    ApiError(
+        409,
+        "without n2 only 1 of 2 voters would answer, which is no majority: "
+        "bring the others back, or let those that fetch a snapshot have it, first",
+        "no-majority",
+        retryable=True,
+    ),
+)
+_BY_CODE = {refusal.code: refusal for refusal in (*JOIN_REFUSALS, *REMOVE_REFUSALS)}
+
+
+async def join(call: Call) -> web.Response:
+    """Let a node come in: as a learner, and as a voter once it holds the log."""
+    body = requests.JOIN.decode(call.text, error=_INVALID.text)
+    node_id = _node_id(body.node_id)
+    addr, http_addr = body.addr or "", body.http_addr or ""
+    if not re.fullmatch(ADDRESS, addr):
+        raise _INVALID_ADDRESS
+    if not re.fullmatch(requests.HTTP_ADDRESS, http_addr):
+        raise _INVALID_URL
+    change = Expect(id=node_id, link=addr, http=http_addr)
+    return await _change(call, change, action="cluster.join", dry_run=body.dry_run or False)
+
+
+async def remove(call: Call) -> web.Response:
+    """Remove a node for good; what it leads is handed over first."""
+    body = requests.REMOVE.decode(call.text, error=_INVALID.text)
+    change = Dismiss(id=_node_id(body.node_id))
+    return await _change(call, change, action="cluster.remove", dry_run=body.dry_run or False)
+
+
+async def _change(
+    call: Call, change: Expect | Dismiss, *, action: str, dry_run: bool
+) -> web.Response:
+    members = call.services.members
+    shards = range(call.services.settings.shards)
+    timeout_s = call.timeout_s
+    effects = [
+        await members.change(shard, change, timeout_s=timeout_s, dry=True) for shard in shards
+    ]
+    _refuse(effects)
+    is_new = any(effect.changes for effect in effects)
+    if is_new and isinstance(change, Dismiss) and change.id == call.services.settings.node_id:
+        # Once it is out, it can neither learn that it is nor put it on record.
+        raise _ITSELF.saying(f"{change.id} is the node asked: ask another one to remove it")
+    if not dry_run:
+        effects = [await members.change(shard, change, timeout_s=timeout_s) for shard in shards]
+        _refuse(effects)
+        if is_new:
+            await _put_on_record(call, action, change.id)
+    answer = {
+        "nodeId": change.id,
+        "dryRun": dry_run,
+        "changed": is_new and not dry_run,
+        "shards": list(map(_view, effects)),
+    }
+    return reply(encode(answer))
+
+
+def _refuse(effects: Sequence[Effect]) -> None:
+    refused = [effect for effect in effects if effect.refused]
+    if refused:
+        # The first speaks for all: shards differ in who leads, and seldom in who votes.
+        first = refused[0]
+        raise _BY_CODE[first.code].saying(first.refused)
+
+
+async def _put_on_record(call: Call, action: str, node_id: str) -> None:
+    try:
+        await call.services.broker.queue_policies.record(
+            call.identity.tenant,
+            by=call.identity.subject,
+            action=action,
+            target=f"node {node_id}",
+            detail="",
+            timeout_s=call.timeout_s,
+        )
+    except CodeqError as error:
+        raise OutcomeUnknown("it is done, and perhaps not on record") from error
+
+
+def _node_id(node_id: str | None) -> str:
+    if node_id is None or not NODE_ID.fullmatch(node_id):
+        raise _INVALID_NODE
+    return node_id
+
+
+def _view(effect: Effect) -> dict[str, object]:
+    return {
+        "shard": effect.shard,
+        "leader": effect.leader,
+        "voters": effect.voters,
+        "votersAfter": effect.voters_after,
+        "learnersAfter": effect.learners_after,
+        "quorum": len(effect.voters) // 2 + 1,
+        "quorumAfter": len(effect.voters_after) // 2 + 1,
+        "answering": effect.answering,
+        "done": effect.done,
+    }

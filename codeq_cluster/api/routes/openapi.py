@@ -1,0 +1,43 @@
+"""OpenAPI: this interface described, for programs and for people."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+
+DOCUMENT = web.AppKey("openapi", bytes)  # The document of one node, encoded once.
+
+_PAGE = (files("codeq_cluster.api") / "web" / "docs.html").read_bytes()
+
+
+def _inline(tag: bytes) -> str:
+    # The page runs and shows what is written in it and nothing else, wherever that came from.
+    [text] = re.findall(b"<%b>(.*?)</%b>" % (tag, tag), _PAGE, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
+
+
+_PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": (
+        f"default-src 'none'; script-src {_inline(b'script')}; style-src {_inline(b'style')}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def spec(call: Call) -> web.Response:
+    """Describe every route as OpenAPI 3.1."""
+    return reply(call.request.app[DOCUMENT])
+
+
+async def page(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call
+    """Show the description as a page that needs nothing from elsewhere."""
+    return web.Response(body=_PAGE, headers=_PAGE_HEADERS)

@@ -1,0 +1,71 @@
+"""Queues: how full the caller's queues are, and whether they may be claimed from."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.ports import QueueDepth
+from codeq_cluster.api.schemas.responses import encode, queue_view
+from codeq_cluster.core.task import Counters
+
+
+async def queues(call: Call) -> web.Response:
+    """Return the depth of every queue of the caller's tenant, by name; paused ones too."""
+    depths, paused = await _depths(call)
+    now_ms = call.services.now_ms()
+    idle = paused - {depth.command.lower() for depth in depths}
+    depths += [QueueDepth(queue, Counters(), 0) for queue in idle]
+    depths.sort(key=lambda depth: depth.command)
+    views = [
+        queue_view(depth, now_ms=now_ms, paused=depth.command.lower() in paused) for depth in depths
+    ]
+    return reply(encode(views))
+
+
+async def queue(call: Call) -> web.Response:
+    """Return the depth of one queue; a command nobody has used has an empty one."""
+    command = call.request.match_info["command"]
+    found, paused = QueueDepth(command, Counters(), 0), False
+    if COMMAND.fullmatch(command):
+        broker, tenant, wanted = call.services.broker, call.identity.tenant, command.lower()
+        depths, paused = await asyncio.gather(
+            broker.queues(tenant, wanted, timeout_s=call.timeout_s),
+            broker.queue_policies.is_paused(tenant, wanted, timeout_s=call.timeout_s),
+        )
+        for depth in depths:
+            found = QueueDepth(command, depth.counters, depth.oldest_ready_ms)
+    return reply(encode(queue_view(found, now_ms=call.services.now_ms(), paused=paused)))
+
+
+async def pause(call: Call) -> web.Response:
+    """Let nobody claim from a queue any more; leases that run go on, and tasks can be added.
+
+    It is answered once every shard's leader goes by it.
+    """
+    command = call.command()
+    changed = await call.services.broker.queue_policies.pause(
+        call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
+    )
+    return reply(encode({"command": command, "paused": True, "changed": changed}))
+
+
+async def resume(call: Call) -> web.Response:
+    """Let a paused queue be claimed from again; claims that wait are woken."""
+    command = call.command()
+    changed = await call.services.broker.queue_policies.resume(
+        call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
+    )
+    return reply(encode({"command": command, "paused": False, "changed": changed}))
+
+
+async def _depths(call: Call) -> tuple[list[QueueDepth], frozenset[str]]:
+    """Return the tenant's queues, and those that are paused."""
+    broker, tenant = call.services.broker, call.identity.tenant
+    depths, paused = await asyncio.gather(
+        broker.queues(tenant, timeout_s=call.timeout_s),
+        broker.queue_policies.paused(tenant, timeout_s=call.timeout_s),
+    )
+    return list(depths), paused

@@ -1,0 +1,90 @@
+"""Reads: a task and its result, of the caller's own tenant only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.ports import FoundTask
+from codeq_cluster.api.routes.workers import EARLY_S
+from codeq_cluster.api.schemas.responses import (
+    TaskView,
+    encode,
+    explanation_view,
+    result_view,
+    task_view,
+)
+
+_NOT_FOUND = ApiError(404, "not found", "not-found")
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+
+
+async def task(call: Call) -> web.Response:
+    """Return a task."""
+    stale = call.stale()
+    found = await call.services.broker.task(
+        call.identity.tenant,
+        call.task_id(not_found=_NOT_FOUND),
+        stale=stale,
+        timeout_s=call.timeout_s,
+    )
+    if found is None:
+        raise _NOT_FOUND
+    return reply(encode(_view(call, found)), headers=_freshness(found, stale=stale))
+
+
+async def result(call: Call) -> web.Response:
+    """Return a task and how it ended, waiting for the end as long as the caller asks."""
+    stale = call.stale()
+    wait_s = call.query_integer("waitSeconds")
+    wait_s = min(max(wait_s, 0), call.services.settings.limits.result_wait_seconds_max)
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    asking = call.services.broker.result(
+        call.identity.tenant,
+        task_id,
+        wait_s=max(0.0, wait_s - EARLY_S),
+        stale=stale,
+        timeout_s=call.timeout_s,
+    )
+    try:
+        answer = await asking if wait_s == 0 else await call.services.waits.wait(asking)
+    except WaitEnded as ended_early:
+        raise _result_not_found({}) from ended_early
+    if answer is None:
+        raise _TASK_NOT_FOUND
+    found, ended = answer
+    headers = _freshness(found, stale=stale)
+    if ended is None:
+        raise _result_not_found(headers)
+    body = encode({"task": _view(call, found), "result": result_view(ended)})
+    return reply(body, headers=headers)
+
+
+async def explain(call: Call) -> web.Response:
+    """Say the one reason a task is where it is: why it is not running, or that it is.
+
+    When several reasons hold, it is the one that must be lifted first.
+    """
+    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    found = await call.services.broker.operators.explain(
+        call.identity.tenant, task_id, timeout_s=call.timeout_s
+    )
+    if found is None:
+        raise _TASK_NOT_FOUND
+    return reply(encode(explanation_view(task_id, found)))
+
+
+def _result_not_found(headers: Mapping[str, str]) -> ApiError:
+    return ApiError(404, "result not found", "result-not-found", retryable=True, headers=headers)
+
+
+def _view(call: Call, found: FoundTask) -> TaskView:
+    return task_view(found.task, found.payload, shards=call.services.settings.shards)
+
+
+def _freshness(found: FoundTask, *, stale: bool) -> dict[str, str]:
+    return {"X-CodeQ-Applied-Index": str(found.applied_index)} if stale else {}

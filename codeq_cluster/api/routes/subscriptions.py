@@ -1,0 +1,141 @@
+"""Subscriptions: who hears when a queue becomes non-empty."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, is_task_id, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
+from codeq_cluster.api.routes.allowed import allowed_commands
+from codeq_cluster.api.routes.webhooks import require_webhooks
+from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas.item_views import SubscriptionPage, subscription_view
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import ItemKind, Mode, Subscription
+from codeq_cluster.core.outcomes import Rejected
+from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
+
+TTL_DEFAULT_S = 300
+TTL_MAX_S = 86_400
+INTERVAL_MAX_S = 86_400
+EVENT_TYPES_MAX = 100  # Every node keeps them in memory.
+GROUP_BYTES_MAX = 256
+
+TOO_MANY = ApiError(409, f"too many subscriptions (at most {SUBSCRIPTIONS_MAX})", "too-many")
+_INVALID = invalid_body()
+_NOT_FOUND = ApiError(404, "not-found", "not-found")
+
+
+async def subscribe(call: Call) -> web.Response:
+    """Add a subscription to queues, those of the token when none is named."""
+    body = requests.SUBSCRIPTION.decode(call.text, error=_INVALID.text)
+    if not body.callback_url:
+        raise _INVALID
+    require_webhooks(call)
+    if not await call.services.targets.allows(body.callback_url):
+        raise bad_request("invalid callback url", "invalid-callback-url")
+    mode, group_id = _mode(body)
+    commands = allowed_commands(
+        call, body.event_types, field="eventTypes", count_max=EVENT_TYPES_MAX
+    )
+    interval_s = body.min_interval_seconds
+    if interval_s is None:
+        interval_s = call.services.settings.webhooks.subscription_min_interval_seconds
+    _check_bounds("minIntervalSeconds", interval_s, INTERVAL_MAX_S)
+    made = await call.services.broker.queue_policies.subscribe(
+        call.identity.tenant,
+        call.identity.subject,
+        callback_url=body.callback_url,
+        event_types=commands,
+        mode=mode,
+        group_id=group_id,
+        ttl_ms=(_ttl_s(body.ttl_seconds) or TTL_DEFAULT_S) * 1000,
+        min_interval_ms=interval_s * 1000,
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(made, Rejected):
+        raise TOO_MANY
+    return reply(_life(made))
+
+
+async def renew(call: Call) -> web.Response:
+    """Let a subscription live on from now, as long as before or as is said; the body may miss."""
+    # Such a subscription would never be notified.
+    require_webhooks(call)
+    body = requests.RENEWAL.decode_any(call.text, error=_INVALID.text)
+    outcome = await call.services.broker.queue_policies.renew(
+        call.identity.tenant,
+        _id(call),
+        ttl_ms=_ttl_s(body.ttl_seconds) * 1000,
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    return reply(_life(outcome))
+
+
+async def subscriptions(call: Call) -> web.Response:
+    """Return the tenant's subscriptions by id, whoever's they are."""
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.items(
+        call.identity.tenant,
+        ItemKind.SUBSCRIPTION,
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    views = [subscription_view(each) for each in found if isinstance(each, Subscription)]
+    return reply(encode(SubscriptionPage.of(views, asked.cursor(edge))))
+
+
+async def unsubscribe(call: Call) -> web.Response:
+    """End a subscription."""
+    queue_policies = call.services.broker.queue_policies
+    if not await queue_policies.unsubscribe(
+        call.identity.tenant, _id(call), timeout_s=call.timeout_s
+    ):
+        raise _NOT_FOUND
+    return web.Response(status=204)
+
+
+def _id(call: Call) -> str:
+    subscription_id = call.request.match_info["id"]
+    if not is_task_id(subscription_id):
+        raise _NOT_FOUND
+    return subscription_id
+
+
+def _mode(body: requests.SubscriptionBody) -> tuple[Mode, str]:
+    try:
+        mode = Mode(body.delivery_mode or Mode.FANOUT)
+    except ValueError as unknown:
+        raise bad_request("invalid deliveryMode", "invalid-delivery-mode") from unknown
+    group_id = body.group_id or ""
+    if mode is Mode.GROUP and not group_id:
+        raise bad_request("groupId is required", "group-id-required")
+    if len(group_id.encode()) > GROUP_BYTES_MAX:
+        raise bad_request(f"invalid 'groupId' (at most {GROUP_BYTES_MAX} bytes)", "out-of-range")
+    return mode, group_id
+
+
+def _ttl_s(asked: int | None) -> int:
+    ttl_s = requests.whole(asked, error=_INVALID)
+    _check_bounds("ttlSeconds", ttl_s, TTL_MAX_S)
+    return ttl_s
+
+
+def _check_bounds(name: str, value: int, most: int) -> None:
+    if value < 0:
+        raise bad_request(f"invalid '{name}' (must be >= 0)", "out-of-range")
+    if value > most:
+        raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
+
+
+def _life(subscription: Subscription) -> bytes:
+    return encode(
+        {
+            "subscriptionId": subscription.id,
+            "expiresAt": rfc3339(subscription.expires_ms),
+        }
+    )

@@ -1,0 +1,86 @@
+"""Task lists: listing a tenant's tasks, and deleting ended ones."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.errors import bad_request, invalid_body
+from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas.responses import TaskPage, encode
+from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.ratelimit.token_bucket import Scope
+
+CLEANUP_DEFAULT = 1000
+CLEANUP_MAX = 10_000
+
+PLACES = {
+    "": tuple(QueuePlace),
+    "PENDING": (QueuePlace.PENDING, QueuePlace.DELAYED),
+    "IN_PROGRESS": (QueuePlace.INPROG,),
+    "COMPLETED": (QueuePlace.DONE,),
+    "FAILED": (QueuePlace.FAILED, QueuePlace.DLQ),
+}
+
+_CLEANING = (Scope.ADMIN, "cleanup")
+_INVALID = invalid_body()
+_INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
+
+
+async def tasks(call: Call) -> web.Response:
+    """Return the tenant's tasks by queue: waiting ones in claim order, ended ones newest first.
+
+    A task that changes while a list is walked may be met twice or not at all; one that does not is
+    met once. A page may be short and still have a cursor: what a filter drops was looked at.
+    """
+    command = call.query_text("command")
+    if command and not COMMAND.fullmatch(command):
+        raise bad_request("invalid command", "invalid-command")
+    places = PLACES.get(call.query_text("status"))
+    if places is None:
+        raise bad_request("invalid status", "invalid-status")
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.tasks(
+        call.identity.tenant,
+        queue=command.lower(),
+        places=places,
+        error=call.query_text("error"),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    shards = call.services.settings.shards
+    return reply(encode(TaskPage.of(found, asked.cursor(edge), shards=shards)))
+
+
+async def cleanup(call: Call) -> web.Response:
+    """Delete tasks that have ended, dead letters excepted: those whose time is over, or older ones.
+
+    Without `before`, nothing is deleted that is still to be kept; with it, all that ended before.
+    """
+    await call.spend(*_CLEANING)
+    body = requests.CLEANUP.decode_any(call.text, error=_INVALID.text)
+    limit = requests.whole(body.limit, error=_INVALID)
+    limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT
+    now_ms = call.services.now_ms()
+    if body.before:
+        before_ms, retained_until_ms = requests.instant_ms(body.before, error=_INVALID_BEFORE), 0
+        if before_ms > now_ms:
+            raise bad_request("invalid 'before' (must not be in the future)", "invalid-before")
+    else:
+        before_ms = now_ms - call.services.settings.lifecycle.retention_seconds * 1000
+        retained_until_ms = now_ms
+    deleted = 0
+    # Keys have no instant before 1970, and no task is that old.
+    if before_ms > 0:
+        deleted = await call.services.broker.operators.cleanup(
+            call.identity.tenant,
+            before_ms=before_ms,
+            limit=limit,
+            by=call.identity.subject,
+            timeout_s=call.timeout_s,
+            retained_until_ms=retained_until_ms,
+        )
+    answer = {"deleted": deleted, "before": rfc3339(before_ms), "limit": limit}
+    return reply(encode(answer))

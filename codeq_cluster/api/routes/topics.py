@@ -1,0 +1,143 @@
+"""Topics: the policies that govern the queues of commands."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas.item_views import TopicPage, topic_view
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, ItemKind, Topic
+
+WEIGHT_MAX = 100
+BOUNDS = {
+    "maxAttempts": (1, 100),
+    "retentionSeconds": (0, 2**31 - 1),
+    "maxConsumers": (0, 10_000),
+    "weight": (1, WEIGHT_MAX),
+}
+
+_INVALID = invalid_body("invalid request body")
+LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+async def topics(call: Call) -> web.Response:
+    """Return the tenant's topics by name."""
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.items(
+        call.identity.tenant,
+        ItemKind.TOPIC,
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    views = [topic_view(each) for each in found if isinstance(each, Topic)]
+    return reply(encode(TopicPage.of(views, asked.cursor(edge))))
+
+
+async def topic(call: Call) -> web.Response:
+    """Return a topic."""
+    name = _name(call)
+    queue_policies = call.services.broker.queue_policies
+    found = await queue_policies.topic(call.identity.tenant, name, timeout_s=call.timeout_s)
+    if found is None:
+        shown = f"{call.identity.tenant or '_'}.{name}"
+        raise ApiError(404, f'queue topic "{shown}" not found', "not-found")
+    return reply(encode(topic_view(found)))
+
+
+async def put(call: Call) -> web.Response:
+    """Make a topic or change it; the same again changes nothing.
+
+    It is answered once every shard's leader goes by it. What the body does not name is the
+    broker's to decide, also where an earlier version named it.
+    """
+    name = _name(call)
+    body = requests.TOPIC.decode(call.text, error=_INVALID.text)
+    unknown = requests.TOPIC.unknown(call.text)
+    if unknown is not None:
+        raise _invalid(unknown[:64], "unknown field")
+    stands = await call.services.broker.queue_policies.put_topic(
+        call.identity.tenant,
+        name,
+        _policy(call, name, body),
+        by=call.identity.subject,
+        timeout_s=call.timeout_s,
+    )
+    return reply(encode(topic_view(stands.topic)), status=201 if stands.made else 200)
+
+
+async def delete(call: Call) -> web.Response:
+    """Delete a topic, whose queue is the broker's to govern again; one that is not there is gone.
+
+    The query must say `deletionPolicy=Delete`. No task is deleted.
+    """
+    if call.query_text("deletionPolicy") != "Delete":
+        raise bad_request("deletionPolicy=Delete is required", "deletion-policy-required")
+    await call.services.broker.queue_policies.delete_topic(
+        call.identity.tenant, _name(call), by=call.identity.subject, timeout_s=call.timeout_s
+    )
+    return web.Response(status=204)
+
+
+def _name(call: Call) -> str:
+    name = call.request.match_info["name"]
+    if not COMMAND.fullmatch(name):
+        raise _invalid("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
+    return name
+
+
+def _policy(call: Call, name: str, body: requests.TopicBody) -> Topic:
+    tiers = _tiers(body.priority_tiers)
+    return Topic(
+        tenant=call.identity.tenant,
+        id=name.lower(),
+        name=name,
+        priority_tiers=tiers,
+        max_attempts=_number("maxAttempts", body.max_attempts, absent=0),
+        dead_letter=_dead_letter(name, body.dead_letter_topic_ref),
+        retention_s=_number("retentionSeconds", body.retention_seconds, absent=0),
+        max_consumers=_number("maxConsumers", body.max_consumers, absent=0),
+        weight=_number("weight", body.weight, absent=1),
+    )
+
+
+def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
+    if tiers is None:
+        return ()
+    field = "priorityTiers"
+    if not 1 <= len(tiers) <= TIERS_MAX:
+        raise _invalid(field, f"must contain between 1 and {TIERS_MAX} priorities")
+    if not all(0 <= each <= TIER_MAX for each in tiers):
+        raise _invalid(field, f"priorities must be integers from 0 through {TIER_MAX}")
+    if len(set(tiers)) < len(tiers):
+        raise _invalid(field, "priorities must be unique")
+    return tuple(sorted(tiers))
+
+
+def _number(field: str, value: int | None, *, absent: int) -> int:
+    if value is None:
+        return absent
+    least, most = BOUNDS[field]
+    if not least <= value <= most:
+        raise _invalid(field, f"must be between {least} and {most}")
+    return value
+
+
+def _dead_letter(name: str, target: str | None) -> str:
+    if target is None:
+        return ""
+    field = "deadLetterTopicRef"
+    if not LABEL.fullmatch(target):
+        raise _invalid(field, "must be a DNS label with at most 63 characters")
+    if target == name.lower():
+        raise _invalid(field, "must differ from topicName")
+    return target
+
+
+def _invalid(field: str, message: str) -> ApiError:
+    return ApiError(422, f"invalid {field}: {message}", "invalid-field", extra={"field": field})

@@ -1,0 +1,103 @@
+"""Upgrading: enabling newer formats once every node knows them; they stay enabled.
+
+Nothing is begun that a shard refuses. What is begun and not finished is finished by asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.codec.levels import LEVEL_MAX
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.membership.plan import Raise
+from codeq_cluster.membership.service import Effect
+
+_INVALID = invalid_body()
+_INVALID_LEVEL = bad_request(f"invalid 'level' (use 1 to {LEVEL_MAX})", "out-of-range")
+REFUSALS = (
+    _INVALID_LEVEL,
+    ApiError(409, "another change is under way: try again", "busy", retryable=True),
+    ApiError(
+        409,
+        "not every node knows formats of level 2: n3 (level 1); start each of these with the newer "
+        "release, or remove it",
+        "level-unknown",
+    ),
+    ApiError(409, "formats of level 2 are in use, which nothing lowers to 1", "level-in-use"),
+    ApiError(409, "a member does not know the formats that would be in use", "unsafe"),
+)
+_BY_CODE = {refusal.code: refusal for refusal in REFUSALS}
+
+
+async def upgrade(call: Call) -> web.Response:
+    """Let newer formats be used, on every shard; after that no older release can come back."""
+    body = requests.UPGRADE.decode_any(call.text, error=_INVALID.text)
+    dry_run = body.dry_run or False
+    if body.level is not None and not 1 <= body.level <= LEVEL_MAX:
+        raise _INVALID_LEVEL
+    level = body.level or max(effect.level_after for effect in await _ask(call, 0, dry=True))
+    effects = await _ask(call, level, dry=True)
+    is_new = any(effect.changes for effect in effects)
+    if not dry_run:
+        # Repeat it even when nothing is new: an earlier request may not have taken effect.
+        effects = await _ask(call, level, dry=False)
+        if is_new:
+            await _put_on_record(call, level)
+    answer = {
+        "level": level,
+        "dryRun": dry_run,
+        "changed": is_new and not dry_run,
+        "shards": [_view(effect) for effect in effects],
+        "nodes": _nodes(effects),
+    }
+    return reply(encode(answer))
+
+
+async def _ask(call: Call, level: int, *, dry: bool) -> list[Effect]:
+    members, timeout_s = call.services.members, call.timeout_s
+    effects = [
+        await members.change(shard, Raise(level=level), timeout_s=timeout_s, dry=dry)
+        for shard in range(call.services.settings.shards)
+    ]
+    for effect in effects:
+        if effect.refused:
+            # The first shard speaks for all: a node reports its formats to every shard.
+            raise _BY_CODE[effect.code].saying(effect.refused)
+    return effects
+
+
+async def _put_on_record(call: Call, level: int) -> None:
+    try:
+        await call.services.broker.queue_policies.record(
+            call.identity.tenant,
+            by=call.identity.subject,
+            action="cluster.upgrade",
+            target=f"level {level}",
+            detail="",
+            timeout_s=call.timeout_s,
+        )
+    except CodeqError as error:
+        raise OutcomeUnknown("it is done, and perhaps not on record") from error
+
+
+def _view(effect: Effect) -> dict[str, object]:
+    return {
+        "shard": effect.shard,
+        "leader": effect.leader,
+        "level": effect.level,
+        "levelAfter": effect.level_after,
+        "done": effect.done,
+    }
+
+
+def _nodes(effects: Sequence[Effect]) -> list[dict[str, object]]:
+    known: dict[str, int] = {}
+    for node_id, level in (each for effect in effects for each in effect.levels):
+        known[node_id] = min(level, known.get(node_id, level))
+    return [{"id": node_id, "level": level} for node_id, level in sorted(known.items())]

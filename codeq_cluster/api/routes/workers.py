@@ -1,0 +1,297 @@
+"""Workers: claiming tasks, holding leases, ending them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.call import Call, is_task_id
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    bad_request,
+    from_failure,
+    from_rejection,
+    invalid_body,
+)
+from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.ports import NewResult
+from codeq_cluster.api.routes.allowed import allowed_commands
+from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.responses import encode, result_view, task_view
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.ratelimit.token_bucket import Scope
+
+# A wait ends this much early: a client whose timeout equals the wait must get its answer.
+EARLY_S = 0.2
+
+_CLAIMING = (Scope.WORKER, "claim")
+_INVALID = invalid_body()
+_INVALID_RESULT = invalid_body("invalid request body")
+REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
+_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+_NOT_FOUND = ApiError(404, "not-found", "not-found")
+
+
+async def claim(call: Call) -> HttpAnswer:
+    """Claim one task: 200, or 204 when none came in time."""
+    await call.spend(*_CLAIMING)
+    body = requests.CLAIM.decode(call.text, error=_INVALID.text)
+    claimed = await _claimed(call, body, count=1)
+    if not claimed.tasks:
+        return HttpAnswer(status=204)
+    _trace(call, claimed)
+    return HttpAnswer(_rendered(call, claimed)[0])
+
+
+async def claim_batch(call: Call) -> HttpAnswer:
+    """Claim up to `count` tasks; the wait ends with the first."""
+    await call.spend(*_CLAIMING)
+    body = requests.CLAIM.decode(call.text, error=_INVALID.text)
+    count = requests.whole(body.count, error=_INVALID)
+    count_max = call.services.settings.limits.batch_max
+    if count < 1:
+        raise _INVALID
+    if count > count_max:
+        raise bad_request(f"count exceeds maximum of {count_max}", "count-too-large")
+    claimed = await _claimed(call, body, count=count)
+    if not claimed.tasks:
+        return HttpAnswer(status=204)
+    _trace(call, claimed)
+    return HttpAnswer(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
+
+
+async def heartbeat(call: Call) -> HttpAnswer:
+    """Extend a lease."""
+    body = requests.LEASE.decode(call.text, error=_INVALID.text)
+    extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
+    outcome = await call.services.broker.heartbeat(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        extend_ms=extend_ms,
+        token=lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    return HttpAnswer(encode({"ok": True, "leaseUntil": rfc3339(outcome.lease_until_ms)}))
+
+
+async def abandon(call: Call) -> HttpAnswer:
+    """Give a task back to its queue; the body may be missing."""
+    body = requests.LEASE.decode_any(call.text, error=_INVALID.text)
+    outcome = await call.services.broker.abandon(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        token=lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    return HttpAnswer(encode({"status": "dlq" if outcome.dead else "requeued"}))
+
+
+async def nack(call: Call) -> HttpAnswer:
+    """Give a task back after a delay, the given one or the back-off's."""
+    body = requests.LEASE.decode(call.text, error=_INVALID.text)
+    delay_s = requests.whole(body.delay_seconds, error=_INVALID)
+    delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
+    outcome = await call.services.broker.nack(
+        call.identity.tenant,
+        call.identity.subject,
+        call.task_id(not_found=_NOT_FOUND),
+        delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
+        reason=(body.reason or "")[:REASON_CHARS_MAX],
+        token=lease_token(call, body.lease_token),
+        timeout_s=call.timeout_s,
+    )
+    if isinstance(outcome, Rejected):
+        raise from_rejection(outcome)
+    answer = {
+        "status": "dlq" if outcome.dead else "requeued",
+        "delaySeconds": -(-outcome.delay_ms // 1000),
+    }
+    return HttpAnswer(encode(answer))
+
+
+async def submit(call: Call) -> HttpAnswer:
+    """End a task with a result."""
+    body = requests.RESULT.decode(call.text, error=_INVALID_RESULT.text)
+    token = lease_token(call, body.lease_token, _INVALID_RESULT)
+    new = await _new_result(call, body, token=token)
+    new = msgspec.structs.replace(new, task_id=call.task_id(not_found=_TASK_NOT_FOUND))
+    [outcome] = await call.services.broker.submit(
+        call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
+    )
+    match outcome:
+        case Submitted():
+            return HttpAnswer(encode(result_view(outcome.result)))
+        case Rejected():
+            raise from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
+        case CodeqError():
+            raise outcome
+
+
+async def submit_batch(call: Call) -> HttpAnswer:
+    """End tasks with results, each on its own; of a task named twice the second is refused."""
+    items = requests.RESULTS.decode(call.text, error=_INVALID.text).results
+    batch_max = call.services.settings.limits.batch_max
+    if not items:
+        raise _INVALID
+    if len(items) > batch_max:
+        raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
+    seen: set[str] = set()
+    read = [await _read_item(call, item, seen) for item in items]
+    wanted = [each for _, each in read if isinstance(each, NewResult)]
+    outcomes = iter(
+        await call.services.broker.submit(
+            call.identity.tenant, call.identity.subject, wanted, timeout_s=call.timeout_s
+        )
+        if wanted
+        else ()
+    )
+    results = []
+    for task_id, each in read:
+        outcome = next(outcomes) if isinstance(each, NewResult) else each
+        match outcome:
+            case Submitted():
+                results.append({"taskId": task_id, "result": result_view(outcome.result)})
+            case Rejected():
+                refused = from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
+                results.append(_item_error(task_id, refused))
+            case ApiError():
+                results.append(_item_error(task_id, outcome))
+            case CodeqError():
+                results.append(_item_error(task_id, from_failure(outcome)))
+    return HttpAnswer(encode({"results": results}))
+
+
+async def _claimed(call: Call, body: requests.ClaimBody, *, count: int) -> Claimed:
+    limits = call.services.settings.limits
+    wait_s = requests.whole(body.wait_seconds, error=_INVALID)
+    wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
+    commands = allowed_commands(call, body.commands)
+    claiming = call.services.broker.claim(
+        call.identity.tenant,
+        call.identity.subject,
+        commands=commands,
+        count=count,
+        lease_ms=_lease_ms(call, body.lease_seconds, "leaseSeconds"),
+        wait_s=max(0.0, wait_s - EARLY_S),
+        timeout_s=call.timeout_s,
+    )
+    with call.services.polls.polling(call.identity.tenant, call.identity.subject, commands):
+        if wait_s == 0:
+            return await claiming
+        try:
+            return await call.services.waits.wait(claiming)
+        except WaitEnded:
+            return Claimed(())
+
+
+def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
+    settings = call.services.settings
+    lease_s = requests.whole(asked_s, error=_INVALID)
+    if lease_s > settings.limits.lease_seconds_max:
+        raise bad_request(
+            f"invalid '{name}' (must be <= {settings.limits.lease_seconds_max})", "out-of-range"
+        )
+    return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
+
+
+def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> int:
+    """Return the lease token of the body, or of the header; 0 for none.
+
+    Raises:
+        ApiError: The given error, or 400 for a header that is not an integer.
+    """
+    if in_body is not None:
+        return requests.whole(in_body, error=error)
+    in_header = call.headers.get("x-codeq-lease-token")
+    if not in_header:
+        return 0
+    try:
+        return requests.whole(int(in_header), error=error)
+    except ValueError as malformed:
+        raise bad_request(
+            "invalid 'X-CodeQ-Lease-Token' (use an integer)", "invalid-lease-token"
+        ) from malformed
+
+
+def _trace(call: Call, claimed: Claimed) -> None:
+    """Record the delivery in the trace of each task."""
+    tracing = call.services.tracing
+    if tracing is None:
+        return
+    for task in claimed.tasks:
+        if task.trace_parent:
+            tracing.claimed(
+                task.trace_parent,
+                task.trace_state,
+                task_id=task.id,
+                command=task.command,
+                attempt=task.attempts,
+            )
+
+
+def _rendered(call: Call, claimed: Claimed) -> list[bytes]:
+    shards = call.services.settings.shards
+    return [
+        encode(task_view(task, payload, shards=shards, claimed=True))
+        for task, payload in zip(claimed.tasks, claimed.payloads, strict=True)
+    ]
+
+
+async def _read_item(
+    call: Call, item: msgspec.Raw, seen: set[str]
+) -> tuple[str, NewResult | ApiError]:
+    task_id = ""
+    try:
+        body = requests.RESULT.decode(item, error=_INVALID_RESULT.text)
+        task_id = body.task_id or ""
+        token = requests.whole(body.lease_token, error=_INVALID_RESULT)
+        new = await _new_result(call, body, token=token)
+    except ApiError as refused:
+        return task_id, refused
+    if not is_task_id(task_id):
+        return task_id, _TASK_NOT_FOUND
+    if task_id in seen:
+        return task_id, ApiError(409, "not-in-progress", "not-in-progress")
+    seen.add(task_id)
+    return task_id, msgspec.structs.replace(new, task_id=task_id)
+
+
+async def _new_result(call: Call, body: requests.ResultBody, *, token: int) -> NewResult:
+    limits = call.services.settings.limits
+    text = requests.json_text(
+        body.result, depth_max=limits.payload_depth_max, error=_INVALID_RESULT.text
+    )
+    error = body.error or ""
+    if body.status == "COMPLETED":
+        if not text:
+            raise bad_request("result required when status=COMPLETED", "result-required")
+    elif body.status == "FAILED":
+        if not error.strip():
+            raise bad_request("error required when status=FAILED", "error-required")
+    else:
+        raise bad_request("invalid status", "invalid-status")
+    if len(text.encode()) > limits.max_result_bytes:
+        raise ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
+    if len(error.encode()) > limits.max_error_bytes:
+        raise ApiError(413, f"error exceeds {limits.max_error_bytes} bytes", "error-too-large")
+    return NewResult(
+        task_id="",
+        status=body.status,
+        body=text,
+        error=error,
+        artifacts=await artifacts_of(call, body),
+        token=token,
+    )
+
+
+def _item_error(task_id: str, error: ApiError) -> dict[str, object]:
+    return {"taskId": task_id, "error": error.text, "code": error.code}

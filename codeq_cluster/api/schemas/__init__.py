@@ -1,0 +1,1 @@
+"""JSON bodies that come in and go out."""

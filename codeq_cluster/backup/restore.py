@@ -1,0 +1,301 @@
+"""Restore: makes a new cluster's data directories from a backup.
+
+No log of the old cluster continues. Every node's log starts at one entry that the state includes:
+the same entry, term and digest on every node, as after a snapshot. Its term is above every term of
+the backup, so that no log of the old cluster ever counts as longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from codeq_cluster.backup import manifest as manifests
+from codeq_cluster.backup.catalogue import known_rows_of
+from codeq_cluster.backup.manifest import BackupManifest, Part
+from codeq_cluster.backup.resharding import is_apart, is_key_apart, shard_of_row, without_key
+from codeq_cluster.backup.rows import CLOCK, SEQ, Row
+from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.codec.mutations import Recount
+from codeq_cluster.core.items import Audit
+from codeq_cluster.errors import BackupDamaged, BackupFailed
+from codeq_cluster.raft.journal import rows_after_snapshot
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import new_directory
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+
+_DIGEST_BYTES = 16
+_BATCH_BYTES = 2**20
+# A new log begins at 1; the restored entry must come later.
+_INDEX_MIN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSource:
+    """One backup from which a cluster is made."""
+
+    place: BackupTarget
+    manifest: BackupManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The cluster to be made.
+
+    Attributes:
+        shards: Its number of shards.
+        tenant: Only this one, as shown to users; None for all.
+        forget_keys: Leave out idempotency keys whose task belongs on another shard; without it they
+            are refused.
+    """
+
+    cluster_id: str
+    shards: int
+    tenant: str | None = None
+    forget_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The restored state.
+
+    Attributes:
+        index: The entry every shard begins with.
+        term: Of that entry.
+        tasks: How many there are.
+        rows: Written, indexes and counters included.
+        forgotten_keys: Idempotency keys that are left out.
+    """
+
+    index: int
+    term: int
+    tasks: int
+    rows: int
+    forgotten_keys: int
+
+
+def restore(
+    sources: Sequence[RestoreSource],
+    wanted: Wanted,
+    *,
+    into: Path,
+    node_id: str,
+    passed: Callable[[int], None] = lambda _size: None,
+) -> Restored:
+    """Make one node's data directory; blocks.
+
+    The same sources and the same cluster make the same state on every node.
+
+    Args:
+        sources: A backup, then exports of tenants that none of the earlier ones has.
+        wanted: The cluster.
+        into: The directory, empty or missing.
+        node_id: The node's id.
+        passed: Called with the bytes of each piece that is read.
+
+    Raises:
+        DataDirectoryRefused: The directory is not empty, in use or not writable.
+        BackupDamaged: A backup is damaged; no node can then use the directory.
+        BackupFailed: A backup cannot be read, or does not fit this cluster.
+        StorageFailed: The disk refused.
+    """
+    _check_sources(sources)
+    if not wanted.forget_keys:
+        _refuse_keys_apart(sources, wanted)
+    parts = [part for source in sources for part in source.manifest.parts]
+    index = max(_INDEX_MIN, *(part.index for part in parts)) + 1
+    term = max(part.term for part in parts) + 1
+    with new_directory(
+        into, cluster_id=wanted.cluster_id, node_id=node_id, shards=wanted.shards
+    ) as path_of:
+        settings = StoreSettings()
+        cache = new_cache(settings)
+        with ExitStack() as stack:
+            stores = []
+            for shard in range(wanted.shards):
+                store = RocksShard(path_of(shard), settings=settings, cache=cache)
+                stack.callback(store.close)
+                stores.append(store)
+            filling = _Filling([_Shard(store) for store in stores], wanted)
+            added = {source.manifest.tenant or "" for source in sources[1:]}
+            for source in sources:
+                own = source.manifest.tenant
+                others = {tenant_name(shown) for shown in added if shown != own}
+                filling.take(source, passed, others=others)
+            if wanted.tenant is not None and not filling.rows:
+                raise BackupFailed(f"the backup holds nothing of a tenant {wanted.tenant}")
+            filling.end(
+                clock_ms=max(part.clock_ms for part in parts), seq=max(part.seq for part in parts)
+            )
+            for shard, store in enumerate(stores):
+                digest = _digest(sources, wanted, shard)
+                store.state.settle(index=index, digest=digest)
+                puts, _ = rows_after_snapshot(index, term, vote_term=term, voted_for=None)
+                store.log.write(puts, sync=True)
+    return Restored(
+        index=index,
+        term=term,
+        tasks=filling.tasks,
+        rows=filling.rows,
+        forgotten_keys=filling.forgotten,
+    )
+
+
+class _Shard:
+    """One shard being filled."""
+
+    def __init__(self, store: RocksShard) -> None:
+        self.store = store
+        self.recount = Recount()
+        self._rows: dict[bytes, bytes] = {}
+        self._size = 0
+
+    def has(self, key: bytes) -> bool:
+        return key in self._rows or self.store.state.get(key) is not None
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._rows[key] = value
+        self._size += len(key) + len(value)
+        if self._size >= _BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            self.store.state.fill(self._rows)
+            self._rows.clear()
+            self._size = 0
+
+
+class _Filling:
+    def __init__(self, shards: Sequence[_Shard], wanted: Wanted) -> None:
+        self._shards = shards
+        self._wanted = wanted
+        self._count = wanted.shards
+        self.tasks = 0
+        self.rows = 0
+        self.forgotten = 0
+
+    def take(
+        self, source: RestoreSource, passed: Callable[[int], None], *, others: Collection[str]
+    ) -> None:
+        """Add the rows of a backup; `others` are the tenants that come from another one."""
+        for part in source.manifest.parts:
+            for row in _rows(source, part, self._wanted, passed):
+                tenant = tenant_of(row)
+                if tenant in others:
+                    raise BackupFailed(f"tenant {tenant or '_'} is in more than one of the backups")
+                try:
+                    self._add(row, part.shard)
+                except records.RecordInvalid as error:
+                    raise BackupDamaged(f"{source.manifest.id}/{part.file}: {error}") from error
+
+    def end(self, *, clock_ms: int, seq: int) -> None:
+        """Write the rows that follow from all others: indexes, counters, clock and sequence."""
+        for shard in self._shards:
+            for key, value in shard.recount.rows().items():
+                self._put(shard, key, value)
+            for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
+                if number:
+                    self._put(shard, key, number.to_bytes(8))
+            shard.flush()
+
+    def _add(self, row: Row, source: int) -> None:
+        key, value = row
+        shard = self._shards[shard_of_row(row, source=source, shards=self._count)]
+        match keyspace.family(key):
+            case Family.TASK:
+                task = records.decode_task(value)
+                if is_apart(task, self._count):
+                    task = without_key(task)
+                    value = records.encode_task(task)
+                    self.forgotten += 1
+                if shard.has(key):
+                    raise BackupFailed(f"task {task.id} is in more than one of the backups")
+                self._put(shard, key, value)
+                for index_key in keyspace.index_keys(task):
+                    self._put(shard, index_key, b"")
+                shard.recount.add(task)
+                self.tasks += 1
+            case Family.IDEMPOTENCY:
+                if not is_key_apart(row, self._count):
+                    self._put(shard, key, value)
+            case Family.ITEM:
+                self._add_item(shard, row, source)
+            case _:
+                self._put(shard, key, value)
+
+    def _add_item(self, shard: _Shard, row: Row, source: int) -> None:
+        key, value = row
+        item = records.decode_item(value)
+        if isinstance(item, Audit) and shard.has(key):
+            # One request acted on several shards, and this shard gets all its records.
+            item = replace(item, id=f"{item.id}.{source}")
+            key, value = b"%b.%d" % (key, source), records.encode_item(item)
+        self._put(shard, key, value)
+        for index_key in keyspace.item_index_keys(item):
+            self._put(shard, index_key, b"")
+
+    def _put(self, shard: _Shard, key: bytes, value: bytes) -> None:
+        shard.put(key, value)
+        self.rows += 1
+
+
+def _rows(
+    source: RestoreSource, part: Part, wanted: Wanted, passed: Callable[[int], None]
+) -> Iterator[Row]:
+    one = None if wanted.tenant is None else OneTenant(tenant_name(wanted.tenant))
+    rows = known_rows_of(source.place, source.manifest, part, passed=passed)
+    return rows if one is None else one.passing(rows)
+
+
+def _check_sources(sources: Sequence[RestoreSource]) -> None:
+    for source in sources:
+        manifests.check_known(source.manifest)
+    tenants = [source.manifest.tenant for source in sources]
+    if None in tenants[1:]:
+        raise BackupFailed("only exports of one tenant can be added to a backup")
+    if len(set(tenants)) != len(tenants):
+        raise BackupFailed("a tenant is in more than one of the backups")
+
+
+def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None:
+    """Refuse before anything is written; reads the backup if keys can be apart."""
+    for source in sources:
+        if source.manifest.shards % wanted.shards == 0:
+            continue
+        apart = sum(
+            is_key_apart(row, wanted.shards)
+            for part in source.manifest.parts
+            for row in _rows(source, part, wanted, lambda _size: None)
+            if keyspace.family(row[0]) is Family.IDEMPOTENCY
+        )
+        if apart:
+            fitting = [
+                str(count)
+                for count in range(1, source.manifest.shards + 1)
+                if source.manifest.shards % count == 0
+            ]
+            raise BackupFailed(
+                f"{apart} idempotency keys cannot be kept with {wanted.shards} shards: restore "
+                f"with {', '.join(fitting)}, or leave these keys out with --forget-keys"
+            )
+
+
+def _digest(sources: Sequence[RestoreSource], wanted: Wanted, shard: int) -> bytes:
+    """Return the digest that nodes compare: equal only if made from the same, in the same way."""
+    made = blake2b(digest_size=_DIGEST_BYTES)
+    for source in sources:
+        made.update(manifests.digest(manifests.encode(source.manifest)))
+    tenant = "" if wanted.tenant is None else f"/{wanted.tenant}"
+    made.update(
+        f"{wanted.cluster_id} {wanted.shards} {shard} {wanted.forget_keys}{tenant}".encode()
+    )
+    return made.digest()

@@ -1,0 +1,76 @@
+"""Tenant export: one tenant of a backup as a backup of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from codeq_cluster.backup.catalogue import known_rows_of, new_id
+from codeq_cluster.backup.chunks import encoded
+from codeq_cluster.backup.create import Written, write_manifest
+from codeq_cluster.backup.manifest import BackupManifest, Part
+from codeq_cluster.backup.rows import Row, RowTally
+from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name
+from codeq_cluster.codec import keyspace
+from codeq_cluster.errors import BackupFailed
+
+
+def export(
+    place: BackupTarget,
+    manifest: BackupManifest,
+    *,
+    tenant: str,
+    into: BackupTarget,
+    now_ms: int,
+    passed: Callable[[int], None] = lambda _size: None,
+) -> BackupManifest:
+    """Write one tenant's rows of a backup as a backup of their own; blocks.
+
+    Args:
+        place: Where the backup is.
+        manifest: Of the backup.
+        tenant: As shown to users, `_` for the default tenant.
+        into: The place of the export; it may be the same place.
+        now_ms: Unix milliseconds.
+        passed: Called with the bytes of each piece that is read.
+
+    Raises:
+        BackupDamaged: The backup is damaged; the export then has no manifest.
+        BackupFailed: The backup cannot be read, the export cannot be written, or the tenant has no
+            rows.
+    """
+    backup = new_id(now_ms)
+    parts = tuple(
+        _part(place, manifest, part, backup=backup, tenant=tenant, into=into, passed=passed)
+        for part in manifest.parts
+    )
+    if not any(part.counts.rows for part in parts):
+        into.delete(backup)
+        raise BackupFailed(f"{manifest.id} holds nothing of a tenant {tenant}")
+    exported = replace(manifest, id=backup, parts=parts, tenant=tenant)
+    write_manifest(into, exported)
+    return exported
+
+
+def _part(
+    place: BackupTarget,
+    manifest: BackupManifest,
+    part: Part,
+    *,
+    backup: str,
+    tenant: str,
+    into: BackupTarget,
+    passed: Callable[[int], None],
+) -> Part:
+    tally, written = RowTally(), Written()
+    one = OneTenant(tenant_name(tenant))
+
+    def counted() -> Iterator[Row]:
+        for row in one.passing(known_rows_of(place, manifest, part, passed=passed)):
+            tally.add(keyspace.family(row[0]))
+            yield row
+
+    into.write(backup, part.file, written.passing(encoded(counted())))
+    return replace(part, size=written.size, blake2b=written.hexdigest(), counts=tally.counts())

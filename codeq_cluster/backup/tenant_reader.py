@@ -1,0 +1,191 @@
+"""Tenant reader: one tenant's tasks of a backup, each with all rows that belong to it.
+
+A backup has its rows family by family, each ordered by task id. The families are read side by side,
+so that a task meets its payload, result and callbacks. Only the chunks being read are in memory;
+the price is that a part is read once for each family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from codeq_cluster.backup.catalogue import known_rows_of
+from codeq_cluster.backup.manifest import BackupManifest, Part
+from codeq_cluster.backup.resharding import shard_of_key, shard_of_task
+from codeq_cluster.backup.rows import Row, tenant_key
+from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.items import Audit, Delivery, ItemKind, Pause, Subscription, Sweep, Topic
+from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.task import Result, Task
+from codeq_cluster.errors import BackupDamaged
+
+Governing = Topic | Pause | Subscription
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Counts of rows that are not exported.
+
+    Attributes:
+        callbacks: Of deleted tasks: a second import could not see that the first has brought them.
+    """
+
+    callbacks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantReader:
+    """One tenant in one backup.
+
+    Attributes:
+        tenant: Its name; empty for the default tenant.
+    """
+
+    place: BackupTarget
+    manifest: BackupManifest
+    tenant: str
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    def tasks(
+        self, part: Part, *, passed: Callable[[int], None] = lambda _count: None
+    ) -> Iterator[Arrival]:
+        """Yield the tenant's tasks of a shard, by id, each with the rows that belong to it.
+
+        Args:
+            part: Of the manifest.
+            passed: Called for each task of any tenant.
+
+        Raises:
+            BackupDamaged: The rows differ from those written, or do not belong together.
+            BackupFailed: They cannot be read.
+        """
+        payloads = _Beside(self._rows(part, Family.PAYLOAD))
+        results = _Beside(self._rows(part, Family.RESULT))
+        callbacks = _Callbacks(
+            _Beside(self._deliveries(part)), _Beside(self._bodies(part)), self.left_out
+        )
+        for key, value in self._rows(part, Family.TASK):
+            passed(1)
+            task = records.decode_task(value)
+            if task.tenant != self.tenant:
+                continue
+            task_id = _last(key)
+            payload = payloads.at(task_id)
+            if payload is None or task.id.encode() != task_id:
+                raise BackupDamaged(f"{self.manifest.id}/{part.file}: a task lacks its payload")
+            result = results.at(task_id) if task.has_result else None
+            yield Arrival(
+                task=task,
+                payload=payload.decode(),
+                result=None if result is None else records.decode_result(result),
+                deliveries=tuple(callbacks.of(task)),
+            )
+        callbacks.rest()
+
+    def governing(self, part: Part) -> Iterator[Governing]:
+        """Yield the tenant's topics, pauses and subscriptions of a shard; raises as `tasks`."""
+        for _, value in self._rows(part, Family.ITEM):
+            item = records.decode_item(value)
+            if item.tenant == self.tenant and not isinstance(item, Audit | Delivery | Sweep):
+                yield item
+
+    def keys_apart(self, part: Part, *, tenant: str, shards: int) -> int:
+        """Return how many idempotency keys of a shard would be on another shard than their task.
+
+        Args:
+            part: Of the manifest.
+            tenant: The tenant that receives them.
+            shards: The new number of shards.
+        """
+        apart = 0
+        for key, value in self._rows(part, Family.IDEMPOTENCY):
+            owner, name = tenant_key(key)
+            if owner == self.tenant:
+                there = shard_of_key(tenant, name, shards)
+                task_id = records.decode_key_row(value).task_id
+                apart += there != shard_of_task(task_id, shards)
+        return apart
+
+    def _deliveries(self, part: Part) -> Iterator[Row]:
+        prefix = keyspace.item_prefix(ItemKind.DELIVERY, self.tenant)
+        return (row for row in self._rows(part, Family.ITEM) if row[0].startswith(prefix))
+
+    def _bodies(self, part: Part) -> Iterator[Row]:
+        rows = self._rows(part, Family.BODY)
+        return (row for row in rows if tenant_key(row[0])[0] == self.tenant)
+
+    def _rows(self, part: Part, family: Family) -> Iterator[Row]:
+        """Yield the rows of a family; stop reading after them."""
+        met = False
+        for row in known_rows_of(self.place, self.manifest, part, passed=lambda _size: None):
+            if keyspace.family(row[0]) is family:
+                met = True
+                yield row
+            elif met:
+                return
+
+
+class _Beside:
+    """Rows by id, read in the order of their ids."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+        self._next: Row | None = next(rows, None)
+
+    def at(self, row_id: bytes) -> bytes | None:
+        """Return the value of this id; skip all rows before it."""
+        while self._next is not None and _last(self._next[0]) < row_id:
+            self._next = next(self._rows, None)
+        if self._next is None or _last(self._next[0]) != row_id:
+            return None
+        return self._next[1]
+
+    def first(self) -> bytes | None:
+        """Return the next value without consuming it."""
+        return None if self._next is None else self._next[1]
+
+    def skip(self) -> None:
+        """Skip the next value."""
+        self._next = next(self._rows, None)
+
+
+class _Callbacks:
+    """Deliveries with their results, read in the order of their tasks' ids."""
+
+    def __init__(self, items: _Beside, bodies: _Beside, left_out: LeftOut) -> None:
+        self._items = items
+        self._bodies = bodies
+        self._left_out = left_out
+
+    def of(self, task: Task) -> Iterator[tuple[Delivery, Result]]:
+        """Yield the deliveries of a task."""
+        while (delivery := self._first()) is not None and delivery.task_id <= task.id:
+            self._items.skip()
+            if delivery.task_id < task.id:
+                self._left_out.callbacks += 1
+                continue
+            body = self._bodies.at(delivery.id.encode())
+            if body is None:
+                raise BackupDamaged(f"callback {delivery.id} lacks what it tells of")
+            yield delivery, records.decode_result(body)
+
+    def rest(self) -> None:
+        """Count the remaining deliveries, whose tasks do not exist."""
+        while self._first() is not None:
+            self._items.skip()
+            self._left_out.callbacks += 1
+
+    def _first(self) -> Delivery | None:
+        value = self._items.first()
+        if value is None:
+            return None
+        item = records.decode_item(value)
+        assert isinstance(item, Delivery)
+        return item
+
+
+def _last(key: bytes) -> bytes:
+    return key[key.rindex(b"/") + 1 :]

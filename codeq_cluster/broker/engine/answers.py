@@ -1,0 +1,207 @@
+"""Answers: one shard's answers from its committed state, after the caller's read index."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from codeq_cluster.broker.engine.view import ShardView, seq_ms
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.questions import (
+    END,
+    Browse,
+    BrowseDelayed,
+    Explain,
+    ItemPage,
+    ListItems,
+    ShardPage,
+)
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.explaining import Explanation, Facts, explain
+from codeq_cluster.core.items import Item, ItemKind
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.task import PRIORITY_MAX, State, Task
+
+# Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
+LOOKED_AT_MAX = 1000
+BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
+AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
+
+_ORDER = tuple(QueuePlace)
+_ENDED = (QueuePlace.DONE, QueuePlace.FAILED, QueuePlace.DLQ)
+
+
+def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> ShardPage:
+    """Return the next tasks of the tenant.
+
+    Args:
+        store: The shard's state.
+        queues: The tenant's queues; those without tasks may be missing.
+        asked: The request; its `places` must not be empty.
+    """
+    rows: list[tuple[bytes, Task]] = []
+    looked_at = size = 0
+    for queue, place in _places(queues, asked):
+        prefix = keyspace.place_prefix(place, queue, asked.tenant)
+        head = _position(queue, place, b"")
+        looked_at += 1
+        start, end = keyspace.prefix_range(prefix)
+        if asked.ended_before_ms and place in _ENDED:
+            start = keyspace.ended_before(place, queue, asked.tenant, asked.ended_before_ms)
+        if asked.after >= head:
+            if not asked.after.startswith(head):
+                continue
+            start = max(start, prefix + asked.after[len(head) :] + b"\0")
+        while page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX)):
+            for key, _ in page:
+                position = head + key[len(prefix) :]
+                record = _record(store, keyspace.place_task_id(key))
+                task = records.decode_task(record)
+                if (not asked.error or task.error == asked.error) and asked.only.fits(task):
+                    rows.append((position, task))
+                    size += len(record)
+                looked_at += 1
+                full = len(rows) == asked.count or size >= BYTES_MAX
+                if full or looked_at >= LOOKED_AT_MAX:
+                    return ShardPage(tuple(rows), position)
+            start = page[-1][0] + b"\0"
+        if looked_at >= LOOKED_AT_MAX:
+            return ShardPage(tuple(rows), _beyond(queue, place))
+    return ShardPage(tuple(rows), END)
+
+
+def browse_delayed(store: StateStore, queues: Iterable[str], asked: BrowseDelayed) -> ShardPage:
+    """Return the tenant's next delayed tasks, those of all its queues in one order.
+
+    Args:
+        store: The shard's state.
+        queues: The tenant's queues with delayed tasks.
+        asked: The request.
+    """
+    wanted = [queue for queue in queues if asked.queue in ("", queue)]
+    positions = heapq.merge(*(_delays(store, queue, asked) for queue in wanted))
+    rows: list[tuple[bytes, Task]] = []
+    for looked_at, (position, task_id) in enumerate(positions, 1):
+        task = records.decode_task(_record(store, task_id))
+        if asked.only.fits(task):
+            rows.append((position, task))
+        if len(rows) == asked.count or looked_at == LOOKED_AT_MAX:
+            return ShardPage(tuple(rows), position)
+    return ShardPage(tuple(rows), END)
+
+
+def list_items(store: StateStore, asked: ListItems) -> ItemPage:
+    """Return the tenant's next items: by id, or its dead deliveries, newest first."""
+    by_death = asked.dead_only
+    prefix = (
+        keyspace.dead_prefix(asked.tenant)
+        if by_death
+        else keyspace.item_prefix(asked.kind, asked.tenant)
+    )
+    start, end = keyspace.prefix_range(prefix)
+    if asked.after:
+        start = prefix + asked.after + b"\0"
+    count = min(asked.count, LOOKED_AT_MAX)
+    page = store.scan(start, end, count)
+    rows: list[tuple[bytes, Item]] = []
+    for key, value in page:
+        record = value
+        if by_death:
+            delivery_id = keyspace.dead_delivery_id(key)
+            found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
+            assert found is not None, "a dead delivery is listed and not there"
+            record = found
+        rows.append((key[len(prefix) :], records.decode_item(record)))
+    return ItemPage(tuple(rows), rows[-1][0] if len(page) == count else END)
+
+
+def explain_task(
+    store: StateStore,
+    view: ShardView,
+    rules: LifetimeRules,
+    asked: Explain,
+    *,
+    now_ms: int,
+) -> Explanation | None:
+    """Return why the task is in its state, or None if it is not the tenant's."""
+    record = store.get(keyspace.task(asked.id))
+    task = None if record is None else records.decode_task(record)
+    if task is None or task.tenant != asked.tenant:
+        return None
+    queue = keyspace.queue_name(task.command)
+    facts = Facts(
+        now_ms=now_ms,
+        policy=view.policy(task.tenant, queue),
+        leased=view.leased(task.tenant, queue),
+        tenant_leased=view.usage(task.tenant).leased,
+        tenant_leased_max=rules.budget_of(task.tenant).leased_max,
+        ahead=_ahead(store, task) if task.state is State.READY else 0,
+    )
+    return explain(task, facts)
+
+
+def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
+    """Return when the queue's longest-waiting ready task became ready; 0 if there is none."""
+    start, end = keyspace.pending_range(queue, tenant)
+    oldest = 0
+    for _ in range(PRIORITY_MAX + 1):
+        page = store.scan(start, end, 1)
+        if not page:
+            break
+        priority, seq, _task_id = keyspace.pending_parts(page[0][0])
+        oldest = min(oldest or seq, seq)
+        if priority == 0:
+            break
+        start = keyspace.pending_prefix(queue, tenant, priority - 1)
+    return seq_ms(oldest)
+
+
+def _places(queues: Iterable[str], asked: Browse) -> Iterator[tuple[str, QueuePlace]]:
+    """Yield the places to read, in the order of the list."""
+    first = asked.after.split(b"\0", 1)[0]
+    wanted = (asked.queue,) if asked.queue else queues
+    for queue in sorted(queue for queue in wanted if queue.encode() >= first):
+        for place in _ORDER:
+            if place in asked.places:
+                yield queue, place
+
+
+def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tuple[bytes, str]]:
+    """Yield (position, task id) of a queue's delayed tasks, in pages that grow."""
+    prefix = keyspace.place_prefix(QueuePlace.DELAYED, queue, asked.tenant)
+    start, end = keyspace.prefix_range(prefix)
+    if asked.after:
+        start = prefix + asked.after + b"\0"
+    # Most queues give at most one task to a page, so the first read is small.
+    count = 2
+    while page := store.scan(start, end, count):
+        for key, _ in page:
+            yield key[len(prefix) :], keyspace.place_task_id(key)
+        if len(page) < count:
+            return
+        start = page[-1][0] + b"\0"
+        count = min(4 * count, LOOKED_AT_MAX)
+
+
+def _position(queue: str, place: QueuePlace, suffix: bytes) -> bytes:
+    """Return a row's position in the list, comparable between shards."""
+    return b"%b\0%c\0%b" % (queue.encode(), _ORDER.index(place), suffix)
+
+
+def _beyond(queue: str, place: QueuePlace) -> bytes:
+    """Return a position after every row of a place and before those of the next."""
+    return b"%b\0%c\1" % (queue.encode(), _ORDER.index(place))
+
+
+def _record(store: StateStore, task_id: str) -> bytes:
+    record = store.get(keyspace.task(task_id))
+    assert record is not None, "a task is in its queue and not there"
+    return record
+
+
+def _ahead(store: StateStore, task: Task) -> int:
+    queue = keyspace.queue_name(task.command)
+    start, _ = keyspace.pending_range(queue, task.tenant)
+    [end, *_] = keyspace.index_keys(task)
+    return len(store.scan(start, end, AHEAD_MAX))

@@ -1,0 +1,254 @@
+"""Catalogue: one node's knowledge of every shard: policies, subscriptions and counts.
+
+Every node applies every shard's entries. So the leaders of other shards need no messages to learn a
+queue's policy: they read it from their replica of the shard that keeps it. That replica may lag, so
+a change of a policy waits until every leader has applied it (`Settle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.scanning import every_row
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.items import NO_POLICY, Item, ItemKind, Pause, Policy, Subscription, Topic
+from codeq_cluster.core.task import Counters
+from codeq_cluster.errors import Overloaded
+
+_WAITING_MAX = 1000  # Callers waiting for an entry to be applied here.
+_EVERY = "*"  # Means every queue; no command can have this name.
+
+
+class ShardTally(Protocol):
+    """The applied counts of one shard on this node."""
+
+    counters: dict[tuple[str, str], Counters]
+
+    def usage_here(self, tenant: str) -> Usage:
+        """Return the tenant's usage on the shard."""
+
+
+class Catalogue:
+    """One node's catalogue; follows the entries applied to every shard."""
+
+    def __init__(self) -> None:
+        self._policies: dict[tuple[str, str], Policy] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
+        self._stores: Sequence[StateStore] = ()
+        self._tallies: Sequence[Callable[[], ShardTally]] = ()
+        self._settling: set[asyncio.Event] = set()
+        self._on_open: list[Callable[[str, str], None]] = []
+
+    def attach(
+        self, stores: Sequence[StateStore], tallies: Sequence[Callable[[], ShardTally]]
+    ) -> None:
+        """Connect with the shards, in order, and load their items."""
+        self._stores = stores
+        self._tallies = tallies
+        self.reload()
+
+    def reload(self) -> None:
+        """Replace all known items by those the shards keep."""
+        before = list(self._policies)
+        self._policies.clear()
+        self._subscriptions.clear()
+        self._subscribers.clear()
+        for event in self._settling:
+            event.set()
+        for store in self._stores:
+            for kind in (ItemKind.TOPIC, ItemKind.PAUSE, ItemKind.SUBSCRIPTION):
+                for item in _items(store, kind):
+                    self._put(item)
+        for tenant, queue in before:
+            if not self.policy(tenant, queue).paused:
+                self._opened(tenant, queue)
+
+    def on_open(self, call: Callable[[str, str], None]) -> None:
+        """Call `call` with (tenant, queue) when a queue may be claimed from again."""
+        self._on_open.append(call)
+
+    # -- policies and counts of a queue ----------------------------------------------------------
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Return the policy of the queue."""
+        return self._policies.get((tenant, queue), NO_POLICY)
+
+    def leased_elsewhere(self, shard: int, tenant: str, queue: str) -> int:
+        """Return how many tasks of the queue are leased on all shards but this one."""
+        counted = self._counted(tenant, queue)
+        return sum(counters.leased for other, counters in counted if other != shard)
+
+    def usage_elsewhere(self, shard: int, tenant: str) -> Usage:
+        """Return the tenant's usage on all shards but this one."""
+        usages = [
+            tally().usage_here(tenant)
+            for other, tally in enumerate(self._tallies)
+            if other != shard
+        ]
+        return Usage(
+            sum(usage.waiting for usage in usages),
+            sum(usage.leased for usage in usages),
+            sum(usage.stored_bytes for usage in usages),
+        )
+
+    def ready(self, tenant: str, queue: str) -> int:
+        """Return how many tasks of the queue are ready on all shards."""
+        return sum(counters.ready for _, counters in self._counted(tenant, queue))
+
+    def claimable(self, tenant: str, queue: str, ready: int) -> int:
+        """Return how many of `ready` ready tasks of the queue may be claimed now."""
+        return self.policy(tenant, queue).claimable(ready, partial(self._leased, tenant, queue))
+
+    def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
+        """Return the task counts by (queue, tenant), one mapping a shard."""
+        return [tally().counters for tally in self._tallies]
+
+    def paused(self, tenant: str) -> set[str]:
+        """Return the tenant's paused queues."""
+        return {
+            queue
+            for (owner, queue), policy in self._policies.items()
+            if owner == tenant and policy.paused
+        }
+
+    def queues(self) -> set[tuple[str, str]]:
+        """Return (tenant, queue) of every queue with tasks, on any shard."""
+        return {(tenant, queue) for tally in self._tallies for queue, tenant in tally().counters}
+
+    def subscription(self, tenant: str, subscription_id: str) -> Subscription | None:
+        """Return the subscription, or None; it may have just expired."""
+        return self._subscriptions.get((tenant, subscription_id))
+
+    def subscriptions(self) -> Iterable[Subscription]:
+        """Return every tenant's subscriptions; some may have just expired."""
+        return self._subscriptions.values()
+
+    def subscribers(self, tenant: str, queue: str) -> Iterable[Subscription]:
+        """Yield the subscriptions that name the queue or none; some may have just expired."""
+        yield from self._subscribers.get((tenant, queue), {}).values()
+        yield from self._subscribers.get((tenant, _EVERY), {}).values()
+
+    def subscriptions_by_queue(self, counts: Callable[[str], bool]) -> dict[str, int]:
+        """Return how many subscriptions name each queue, `*` for those that name none.
+
+        Args:
+            counts: Returns whether a tenant's subscriptions are counted here.
+        """
+        totals: dict[str, int] = {}
+        for (tenant, queue), found in self._subscribers.items():
+            if counts(tenant):
+                totals[queue] = totals.get(queue, 0) + len(found)
+        return totals
+
+    # -- applied entries --------------------------------------------------------------------------
+
+    async def settled(self, shard: int, index: int) -> None:
+        """Wait until the shard's entry `index` is applied on this node.
+
+        Raises:
+            Overloaded: Too many callers wait.
+        """
+        if self._stores[shard].applied_index >= index:
+            return
+        if len(self._settling) >= _WAITING_MAX:
+            raise Overloaded("the list of those waiting for an entry")
+        event = asyncio.Event()
+        self._settling.add(event)
+        try:
+            while self._stores[shard].applied_index < index:
+                event.clear()
+                await event.wait()
+        finally:
+            self._settling.discard(event)
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Update the catalogue from an applied entry's rows."""
+        for event in self._settling:
+            event.set()
+        for key, value in rows.items():
+            if key.startswith(keyspace.STATS_PREFIX):
+                queue, tenant = keyspace.stats_parts(key)
+                if self.policy(tenant, queue).max_consumers:
+                    self._opened(tenant, queue)  # A place may be free, on any shard.
+            if not key.startswith(keyspace.ITEM_PREFIX) or not keyspace.knows_kind(key):
+                continue
+            kind, tenant, item_id = keyspace.item_parts(key)
+            if value is not None:
+                if kind in (ItemKind.TOPIC, ItemKind.PAUSE, ItemKind.SUBSCRIPTION):
+                    self._put(records.decode_item(value))
+            else:
+                self._drop(kind, tenant, item_id)
+
+    def _put(self, item: Item) -> None:
+        match item:
+            case Topic():
+                before = self.policy(item.tenant, item.id)
+                self._govern(item.tenant, item.id, Policy(item, before.paused))
+            case Pause():
+                before = self.policy(item.tenant, item.id)
+                self._govern(item.tenant, item.id, Policy(before.topic, paused=True))
+            case Subscription():
+                self._unsubscribe(item.tenant, item.id)
+                self._subscriptions[item.tenant, item.id] = item
+                for queue in _queues(item):
+                    self._subscribers.setdefault((item.tenant, queue), {})[item.id] = item
+            case _:
+                pass
+
+    def _drop(self, kind: ItemKind, tenant: str, item_id: str) -> None:
+        before = self.policy(tenant, item_id)
+        if kind is ItemKind.TOPIC:
+            self._govern(tenant, item_id, Policy(None, before.paused))
+        elif kind is ItemKind.PAUSE:
+            self._govern(tenant, item_id, Policy(before.topic, paused=False))
+        elif kind is ItemKind.SUBSCRIPTION:
+            self._unsubscribe(tenant, item_id)
+
+    def _unsubscribe(self, tenant: str, item_id: str) -> None:
+        before = self._subscriptions.pop((tenant, item_id), None)
+        if before is None:
+            return
+        for queue in _queues(before):
+            found = self._subscribers[tenant, queue]
+            del found[item_id]
+            if not found:
+                del self._subscribers[tenant, queue]
+
+    def _govern(self, tenant: str, queue: str, policy: Policy) -> None:
+        if policy == NO_POLICY:
+            self._policies.pop((tenant, queue), None)
+        else:
+            self._policies[tenant, queue] = policy
+        if not policy.paused:
+            self._opened(tenant, queue)
+
+    def _leased(self, tenant: str, queue: str) -> int:
+        return sum(counters.leased for _, counters in self._counted(tenant, queue))
+
+    def _counted(self, tenant: str, queue: str) -> Iterator[tuple[int, Counters]]:
+        """Yield each shard that has tasks of the queue, with its counters."""
+        for shard, tally in enumerate(self._tallies):
+            counters = tally().counters.get((queue, tenant))
+            if counters is not None:
+                yield shard, counters
+
+    def _opened(self, tenant: str, queue: str) -> None:
+        for call in self._on_open:
+            call(tenant, queue)
+
+
+def _queues(subscription: Subscription) -> set[str]:
+    """Return the queues a subscription covers: those of its commands, or every one."""
+    named = {keyspace.queue_name(command) for command in subscription.event_types}
+    return {_EVERY} if not named or _EVERY in named else named
+
+
+def _items(store: StateStore, kind: ItemKind) -> Iterable[Item]:
+    start, end = keyspace.prefix_range(keyspace.item_prefix(kind))
+    return (records.decode_item(value) for _, value in every_row(store, start, end))

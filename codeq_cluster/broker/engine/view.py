@@ -1,0 +1,486 @@
+"""View: one shard's state with the changes its leader has decided and not yet committed.
+
+The store holds the committed rows. The overlay above it holds the rows of every batch in flight.
+Decisions read through both, so a second decision sees the first before it is durable. A batch's
+rows leave the overlay when its entry is applied.
+
+On a node that does not lead, the overlay stays empty and the view follows the applied entries. It
+then says which queues have work, slightly behind the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import islice
+
+from codeq_cluster.broker.engine.busy_queues import BusyQueues
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.window import KeyBudget, Window
+from codeq_cluster.broker.ports import Head, StateStore
+from codeq_cluster.broker.scanning import every_row, next_keys
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.items import Item, ItemKind, Policy
+from codeq_cluster.core.task import Counters, Result, Task
+from codeq_cluster.core.turn_order import TurnOrder
+from codeq_cluster.core.view import KeyRow
+
+Rows = Mapping[bytes, bytes | None]
+
+# A ready position grows with time and is comparable between shards: milliseconds, then a count.
+_SEQ_BITS = 20
+# Keys of ready tasks in all windows together: 128 Ki x ~110 bytes = 14 MiB. Beyond it, each queue
+# with ready tasks keeps at most `window.KEYS_MIN` keys; its window adds ~400 bytes.
+_READY_KEYS_MAX = 2**17
+_STATS_PAGE = 1024
+_TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it every tenant starts over.
+_NO_QUEUES: frozenset[str] = frozenset()
+_NONE = Counters()
+_NO_USAGE = Usage()
+
+
+def seq_ms(seq: int) -> int:
+    """Return the instant at which a ready position was given, Unix milliseconds."""
+    return seq >> _SEQ_BITS
+
+
+class ShardView:
+    """Implements `core.view.View` over a store and an overlay."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        shard: int,
+        fraction: Callable[[], float],
+        catalogue: Catalogue,
+    ) -> None:
+        self.now_ms = 0
+        self.seq = 0
+        self.counters: dict[tuple[str, str], Counters] = {}
+        self._shard = shard
+        self._store = store
+        self._fraction = fraction
+        self._catalogue = catalogue
+        self._usages: dict[str, Usage] = {}
+        self._turns: dict[str, Turns] = {}
+        # key -> (batch, value): the newest decided value. An older batch must not remove it.
+        self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
+        self._tasks: dict[str, tuple[int, Task | None]] = {}
+        self._counted: dict[str, set[str]] = {}  # By tenant, the queues that have counters.
+        self._busy: dict[str, set[str]] = {}
+        self._lines: dict[str, BusyQueues] = {}  # Of tenants that had a claim of any command.
+        self._unread: dict[str, None] = {}  # Tenants whose lines are known only in part.
+        self._ready: dict[tuple[str, str], Window] = {}  # Only of queues that have ready tasks.
+        self._ready_keys = KeyBudget(_READY_KEYS_MAX)
+        self._leases = self._timer(keyspace.LEASE_PREFIX)
+        self._timers = self._timer(keyspace.TTL_PREFIX)
+        self._expiries = self._timer(keyspace.EXPIRY_PREFIX)
+        self._timed = {
+            keyspace.Family.LEASE: self._leases,
+            keyspace.Family.TTL: self._timers,
+            keyspace.Family.EXPIRY: self._expiries,
+        }
+        self._load()
+
+    # -- for the core ----------------------------------------------------------------------------
+
+    def task(self, task_id: str) -> Task | None:
+        """Return the task, or None."""
+        decided = self._tasks.get(task_id)
+        if decided is not None:
+            return decided[1]
+        record = self._store.get(keyspace.task(task_id))
+        return None if record is None else records.decode_task(record)
+
+    def payload(self, task_id: str) -> str:
+        """Return the JSON text of a task that exists."""
+        text = self._get(keyspace.payload(task_id))
+        assert text is not None, "a task stands without its payload"
+        return text.decode()
+
+    def result(self, task_id: str) -> Result | None:
+        """Return the task's result, or None."""
+        record = self._get(keyspace.result(task_id))
+        return None if record is None else records.decode_result(record)
+
+    def keyed(self, tenant: str, key: str) -> KeyRow | None:
+        """Return the row of the idempotency key, or None."""
+        record = self._get(keyspace.idempotency(tenant, key))
+        return None if record is None else records.decode_key_row(record)
+
+    def item(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
+        """Return the item of this shard, or None."""
+        record = self._get(keyspace.item(kind, tenant, item_id))
+        return None if record is None else records.decode_item(record)
+
+    def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
+        """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
+        start, end = keyspace.prefix_range(keyspace.item_prefix(kind, tenant))
+        count = 0
+        while start < end and count < most:
+            keys, start = self._live(start, end, most)
+            count += len(keys)
+        return min(count, most)
+
+    def policy(self, tenant: str, queue: str) -> Policy:
+        """Return the policy of the queue as applied on this node."""
+        return self._catalogue.policy(tenant, queue)
+
+    def leased(self, tenant: str, queue: str) -> int:
+        """Return the number of leased tasks of the queue; other shards' as applied here."""
+        here = self.counters.get((queue, tenant), _NONE).leased
+        return here + self._catalogue.leased_elsewhere(self._shard, tenant, queue)
+
+    def usage(self, tenant: str) -> Usage:
+        """Return the tenant's usage; other shards' as applied on this node."""
+        here = self.usage_here(tenant)
+        there = self._catalogue.usage_elsewhere(self._shard, tenant)
+        return Usage(
+            here.waiting + there.waiting,
+            here.leased + there.leased,
+            here.stored_bytes + there.stored_bytes,
+        )
+
+    def turns(self, tenant: str) -> Turns:
+        """Return the turns of the tenant's queues."""
+        turns = self._turns.get(tenant)
+        if turns is None:
+            if len(self._turns) >= _TURNS_MAX:
+                self._turns.clear()
+                self._lines.clear()
+            turns = self._turns[tenant] = Turns()
+        return turns
+
+    def lapsed(self, count: int) -> tuple[Item, ...]:
+        """Return at most `count` expired items, oldest first."""
+        found: list[Item] = []
+        for key in islice(self._known_expiries(), count):
+            if keyspace.item_timer_ms(key) > self.now_ms:
+                break
+            item = self.item(*keyspace.item_parts(key))
+            assert item is not None, "a timer stands without its item"
+            found.append(item)
+        return tuple(found)
+
+    def queues(self, tenant: str) -> AbstractSet[str]:
+        """Return the tenant's queues that have ready tasks."""
+        return self._busy.get(tenant, _NO_QUEUES)
+
+    def order(self, tenant: str) -> TurnOrder:
+        """Return the order in which the tenant's queues are served."""
+        busy = self._busy.get(tenant)
+        if busy is None:
+            return TurnOrder(self.turns(tenant), _NO_QUEUES, _no_priority)
+        line = self._line(tenant, busy)
+        line.read()
+        self._note_unread(tenant, line)
+        return line.order
+
+    def ready(self, tenant: str, queue: str) -> Iterator[tuple[int, int, str]]:
+        """Yield (priority, seq, task id) of one queue in claim order."""
+        if queue not in self._busy.get(tenant, ()):
+            return
+        for key in self._ready_window(queue, tenant):
+            yield keyspace.pending_parts(key)
+
+    def claimed_under(self, request: str) -> tuple[str, ...]:
+        """Return the ids of the tasks now leased under a claim request."""
+        start, end = keyspace.prefix_range(keyspace.claim_prefix(request))
+        found: list[str] = []
+        while start < end:
+            keys, start = self._live(start, end, _STATS_PAGE)
+            found += [keyspace.claim_task_id(key) for key in keys]
+        return tuple(found)
+
+    def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
+        """Return at most `count` ids of tasks whose timer is at or before now."""
+        found: list[tuple[int, str]] = []
+        for window in (self._timers, self._leases) if leases_too else (self._timers,):
+            for key in islice(window, count):
+                when_ms, task_id = keyspace.timed_parts(key)
+                if when_ms > self.now_ms:
+                    break
+                found.append((when_ms, task_id))
+        found.sort()
+        return tuple(task_id for _, task_id in found[:count])
+
+    def next_seq(self) -> int:
+        """Return the next ready position and count it as given."""
+        self.seq = max(self.seq + 1, self.now_ms << _SEQ_BITS)
+        return self.seq
+
+    def fraction(self) -> float:
+        """Return a random number in [0, 1)."""
+        return self._fraction()
+
+    # -- for the engine --------------------------------------------------------------------------
+
+    def next_due_ms(self, *, leases_from_ms: int) -> int | None:
+        """Return when the next timer is due, Unix milliseconds; leases from `leases_from_ms` on."""
+        due = [keyspace.item_timer_ms(key) for key in islice(self._known_expiries(), 1)]
+        timer = self._timers.first()
+        if timer is not None:
+            due.append(keyspace.timed_parts(timer)[0])
+        lease = self._leases.first()
+        if lease is not None:
+            due.append(max(leases_from_ms, keyspace.timed_parts(lease)[0]))
+        return min(due, default=None)
+
+    def head(self, tenant: str, queues: Iterable[str]) -> Head | None:
+        """Return the first ready task of the named queues, or of all the tenant's if none is named.
+
+        Queues that may not be claimed from now are passed over.
+        """
+        best: Head | None = None
+        busy = self._busy.get(tenant)
+        if not busy:
+            return None
+        if not queues:
+            line = self._line(tenant, busy)
+            oldest = line.oldest()
+            self._note_unread(tenant, line)
+            return None if oldest is None else Head(self._shard, *oldest)
+        for queue in queues:
+            if queue not in busy or not self._open(tenant, queue):
+                continue
+            key = self._ready_window(queue, tenant).first()
+            if key is None:
+                continue
+            priority, seq, _ = keyspace.pending_parts(key)
+            if best is None or (-priority, seq) < (-best.priority, best.seq):
+                best = Head(self._shard, priority, seq)
+        return best
+
+    def usage_here(self, tenant: str) -> Usage:
+        """Return the tenant's usage on this shard."""
+        return self._usages.get(tenant, _NO_USAGE)
+
+    def counted_queues(self, tenant: str) -> AbstractSet[str]:
+        """Return the tenant's queues that have any tasks, ended ones included."""
+        return self._counted.get(tenant, _NO_QUEUES)
+
+    def counted(self, queue: str, tenant: str) -> Counters:
+        """Return a queue's counters, decided changes included."""
+        return self.counters.get((queue, tenant), _NONE)
+
+    def advance(self, batch: int, rows: Rows, tasks: Mapping[str, Task | None]) -> None:
+        """Add decided rows, which batch number `batch` will commit."""
+        overlay = self._overlay
+        for key, value in rows.items():
+            overlay[key] = (batch, value)
+        for task_id, task in tasks.items():
+            self._tasks[task_id] = (batch, task)
+        self.follow(rows)
+
+    def applied(self, batch: int, rows: Rows, tasks: Iterable[str]) -> None:
+        """Drop the rows and tasks of an applied batch: the store holds them now."""
+        overlay = self._overlay
+        for key in rows:
+            newest = overlay.get(key)
+            if newest is not None and newest[0] == batch:
+                del overlay[key]
+        for task_id in tasks:
+            newest_task = self._tasks.get(task_id)
+            if newest_task is not None and newest_task[0] == batch:
+                del self._tasks[task_id]
+
+    def follow(self, rows: Rows) -> None:
+        """Update the windows and counters from rows that were written or deleted."""
+        timed = self._timed
+        counted: list[tuple[bytes, bytes | None]] = []
+        became_ready: list[tuple[str, str, bytes]] = []
+        for key, value in rows.items():
+            place = keyspace.scheduled(key)
+            if place is None:
+                continue
+            if place is keyspace.Family.STATS:
+                counted.append((key, value))
+                continue
+            if isinstance(place, tuple):
+                window = self._followed_window(*place, live=value is not None)
+                if value is not None:
+                    became_ready.append((*place, key))
+            else:
+                window = timed[place]
+            if window is None:
+                continue
+            if value is None:
+                window.remove(key)
+            else:
+                window.add(key)
+        # Counters come after the windows, which rely on the old counts. They come before the lines,
+        # which must know the queues that have work.
+        for key, value in counted:
+            self._count(keyspace.stats_parts(key), value)
+        if self._lines:
+            self._tell_lines(became_ready)
+
+    def opened(self, tenant: str, queue: str) -> None:
+        """Look at the queue again: it may have become claimable."""
+        line = self._lines.get(tenant)
+        if line is not None:
+            line.opened(queue)
+
+    def read_on(self) -> bool:
+        """Read more of the queues that looks have left unread; return whether any are left."""
+        for tenant in self._unread:
+            line = self._lines.get(tenant)
+            if line is not None:
+                line.read()
+            if line is None or not line.unread:
+                del self._unread[tenant]
+            break
+        return self.is_unread
+
+    @property
+    def is_unread(self) -> bool:
+        """Return whether a look for any command has considered only some of the tenant's queues."""
+        return bool(self._unread)
+
+    def count(self, rows: Rows) -> None:
+        """Update only the counters; the rest of the view is out of date afterwards."""
+        for key, value in rows.items():
+            if key.startswith(keyspace.STATS_PREFIX):
+                self._count(keyspace.stats_parts(key), value)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
+        for key, value in every_row(self._store, start, end):
+            self._count(keyspace.stats_parts(key), value)
+
+    def _count(self, place: tuple[str, str], value: bytes | None) -> None:
+        queue, tenant = place
+        counters = _NONE if value is None else records.decode_counters(value)
+        self._use(tenant, self.counters.get(place, _NONE), counters)
+        if counters == _NONE:
+            self._uncount(place)
+        else:
+            if place not in self.counters:
+                self._counted.setdefault(tenant, set()).add(queue)
+            self.counters[place] = counters
+        busy = self._busy.get(tenant)
+        if counters.ready:
+            if busy is None:
+                self._busy[tenant] = {queue}
+            else:
+                busy.add(queue)
+            line = self._lines.get(tenant)
+            if line is not None:
+                line.opened(queue)  # A lease may have ended, which makes room under a limit.
+        else:
+            self._drain(queue, tenant)
+
+    def _uncount(self, place: tuple[str, str]) -> None:
+        if self.counters.pop(place, None) is not None:
+            queue, tenant = place
+            queues = self._counted[tenant]
+            queues.discard(queue)
+            if not queues:
+                del self._counted[tenant]
+
+    def _drain(self, queue: str, tenant: str) -> None:
+        """Drop the cached ready tasks of a queue that has none left."""
+        window = self._ready.pop((queue, tenant), None)
+        if window is not None:
+            window.close()
+        busy = self._busy.get(tenant)
+        if busy is None:
+            return
+        busy.discard(queue)
+        if not busy:
+            del self._busy[tenant]
+            self._lines.pop(tenant, None)
+        elif tenant in self._lines:
+            self._lines[tenant].left(queue)
+
+    def _use(self, tenant: str, before: Counters, after: Counters) -> None:
+        usage = self.usage_here(tenant)
+        now = Usage(
+            usage.waiting + after.ready + after.delayed - before.ready - before.delayed,
+            usage.leased + after.leased - before.leased,
+            usage.stored_bytes + after.stored_bytes - before.stored_bytes,
+        )
+        if now == _NO_USAGE:
+            self._usages.pop(tenant, None)
+        else:
+            self._usages[tenant] = now
+
+    def _known_expiries(self) -> Iterator[bytes]:
+        """Yield the timers of items, except those written by a newer version."""
+        return (key for key in self._expiries if keyspace.knows_kind(key))
+
+    def _open(self, tenant: str, queue: str) -> bool:
+        """Return whether the queue may be claimed from now."""
+        leased = partial(self.leased, tenant, queue)
+        return self.policy(tenant, queue).claimable(1, leased) > 0
+
+    def _timer(self, prefix: bytes) -> Window:
+        start, end = keyspace.prefix_range(prefix)
+        return Window(start, end, self._live)
+
+    def _ready_window(self, queue: str, tenant: str) -> Window:
+        window = self._ready.get((queue, tenant))
+        return self._new_ready_window(queue, tenant, empty=False) if window is None else window
+
+    def _followed_window(self, queue: str, tenant: str, *, live: bool) -> Window | None:
+        """Return the window of a ready task's queue, or None if a later look will read it."""
+        window = self._ready.get((queue, tenant))
+        if window is None and live and queue not in self._busy.get(tenant, _NO_QUEUES):
+            return self._new_ready_window(queue, tenant, empty=True)
+        return window
+
+    def _tell_lines(self, became_ready: Iterable[tuple[str, str, bytes]]) -> None:
+        for queue, tenant, key in became_ready:
+            if tenant in self._lines:
+                self._lines[tenant].added(queue, key)
+
+    def _new_ready_window(self, queue: str, tenant: str, *, empty: bool) -> Window:
+        start, end = keyspace.pending_range(queue, tenant)
+        window = Window(start, end, self._live, budget=self._ready_keys, empty=empty)
+        self._ready[queue, tenant] = window
+        return window
+
+    def _line(self, tenant: str, busy: AbstractSet[str]) -> BusyQueues:
+        line = self._lines.get(tenant)
+        if line is None:
+            turns = self.turns(tenant)  # First: this call may drop all lines.
+            line = self._lines[tenant] = BusyQueues(
+                busy,
+                turns,
+                window=partial(self._ready_window, tenant=tenant),
+                is_open=partial(self._open, tenant),
+            )
+        return line
+
+    def _note_unread(self, tenant: str, line: BusyQueues) -> None:
+        if line.unread:
+            self._unread[tenant] = None
+
+    def _get(self, key: bytes) -> bytes | None:
+        decided = self._overlay.get(key)
+        return self._store.get(key) if decided is None else decided[1]
+
+    def _live(self, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
+        """Return the store's keys from `start`, corrected by the overlay; see `window.Read`."""
+        stored, edge = next_keys(self._store, start, end, limit)
+        overlay = self._overlay
+        if not overlay:
+            return stored, edge
+        keys = set(stored)
+        for key, (_, value) in overlay.items():
+            if start <= key < edge:
+                if value is None:
+                    keys.discard(key)
+                else:
+                    keys.add(key)
+        return sorted(keys), edge
+
+
+def _no_priority(_queue: str) -> None:
+    return None

@@ -1,0 +1,1 @@
+"""Questions about tasks and queues, over one shard or all of them."""

@@ -1,0 +1,77 @@
+"""Browsing: lists over all shards, in pages that a cursor connects.
+
+A position places a row in the list the same way on every shard. A page is the merge of every
+shard's next rows, up to the point that all of them have read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import (
+    ALL_TASKS,
+    Browse,
+    BrowseDelayed,
+    ItemPage,
+    ListItems,
+    ShardPage,
+)
+from codeq_cluster.core.items import Item
+from codeq_cluster.core.task import Task
+
+_R = TypeVar("_R")
+
+Rows = list[tuple[bytes, _R]]
+
+
+class Browser:
+    """Reads lists; each shard's part is current, but the parts are not of one instant."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def tasks(
+        self, asked: Browse | BrowseDelayed, *, deadline: float
+    ) -> tuple[Rows[Task], bytes]:
+        """Return the next tasks and where to go on; `END` when there are no more.
+
+        A page may be short or empty although more pages follow: rows that a filter drops count as
+        read.
+        """
+        answers = await self._all(asked, deadline=deadline)
+        pages = [answer for answer in answers if isinstance(answer, ShardPage)]
+        rows, edge = _merged([(page.rows, page.edge) for page in pages], asked.count)
+        if asked.only != ALL_TASKS:
+            rows = [row for row in rows if asked.only.fits(row[1])]
+        return rows, edge
+
+    async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
+        """Return the next items and where to go on; `END` when there are no more."""
+        answers = await self._all(asked, deadline=deadline)
+        pages = [answer for answer in answers if isinstance(answer, ItemPage)]
+        return _merged([(page.rows, page.edge) for page in pages], asked.count)
+
+    async def _all(
+        self, asked: Browse | BrowseDelayed | ListItems, *, deadline: float
+    ) -> list[object]:
+        return await asyncio.gather(
+            *(
+                self._shards.ask(shard, asked, deadline=deadline)
+                for shard in range(self._shards.count)
+            )
+        )
+
+
+def _merged(
+    pages: Sequence[tuple[Sequence[tuple[bytes, _R]], bytes]], count: int
+) -> tuple[Rows[_R], bytes]:
+    edge = min(edge for _, edge in pages)
+    rows = sorted(
+        (row for page, _ in pages for row in page if row[0] <= edge), key=lambda row: row[0]
+    )
+    if len(rows) > count:
+        return rows[:count], rows[count - 1][0]
+    return rows, edge

@@ -1,0 +1,97 @@
+"""Bulk: reads of one row a task, and one operation on many tasks over all shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.requests.producer import on_their_shards
+from codeq_cluster.core.administering import IDS_MAX
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+PAGE = 256  # Tasks or items read in one step of a bulk action.
+
+Makes = Callable[[tuple[str, ...]], Operation]
+
+
+async def rows_of(
+    shards: Shards, keys: Sequence[tuple[str, bytes]], deadline: float
+) -> list[bytes | None]:
+    """Return one row a task, with one read a shard.
+
+    Args:
+        shards: All shards.
+        keys: n pairs of a task's id and the row's key.
+        deadline: Monotonic seconds.
+
+    Returns:
+        n values, None for a missing row.
+    """
+    by_shard: dict[int, list[int]] = {}
+    for position, (task_id, _) in enumerate(keys):
+        by_shard.setdefault(shard_of(task_id, shards.count), []).append(position)
+    snapshots = await asyncio.gather(
+        *(
+            shards.read(shard, [keys[each][1] for each in part], deadline=deadline)
+            for shard, part in by_shard.items()
+        )
+    )
+    values: list[bytes | None] = [None] * len(keys)
+    for part, snapshot in zip(by_shard.values(), snapshots, strict=True):
+        for position, value in zip(part, snapshot.values, strict=True):
+            values[position] = value
+    return values
+
+
+async def act(shards: Shards, ids: Sequence[str], operation: Makes, *, deadline: float) -> int:
+    """Run the operation on each shard's part of the ids; return how many tasks changed."""
+    by_shard: dict[int, list[str]] = {}
+    for item_id in ids:
+        # A delivery's id begins with its task's id, which names the shard.
+        shard = shard_of(item_id.split(".", 1)[0], shards.count)
+        by_shard.setdefault(shard, []).append(item_id)
+    placed = [
+        (shard, operation(tuple(part[start : start + IDS_MAX])))
+        for shard, part in by_shard.items()
+        for start in range(0, len(part), IDS_MAX)
+    ]
+    return await carry_out(shards, placed, deadline=deadline)
+
+
+async def carry_out(
+    shards: Shards, placed: Sequence[tuple[int, Operation]], *, deadline: float
+) -> int:
+    """Run operations on their shards; return how many tasks they changed in all.
+
+    Raises:
+        OutcomeUnknown: Some of it is or may be done.
+        CodeqError: Nothing was done.
+    """
+    if not placed:
+        return 0
+    left_s = deadline - asyncio.get_running_loop().time()
+    outcomes = await on_their_shards(shards, placed, timeout_s=left_s)
+    count = sum(outcome.count for outcome in outcomes if isinstance(outcome, Changed))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, CodeqError)]
+    # Raise OutcomeUnknown first: another error would claim that nothing was done.
+    failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
+    if failures:
+        with half_way(count):
+            raise failures[0]
+    return count
+
+
+@contextmanager
+def half_way(count: int) -> Iterator[None]:
+    """Turn an error within into OutcomeUnknown if `count` tasks were changed before it."""
+    try:
+        yield
+    except CodeqError as error:
+        if count == 0 or isinstance(error, OutcomeUnknown):
+            raise
+        raise OutcomeUnknown(f"{count} tasks were acted on, not all: {error}") from error

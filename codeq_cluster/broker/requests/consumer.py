@@ -1,0 +1,395 @@
+"""Consumer: hands tasks out, extends their leases, takes them back and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import compress, groupby
+
+from msgspec.structs import replace
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.engine.view import seq_ms
+from codeq_cluster.broker.ports import Head, Shards
+from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
+from codeq_cluster.broker.requests.uploads import Uploads, submit_of
+from codeq_cluster.broker.values import NewFile, NewResult, new_request
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
+from codeq_cluster.core.outcomes import (
+    Cancelled,
+    Claimed,
+    Extended,
+    Outcome,
+    Rejected,
+    Rejection,
+    Returned,
+    Submitted,
+)
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Task
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished client's tasks back.
+# A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
+# it. Ask it again, soon at first: no event on this node need show when the two agree.
+AGAIN_S = 0.02
+# An older task elsewhere may wait this much longer, so that a claim can take a younger one from a
+# shard led here.
+NEAR_MS = 100
+AGAIN_S_MAX = 1.0
+
+
+class Consumer:
+    """Claims tasks and ends leases."""
+
+    def __init__(
+        self, shards: Shards, waiters: Waiters, background: Background, uploads: Uploads
+    ) -> None:
+        self._shards = shards
+        self._waiters = waiters
+        self._background = background
+        self._uploads = uploads
+
+    async def claim(
+        self,
+        tenant: str,
+        worker: str,
+        *,
+        commands: tuple[str, ...],
+        count: int,
+        lease_ms: int,
+        wait_s: float,
+        timeout_s: float,
+    ) -> Claimed:
+        """Lease up to `count` tasks; wait up to `wait_s` for the first one.
+
+        A claim that finds nothing at first asks every leader before it returns nothing. Later,
+        woken by entries applied here, it trusts this node's replicas. A leader may go by an older
+        policy than this node, so it is asked again while the replicas show work that it does not
+        give. All leaders are asked again while a replica of this node is out of service.
+        """
+        loop = asyncio.get_running_loop()
+        waits_until = loop.time() + wait_s
+        queues = tuple(dict.fromkeys(command.lower() for command in commands))
+        wanted = Claim(
+            request="",
+            tenant=tenant,
+            worker=worker,
+            commands=commands,
+            count=count,
+            lease_ms=lease_ms,
+        )
+        self._waiters.claiming()
+        if wait_s <= 0:
+            return await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=True)
+        if known := self._known(tenant, queues):
+            # Usually there is work: a claim that finds some at once need not join the queue of
+            # waiters.
+            claimed = await self._take_from(known, wanted, deadline=deadline_in(timeout_s))
+            if claimed.tasks:
+                return claimed
+        ticket = self._waiters.for_work(tenant, queues)
+        ask_leaders = True
+        woken = False
+        again_s = AGAIN_S
+        try:
+            with ticket:
+                while True:
+                    woken = ticket.event.is_set()
+                    ticket.event.clear()
+                    claimed = await self._take(
+                        wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
+                    )
+                    ask_leaders = self._shards.deaf
+                    # If it took tasks of another queue, the work that woke it may still be there.
+                    woken = woken and _of_another_queue(claimed, ticket.queue)
+                    remaining_s = waits_until - loop.time()
+                    if claimed.tasks or remaining_s <= 0:
+                        return claimed
+                    if self._known(tenant, queues):
+                        await ticket.wait(min(remaining_s, again_s))
+                        again_s = min(2 * again_s, AGAIN_S_MAX)
+                    elif self._shards.deaf:
+                        await ticket.wait(min(remaining_s, AGAIN_S_MAX))
+                    elif await ticket.wait(remaining_s):
+                        again_s = AGAIN_S
+                    else:
+                        return claimed
+        finally:
+            if woken or ticket.event.is_set():
+                # It was woken for work that it does not take: wake the next waiter in line.
+                self._pass_on(tenant, (ticket.queue,) if ticket.queue else queues)
+
+    async def heartbeat(
+        self,
+        tenant: str,
+        worker: str,
+        task_id: str,
+        *,
+        extend_ms: int,
+        token: int,
+        timeout_s: float,
+    ) -> Extended | Rejected:
+        """Extend a lease and return its new end, or the rejection."""
+        outcome = await self._one(
+            Heartbeat(id=task_id, tenant=tenant, worker=worker, extend_ms=extend_ms, token=token),
+            timeout_s,
+        )
+        assert isinstance(outcome, Extended | Rejected)
+        return outcome
+
+    async def abandon(
+        self, tenant: str, worker: str, task_id: str, *, token: int, timeout_s: float
+    ) -> Returned | Rejected:
+        """Return a leased task to its queue at once."""
+        outcome = await self._one(
+            Abandon(request=new_request(), id=task_id, tenant=tenant, worker=worker, token=token),
+            timeout_s,
+        )
+        assert isinstance(outcome, Returned | Rejected)
+        return outcome
+
+    async def nack(
+        self,
+        tenant: str,
+        worker: str,
+        task_id: str,
+        *,
+        delay_ms: int,
+        reason: str,
+        token: int,
+        timeout_s: float,
+    ) -> Returned | Rejected:
+        """Return a leased task to its queue after a delay; 0 ms means the backoff policy."""
+        outcome = await self._one(
+            Nack(
+                request=new_request(),
+                id=task_id,
+                tenant=tenant,
+                worker=worker,
+                delay_ms=delay_ms,
+                reason=reason,
+                token=token,
+            ),
+            timeout_s,
+        )
+        assert isinstance(outcome, Returned | Rejected)
+        return outcome
+
+    async def submit(
+        self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
+    ) -> list[Submitted | Rejected | CodeqError]:
+        """End leased tasks with results; return one answer an item, in order, errors as values.
+
+        Files among the artifacts are stored first, under a time limit of their own.
+        """
+        first: dict[str, int] = {}
+        for position, item in enumerate(items):
+            first.setdefault(item.task_id, position)
+        plain: list[tuple[int, Submit]] = []
+        with_files: list[NewResult] = []
+        for position in first.values():
+            item = items[position]
+            artifacts = tuple(each for each in item.artifacts if not isinstance(each, NewFile))
+            if len(artifacts) < len(item.artifacts):
+                with_files.append(item)
+                continue
+            operation = submit_of(tenant, worker, item, artifacts)
+            plain.append((shard_of(item.task_id, self._shards.count), operation))
+        of_task: dict[str, Outcome | CodeqError] = {}
+
+        async def end_plain() -> None:
+            outcomes = await on_their_shards(self._shards, plain, timeout_s=timeout_s)
+            ended = zip(plain, outcomes, strict=True)
+            of_task.update((operation.id, outcome) for (_, operation), outcome in ended)
+
+        async def end_with_files(item: NewResult) -> None:
+            ended = await self._uploads.submit(tenant, worker, item, timeout_s=timeout_s)
+            of_task[item.task_id] = ended
+
+        if with_files:
+            await asyncio.gather(end_plain(), *map(end_with_files, with_files))
+        else:
+            await end_plain()
+        answers: list[Submitted | Rejected | CodeqError] = []
+        for position, item in enumerate(items):
+            if first[item.task_id] != position:
+                # The request names the task twice: its first item has ended the task.
+                answers.append(Rejected(Rejection.NOT_IN_PROGRESS))
+                continue
+            outcome = of_task[item.task_id]
+            assert isinstance(outcome, Submitted | Rejected | CodeqError)
+            answers.append(outcome)
+        return answers
+
+    async def cancel(self, tenant: str, task_id: str, *, timeout_s: float) -> Cancelled | Rejected:
+        """End a task that has not ended yet."""
+        outcome = await self._one(
+            Cancel(request=new_request(), id=task_id, tenant=tenant), timeout_s
+        )
+        assert isinstance(outcome, Cancelled | Rejected)
+        return outcome
+
+    # -- claiming --------------------------------------------------------------------------------
+
+    async def _take(
+        self, wanted: Claim, queues: tuple[str, ...], *, timeout_s: float, ask_leaders: bool
+    ) -> Claimed:
+        """Claim from the shards that have work, the oldest highest-priority head first."""
+        deadline = deadline_in(timeout_s)
+        known = self._known(wanted.tenant, queues)
+        claimed = await self._take_from(known, wanted, deadline=deadline)
+        if not claimed.tasks and ask_leaders:
+            heads = await self._shards.heads(wanted.tenant, queues, deadline=deadline)
+            claimed = await self._take_from(heads, wanted, deadline=deadline)
+        return claimed
+
+    async def _take_from(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
+        """Claim from shards in the order of their heads; ask shards of equal priority at once."""
+        taken: list[tuple[Task, str]] = []
+        failures: list[CodeqError] = []
+
+        async def take(shard: int, count: int) -> bool:
+            """Claim on one shard; return whether it may have more."""
+            try:
+                part = await self._claim_on(shard, wanted, count, deadline=deadline)
+            except CodeqError as error:
+                failures.append(error)  # Keep going: another shard may have work and a leader.
+                return False
+            taken.extend(zip(part.tasks, part.payloads, strict=True))
+            return len(part.tasks) == count
+
+        ordered = sorted(heads, key=self._order)
+        by_priority = groupby(ordered, key=lambda head: head.priority)
+        try:
+            for _, group in by_priority:
+                shards = [head.shard for head in group]
+                while shards and (missing := wanted.count - len(taken)):
+                    asked, shards = shards[:missing], shards[missing:]
+                    shares = _shares(missing, len(asked))
+                    if len(asked) == 1:
+                        more = [await take(asked[0], shares[0])]
+                    else:
+                        more = await asyncio.gather(*map(take, asked, shares))
+                    shards += compress(asked, more)
+                    if not taken:
+                        _say_unknown(failures)
+        except asyncio.CancelledError:
+            self._give_back(wanted, [task for task, _ in taken])
+            raise
+        if failures and not taken:
+            raise failures[0]
+        taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
+        return Claimed(tuple(task for task, _ in taken), tuple(payload for _, payload in taken))
+
+    async def _claim_on(self, shard: int, wanted: Claim, count: int, *, deadline: float) -> Claimed:
+        """Claim on one shard; leave nothing leased if the caller goes away meanwhile."""
+        claim = Claim(
+            request=new_request(),
+            tenant=wanted.tenant,
+            worker=wanted.worker,
+            commands=wanted.commands,
+            count=count,
+            lease_ms=wanted.lease_ms,
+        )
+        try:
+            [outcome] = await self._shards.operate(shard, [claim], deadline=deadline)
+        except asyncio.CancelledError:
+            self._background.spawn(self._give_back_what(shard, claim))
+            raise
+        if isinstance(outcome, Rejected):
+            raise over_budget(outcome, "claim")
+        assert isinstance(outcome, Claimed)
+        return outcome
+
+    async def _give_back_what(self, shard: int, claim: Claim) -> None:
+        """Give back the tasks that a claim leased after its caller went away.
+
+        Sending the same claim again returns those tasks. If the first claim never arrived, the
+        retry itself leases tasks; they are given back the same way.
+        """
+        again = replace(claim, retry=True)
+        deadline = deadline_in(RELEASE_TIMEOUT_S)
+        try:
+            [outcome] = await self._shards.operate(shard, [again], deadline=deadline)
+        except CodeqError:
+            return  # No lease is known; if one exists, it expires by itself.
+        if isinstance(outcome, Claimed):
+            self._give_back(claim, outcome.tasks)
+
+    def _give_back(self, wanted: Claim, tasks: Sequence[Task]) -> None:
+        """Undo deliveries that no worker received, as if the tasks had not been claimed."""
+        placed = [
+            (
+                shard_of(task.id, self._shards.count),
+                Abandon(
+                    request=new_request(),
+                    id=task.id,
+                    tenant=wanted.tenant,
+                    worker=wanted.worker,
+                    token=task.lease_token,
+                    undelivered=True,
+                ),
+            )
+            for task in tasks
+        ]
+        if placed:
+            self._background.spawn(
+                on_their_shards(self._shards, placed, timeout_s=RELEASE_TIMEOUT_S)
+            )
+
+    def _order(self, head: Head) -> tuple[int, int]:
+        """Return the sort key of a shard's head: priority, then age.
+
+        A shard led here goes before one whose head is only slightly older, which saves a network
+        hop.
+        """
+        led = self._shards.local(head.shard).leads
+        return -head.priority, seq_ms(head.seq) - (NEAR_MS if led else 0)
+
+    def _known(self, tenant: str, queues: tuple[str, ...]) -> list[Head]:
+        """Return the first ready task of every shard that has one, as far as this node knows."""
+        return [
+            head
+            for shard in range(self._shards.count)
+            if (head := self._shards.local(shard).head(tenant, queues)) is not None
+        ]
+
+    def _pass_on(self, tenant: str, queues: tuple[str, ...]) -> None:
+        if self._known(tenant, queues):
+            for queue in queues or ("",):
+                self._waiters.work(tenant, queue, 1)
+
+    async def _one(
+        self, operation: Heartbeat | Abandon | Nack | Cancel, timeout_s: float
+    ) -> Outcome:
+        deadline = deadline_in(timeout_s)
+        shard = shard_of(operation.id, self._shards.count)
+        [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
+        return outcome
+
+
+def _say_unknown(failures: Sequence[CodeqError]) -> None:
+    """Fail a claim that may have leased tasks nobody receives; claiming more would hide that.
+
+    Raises:
+        OutcomeUnknown: A failed shard may have leased tasks.
+    """
+    for failure in failures:
+        if isinstance(failure, OutcomeUnknown):
+            raise failure
+
+
+def _of_another_queue(claimed: Claimed, queue: str) -> bool:
+    """Return whether tasks were claimed and none is of the queue; an empty name is any queue."""
+    return bool(queue and claimed.tasks) and all(
+        task.command.lower() != queue for task in claimed.tasks
+    )
+
+
+def _shares(count: int, parts: int) -> list[int]:
+    """Divide `count` into `parts`; the first ones get the remainder."""
+    each, rest = divmod(count, parts)
+    return [each + (part < rest) for part in range(parts)]

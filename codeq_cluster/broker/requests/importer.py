@@ -1,0 +1,228 @@
+"""Importer: writes an imported tenant's tasks and policies to their shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import asdict, replace
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.broker.values import new_request
+from codeq_cluster.codec.arrivals import Arrivals
+from codeq_cluster.core.importing import ARRIVALS_MAX
+from codeq_cluster.core.items import KIND_OF, Pause, Subscription, Topic
+from codeq_cluster.core.operations import Arrival, Import
+from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
+
+# Bytes of one operation: its entry delays other writes no longer than a full batch does.
+OPERATION_BYTES_MAX = 2**19
+
+_Placed = Sequence[tuple[int, Import]]
+
+
+class Importer:
+    """Imports tasks, topics, pauses and subscriptions; every change leaves an audit record."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def take(
+        self,
+        tenant: str,
+        arrivals: Arrivals,
+        *,
+        by: str,
+        source: str,
+        forget_keys: bool,
+        dry_run: bool,
+        timeout_s: float,
+    ) -> Imported:
+        """Import everything that is not here yet, on all shards at once.
+
+        Args:
+            tenant: The tenant that receives it.
+            arrivals: Already checked by `importing.fault` and `item_fault`.
+            by: Subject of the operator.
+            source: The backup it comes from.
+            forget_keys: Import tasks without their idempotency keys if the keys cannot be kept.
+            dry_run: Only return what would happen.
+            timeout_s: For all of it.
+
+        Raises:
+            OutcomeUnknown: Some of it may be done; repeating the call does the rest.
+            CodeqError: Nothing was done.
+        """
+        deadline = deadline_in(timeout_s)
+        count = self._shards.count
+        whole = Import(
+            request="",
+            tenant=tenant,
+            by=by,
+            source=source,
+            shards=count,
+            forget_keys=forget_keys,
+            dry_run=dry_run,
+        )
+        by_shard: dict[int, list[Arrival]] = {}
+        for each in arrivals.tasks:
+            by_shard.setdefault(shard_of(each.task.id, count), []).append(_complete(each))
+        items = [
+            (
+                home_shard(tenant, count),
+                _part(whole, items=arrivals.items[start : start + ARRIVALS_MAX]),
+            )
+            for start in range(0, len(arrivals.items), ARRIVALS_MAX)
+        ]
+        tasks = [
+            (shard, _part(whole, tasks=part))
+            for shard, own in by_shard.items()
+            for part in in_parts(own, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
+        ]
+        done: list[Imported] = []
+        # Policies come first: otherwise workers could claim tasks of a queue that is to be paused.
+        for placed in (items, tasks):
+            failure = await self._run(placed, done, deadline=deadline)
+            if failure is not None and done and not isinstance(failure, OutcomeUnknown):
+                raise OutcomeUnknown(f"some of it is done: {failure}") from failure
+            if failure is not None:
+                raise failure
+        return _together(done)
+
+    async def _run(
+        self, placed: _Placed, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run operations, add their outcomes to `done`, and return the error, if any.
+
+        Each shard runs one at a time, so that other work gets its turn, and stops at its first
+        error.
+        """
+        by_shard: dict[int, list[Import]] = {}
+        for shard, operation in placed:
+            by_shard.setdefault(shard, []).append(operation)
+
+        async def on_one(shard: int, operations: Sequence[Import]) -> CodeqError | None:
+            for operation in operations:
+                failure = await self._one(shard, operation, done, deadline=deadline)
+                if failure is not None:
+                    return failure
+            return None
+
+        found = await asyncio.gather(*(on_one(*each) for each in by_shard.items()))
+        failures = [failure for failure in found if failure is not None]
+        # Return OutcomeUnknown first: another error would claim that nothing was done.
+        failures.sort(key=lambda failure: not isinstance(failure, OutcomeUnknown))
+        return failures[0] if failures else None
+
+    async def _one(
+        self, shard: int, operation: Import, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run one operation, split if it is too large; results as in `_run`."""
+        try:
+            [outcome] = await self._shards.operate(shard, (operation,), deadline=deadline)
+        except OperationTooLarge:
+            return await self._in_pieces(shard, operation, done, deadline=deadline)
+        except CodeqError as error:
+            return error
+        assert isinstance(outcome, Imported), "an import is answered with something else"
+        done.append(outcome)
+        return None
+
+    async def _in_pieces(
+        self, shard: int, operation: Import, done: list[Imported], *, deadline: float
+    ) -> CodeqError | None:
+        """Run an operation too large for one entry as smaller ones; results as in `_run`."""
+        if len(operation.tasks) + len(operation.items) > 1:
+            return await self._run(_halves(shard, operation), done, deadline=deadline)
+        if operation.items:
+            [item] = operation.items
+            done.append(Imported(items_refused=(f"{KIND_OF[type(item)].value}/{item.id}",)))
+            return None
+        [arrival] = operation.tasks
+        if not arrival.deliveries:
+            done.append(Imported(too_large=(arrival.task.id,)))
+            return None
+        # Import the callbacks first. In the other order, a crash in between would lose them,
+        # because a repeated import skips an existing task. In this order, a repetition writes them
+        # again with the task.
+        ahead = replace(arrival, payload="", result=None)
+        callbacks = _part(operation, tasks=(ahead,), callbacks_only=True)
+        try:
+            await self._shards.operate(shard, (callbacks,), deadline=deadline)
+        except OperationTooLarge:
+            done.append(Imported(too_large=(arrival.task.id,)))
+            return None
+        except CodeqError as error:
+            return error
+        bare = _part(operation, tasks=(replace(arrival, deliveries=()),))
+        return await self._one(shard, bare, done, deadline=deadline)
+
+
+def _complete(arrival: Arrival) -> Arrival:
+    """Return an arrival with sizes and fingerprint computed from its texts."""
+    result = arrival.result
+    size = 0 if result is None else len(result.body.encode()) + len(result.error.encode())
+    task = replace(arrival.task, payload_bytes=len(arrival.payload.encode()), result_bytes=size)
+    fingerprint = fingerprint_of(task.command, arrival.payload) if task.idempotency_key else ""
+    return replace(arrival, task=task, fingerprint=fingerprint)
+
+
+def in_parts(
+    arrivals: Iterable[Arrival], *, count_max: int, bytes_max: int
+) -> Iterator[tuple[Arrival, ...]]:
+    """Yield parts within these bounds; an arrival that exceeds them is a part by itself."""
+    part: list[Arrival] = []
+    size = 0
+    for arrival in arrivals:
+        weight = arrival_bytes(arrival)
+        if part and (len(part) == count_max or size + weight > bytes_max):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(arrival)
+        size += weight
+    if part:
+        yield tuple(part)
+
+
+def arrival_bytes(arrival: Arrival) -> int:
+    """Return the estimated size of an arrival in bytes, from its texts."""
+    results = [body for _, body in arrival.deliveries]
+    if arrival.result is not None:
+        results.append(arrival.result)
+    return len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results) + 512
+
+
+def _halves(shard: int, operation: Import) -> _Placed:
+    tasks, items = operation.tasks, operation.items
+    at, of = len(tasks) // 2, len(items) // 2
+    halves = ((tasks[:at], items[:of]), (tasks[at:], items[of:]))
+    return [(shard, _part(operation, tasks=own, items=beside)) for own, beside in halves]
+
+
+def _part(
+    whole: Import,
+    *,
+    tasks: tuple[Arrival, ...] = (),
+    items: tuple[Topic | Pause | Subscription, ...] = (),
+    callbacks_only: bool = False,
+) -> Import:
+    """Return a part of an import under a request id of its own, so that its audit record is unique.
+
+    Two parts under one request in the same millisecond would get the same record id.
+    """
+    return replace(
+        whole, request=new_request(), tasks=tasks, items=items, callbacks_only=callbacks_only
+    )
+
+
+def _together(done: Sequence[Imported]) -> Imported:
+    """Return the sum of several outcomes."""
+    sums = asdict(Imported())
+    for outcome in done:
+        for name, value in asdict(outcome).items():
+            sums[name] = value or sums[name] if name == "limit" else sums[name] + value
+    return Imported(**sums)

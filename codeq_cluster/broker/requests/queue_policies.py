@@ -1,0 +1,206 @@
+"""Queue policies: topics, pauses and subscriptions, kept on the tenant's home shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import END, ItemPage, ListItems, Settle
+from codeq_cluster.broker.requests.producer import new_id
+from codeq_cluster.broker.values import new_request
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
+from codeq_cluster.core.items import Item, ItemKind, Mode, Subscription, Topic
+from codeq_cluster.core.operations import (
+    DeleteTopic,
+    Operation,
+    PauseQueue,
+    PutTopic,
+    Record,
+    RenewSubscription,
+    ResumeQueue,
+    Subscribe,
+    Unsubscribe,
+)
+from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Subscribed, TopicStands
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
+
+_PAUSES = 1000  # Pauses in one page.
+
+
+_MOST = {"topics": TOPICS_MAX, "paused queues": PAUSES_MAX}
+
+
+class QueuePolicies:
+    """Changes the policies of a tenant's queues; answers once every shard's leader applies them.
+
+    A leader elected right afterwards may apply the old policy for a moment. It knows its own shard
+    exactly, but the home shard only as far as its node has applied it.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def put_topic(
+        self, tenant: str, name: str, policy: Topic, *, by: str, timeout_s: float
+    ) -> TopicStands:
+        """Create or change a topic; only the policy fields of `policy` are used."""
+        operation = PutTopic(
+            request=new_request(),
+            tenant=tenant,
+            name=name,
+            by=by,
+            priority_tiers=policy.priority_tiers,
+            max_attempts=policy.max_attempts,
+            dead_letter=policy.dead_letter,
+            retention_s=policy.retention_s,
+            max_consumers=policy.max_consumers,
+            weight=policy.weight,
+        )
+        outcome = await self._govern(tenant, operation, timeout_s=timeout_s)
+        assert isinstance(outcome, TopicStands)
+        return outcome
+
+    async def topic(self, tenant: str, name: str, *, timeout_s: float) -> Topic | None:
+        """Return a topic, or None."""
+        item = await self._item(ItemKind.TOPIC, tenant, name.lower(), timeout_s=timeout_s)
+        return item if isinstance(item, Topic) else None
+
+    async def delete_topic(self, tenant: str, name: str, *, by: str, timeout_s: float) -> None:
+        """Delete a topic; one that does not exist counts as deleted."""
+        operation = DeleteTopic(request=new_request(), tenant=tenant, name=name, by=by)
+        await self._govern(tenant, operation, timeout_s=timeout_s)
+
+    async def pause(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+        """Pause a queue; return whether this changed anything."""
+        operation = PauseQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
+        return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
+
+    async def resume(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+        """Resume a queue; return whether this changed anything."""
+        operation = ResumeQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
+        return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
+
+    async def paused(self, tenant: str, *, timeout_s: float) -> frozenset[str]:
+        """Return the tenant's paused queues."""
+        deadline, home = deadline_in(timeout_s), self._home(tenant)
+        found: set[str] = set()
+        after = b""
+        while after != END:
+            asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAUSES)
+            page = await self._shards.ask(home, asked, deadline=deadline)
+            assert isinstance(page, ItemPage)
+            found.update(item.id for _, item in page.rows)
+            after = page.edge
+        return frozenset(found)
+
+    async def is_paused(self, tenant: str, queue: str, *, timeout_s: float) -> bool:
+        """Return whether a queue is paused."""
+        item = await self._item(ItemKind.PAUSE, tenant, queue.lower(), timeout_s=timeout_s)
+        return item is not None
+
+    async def subscribe(
+        self,
+        tenant: str,
+        worker: str,
+        *,
+        callback_url: str,
+        event_types: Sequence[str],
+        mode: Mode,
+        group_id: str,
+        ttl_ms: int,
+        min_interval_ms: int,
+        timeout_s: float,
+    ) -> Subscription | Rejected:
+        """Add a subscription and return it, or the rejection."""
+        operation = Subscribe(
+            id=new_id(),
+            tenant=tenant,
+            worker=worker,
+            callback_url=callback_url,
+            event_types=tuple(event_types),
+            mode=mode,
+            group_id=group_id,
+            ttl_ms=ttl_ms,
+            min_interval_ms=min_interval_ms,
+        )
+        outcome = await self._operate(tenant, operation, deadline_in(timeout_s))
+        if isinstance(outcome, Rejected):
+            return outcome
+        assert isinstance(outcome, Subscribed)
+        return outcome.subscription
+
+    async def renew(
+        self, tenant: str, subscription_id: str, *, ttl_ms: int, timeout_s: float
+    ) -> Subscription | Rejected:
+        """Extend a subscription by its own time to live, or by `ttl_ms` if that is not 0."""
+        operation = RenewSubscription(id=subscription_id, tenant=tenant, ttl_ms=ttl_ms)
+        outcome = await self._operate(tenant, operation, deadline_in(timeout_s))
+        if isinstance(outcome, Rejected):
+            return outcome
+        assert isinstance(outcome, Subscribed)
+        return outcome.subscription
+
+    async def unsubscribe(self, tenant: str, subscription_id: str, *, timeout_s: float) -> bool:
+        """End a subscription; return whether it existed."""
+        operation = Unsubscribe(id=subscription_id, tenant=tenant)
+        return _changed(await self._operate(tenant, operation, deadline_in(timeout_s)))
+
+    async def record(
+        self, tenant: str, *, by: str, action: str, target: str, detail: str, timeout_s: float
+    ) -> None:
+        """Write an audit record for an operator's action that no other log entry records."""
+        operation = Record(
+            request=new_request(),
+            tenant=tenant,
+            by=by,
+            action=action,
+            target=target,
+            detail=detail,
+        )
+        await self._operate(tenant, operation, deadline_in(timeout_s))
+
+    async def _govern(self, tenant: str, operation: Operation, *, timeout_s: float) -> Outcome:
+        """Change a policy and wait until the leader of every shard has it; may raise TooMany."""
+        deadline = deadline_in(timeout_s)
+        outcome = await self._operate(tenant, operation, deadline)
+        if isinstance(outcome, Rejected):
+            raise TooMany(outcome.limit, _MOST[outcome.limit])
+        home = self._home(tenant)
+        try:
+            snapshot = await self._shards.read(home, (), deadline=deadline)
+            settle = Settle(shard=home, index=snapshot.applied_index)
+            await asyncio.gather(
+                *(
+                    self._shards.ask(shard, settle, deadline=deadline)
+                    for shard in range(self._shards.count)
+                )
+            )
+        except CodeqError as error:
+            raise OutcomeUnknown("it stands, but not every shard goes by it yet") from error
+        return outcome
+
+    async def _operate(self, tenant: str, operation: Operation, deadline: float) -> Outcome:
+        [outcome] = await self._shards.operate(self._home(tenant), [operation], deadline=deadline)
+        return outcome
+
+    async def _item(
+        self, kind: ItemKind, tenant: str, item_id: str, *, timeout_s: float
+    ) -> Item | None:
+        keys = (keyspace.item(kind, tenant, item_id),)
+        snapshot = await self._shards.read(
+            self._home(tenant), keys, deadline=deadline_in(timeout_s)
+        )
+        [record] = snapshot.values
+        return None if record is None else records.decode_item(record)
+
+    def _home(self, tenant: str) -> int:
+        return home_shard(tenant, self._shards.count)
+
+
+def _changed(outcome: Outcome) -> bool:
+    assert isinstance(outcome, Changed)
+    return outcome.count > 0

@@ -1,0 +1,307 @@
+"""Triage: list dead letters by kind of error, requeue or delete them, undo that; purge queues.
+
+Every change leaves an audit record. An action that fails half way ends with OutcomeUnknown: some of
+the tasks are changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.browsing import Browser
+from codeq_cluster.broker.questions import END, Browse
+from codeq_cluster.broker.requests.bulk import PAGE, Makes, act, carry_out, half_way, rows_of
+from codeq_cluster.broker.requests.dead_letters import DeadLetterReader, DeadLetterSelection
+from codeq_cluster.broker.values import new_request
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.error_kinds import error_kind
+from codeq_cluster.core.operations import Delete, Operation, Purge, Rebury, Requeue, Revise
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Task
+
+PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
+KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
+OTHER_KIND = "(other errors)"
+
+# Returns a task's new payload, or None to leave the task unchanged.
+Revising = Callable[[str], str | None]
+
+
+class ErrorKind(Struct, kw_only=True):
+    """Dead letters that died of the same kind of error.
+
+    Attributes:
+        sample: One of the errors, in full.
+        newest_ms: When the last of them died, Unix milliseconds; `oldest_ms` the first.
+    """
+
+    kind: str
+    sample: str
+    count: int
+    newest_ms: int
+    oldest_ms: int
+
+
+class Acted(Struct, frozen=True, kw_only=True):
+    """The outcome of an action.
+
+    Attributes:
+        action: Names the action to undo it; empty if it cannot be undone.
+        ids: The selected tasks.
+        changed: How many of them were changed.
+        left_alone: How many of them could not be changed as asked.
+        more: Whether more tasks may be selected: ask again.
+    """
+
+    action: str
+    ids: tuple[str, ...]
+    changed: int
+    left_alone: int
+    more: bool
+
+
+class Triage:
+    """Operators' actions on dead and waiting tasks, over all shards."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._browser = Browser(shards)
+        self._dead_letters = DeadLetterReader(shards)
+
+    async def listed(
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        *,
+        after: bytes,
+        count: int,
+        timeout_s: float,
+    ) -> tuple[list[Task], bytes]:
+        """Return the next dead letters, newest first, and where to go on; empty at the end.
+
+        A page may be short or empty although more pages follow.
+        """
+        deadline = deadline_in(timeout_s)
+        found, edge = await self._dead_letters.page(
+            tenant, wanted, after, deadline=deadline, count=count
+        )
+        return found, b"" if edge == END else edge
+
+    async def kinds(
+        self, tenant: str, queue: str, *, after: bytes, count: int, timeout_s: float
+    ) -> tuple[list[ErrorKind], bytes]:
+        """Return the error kinds of a queue's next `count` dead letters, and the next position."""
+        deadline = deadline_in(timeout_s)
+        wanted = DeadLetterSelection(queue=queue)
+        found: dict[str, ErrorKind] = {}
+        looked_at = 0
+        while after != END and looked_at < count:
+            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            looked_at += max(1, len(tasks))
+            for task in tasks:
+                _add(found, task)
+        return list(found.values()), b"" if after == END else after
+
+    async def preview(
+        self, tenant: str, wanted: DeadLetterSelection, *, timeout_s: float
+    ) -> tuple[list[ErrorKind], str, bool]:
+        """Return the selected dead letters by kind, the first id, and whether more may follow.
+
+        The id is empty if no dead letter is selected.
+        """
+        deadline = deadline_in(timeout_s)
+        found: dict[str, ErrorKind] = {}
+        matched, first = 0, ""
+        after = b""
+        while after != END and matched < wanted.limit:
+            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            for task in tasks[: wanted.limit - matched]:
+                _add(found, task)
+                first = first or task.id
+            matched += len(tasks)
+        return list(found.values()), first, after != END or matched > wanted.limit
+
+    async def requeue(
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        *,
+        by: str,
+        timeout_s: float,
+        revising: Revising | None = None,
+    ) -> Acted:
+        """Make dead letters ready again, with a new payload where `revising` returns one.
+
+        A requeue with new payloads cannot be undone.
+        """
+        deadline = deadline_in(timeout_s)
+        if revising is not None:
+            return await self._revise(tenant, wanted, revising, by=by, deadline=deadline)
+        action = new_request()
+        number = 0
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            nonlocal number
+            number += 1
+            return Requeue(request=f"{action}.{number}", tenant=tenant, ids=ids, by=by)
+
+        return await self._each(tenant, wanted, operation, deadline=deadline, action=action)
+
+    async def delete(
+        self, tenant: str, wanted: DeadLetterSelection, *, by: str, timeout_s: float
+    ) -> Acted:
+        """Delete dead letters permanently."""
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
+
+        return await self._each(tenant, wanted, operation, deadline=deadline_in(timeout_s))
+
+    async def take_back(
+        self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
+    ) -> int:
+        """Undo a requeue for the tasks that no worker has claimed since; return their number."""
+
+        def operation(part: tuple[str, ...]) -> Operation:
+            return Rebury(request=new_request(), tenant=tenant, ids=part, by=by, requeue=action)
+
+        return await act(self._shards, ids, operation, deadline=deadline_in(timeout_s))
+
+    async def purge(
+        self, tenant: str, queue: str, *, limit: int, by: str, timeout_s: float
+    ) -> Acted:
+        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones."""
+        deadline = deadline_in(timeout_s)
+
+        def operation(ids: tuple[str, ...]) -> Operation:
+            return Purge(request=new_request(), tenant=tenant, queue=queue, ids=ids, by=by)
+
+        meant: list[str] = []
+        changed = 0
+        after = b""
+        while after != END and len(meant) < limit:
+            asked = Browse(
+                tenant=tenant,
+                queue=queue,
+                places=(QueuePlace.PENDING, QueuePlace.DELAYED),
+                after=after,
+                count=min(PAGE, limit - len(meant)),
+            )
+            with half_way(changed):
+                rows, after = await self._browser.tasks(asked, deadline=deadline)
+                ids = [task.id for _, task in rows]
+                changed += await act(self._shards, ids, operation, deadline=deadline)
+            meant += ids
+        return Acted(action="", ids=tuple(meant), changed=changed, left_alone=0, more=after != END)
+
+    async def _each(
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        operation: Makes,
+        *,
+        deadline: float,
+        action: str = "",
+    ) -> Acted:
+        """Act on the selected dead letters page by page."""
+        ids: list[str] = []
+        changed = 0
+        after = b""
+        while after != END and len(ids) < wanted.limit:
+            with half_way(changed):
+                tasks, after = await self._dead_letters.page(
+                    tenant, wanted, after, deadline=deadline
+                )
+                left = wanted.limit - len(ids)
+                meant = [task.id for task in tasks[:left]]
+                after = after if len(tasks) <= left else b""
+                changed += await act(self._shards, meant, operation, deadline=deadline)
+            ids += meant
+        return Acted(
+            action=action, ids=tuple(ids), changed=changed, left_alone=0, more=after != END
+        )
+
+    async def _revise(
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        revising: Revising,
+        *,
+        by: str,
+        deadline: float,
+    ) -> Acted:
+        """Requeue dead letters with new payloads, page by page."""
+        ids: list[str] = []
+        changed = left_alone = 0
+        after = b""
+        while after != END and len(ids) < wanted.limit:
+            with half_way(changed):
+                tasks, after = await self._dead_letters.page(
+                    tenant, wanted, after, deadline=deadline
+                )
+            left = wanted.limit - len(ids)
+            after = after if len(tasks) <= left else b""
+            for part in _by_size(tasks[:left]):
+                with half_way(changed):
+                    placed = await self._revisions(tenant, part, revising, by, deadline)
+                    changed += await carry_out(self._shards, placed, deadline=deadline)
+                left_alone += len(part) - len(placed)
+                ids += [task.id for task in part]
+        return Acted(
+            action="", ids=tuple(ids), changed=changed, left_alone=left_alone, more=after != END
+        )
+
+    async def _revisions(
+        self, tenant: str, tasks: Sequence[Task], revising: Revising, by: str, deadline: float
+    ) -> list[tuple[int, Operation]]:
+        keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
+        placed: list[tuple[int, Operation]] = []
+        payloads = await rows_of(self._shards, keys, deadline)
+        for task, payload in zip(tasks, payloads, strict=True):
+            revised = None if payload is None else revising(payload.decode())
+            if revised is not None:
+                operation = Revise(
+                    request=new_request(),
+                    tenant=tenant,
+                    id=task.id,
+                    by=by,
+                    payload=revised,
+                    endings=task.endings,
+                )
+                placed.append((shard_of(task.id, self._shards.count), operation))
+        return placed
+
+
+def _by_size(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Yield the tasks in parts whose payloads fit a frame of the link, at least one task each."""
+    part: list[Task] = []
+    size = 0
+    for task in tasks:
+        if part and size + task.payload_bytes > PAYLOADS_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += task.payload_bytes
+    if part:
+        yield part
+
+
+def _add(found: dict[str, ErrorKind], task: Task) -> None:
+    name = error_kind(task.error)
+    if name not in found and len(found) >= KINDS_MAX:
+        name = OTHER_KIND
+    died_ms = task.updated_ms
+    known = found.get(name)
+    if known is None:
+        found[name] = ErrorKind(
+            kind=name, sample=task.error, count=1, newest_ms=died_ms, oldest_ms=died_ms
+        )
+        return
+    known.count += 1
+    known.newest_ms = max(known.newest_ms, died_ms)
+    known.oldest_ms = min(known.oldest_ms, died_ms)

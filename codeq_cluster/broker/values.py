@@ -1,0 +1,165 @@
+"""Values: validated values that callers give the broker and get from it."""
+
+from __future__ import annotations
+
+import os
+
+from msgspec import Struct
+
+from codeq_cluster.core.task import Artifact, Counters, Task
+
+
+def new_request() -> str:
+    """Return a new request id: 96 random bits in hexadecimal."""
+    return os.urandom(12).hex()
+
+
+class RequestedTask(Struct, frozen=True, kw_only=True):
+    """A task as a producer requests it, already validated.
+
+    Attributes:
+        payload: JSON text, byte for byte the producer's.
+        max_attempts: 0 for the broker's default.
+        run_at_ms: Unix milliseconds, 0 if not requested; overrides `delay_ms`.
+        delay_ms: From now, 0 for at once.
+        ttl_ms: A task not delivered within this time dies; 0 for never.
+    """
+
+    command: str
+    payload: str
+    priority: int = 0
+    max_attempts: int = 0
+    webhook: str = ""
+    idempotency_key: str = ""
+    run_at_ms: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    trace_parent: str = ""
+    trace_state: str = ""
+
+
+class NewFile(Struct, frozen=True, kw_only=True):
+    """An artifact sent with its result, to be stored.
+
+    Attributes:
+        chunks: The content, in pieces small enough to be handled one after the other.
+        digest: Of the content, hexadecimal.
+    """
+
+    name: str
+    content_type: str
+    chunks: tuple[bytes, ...]
+    digest: str
+
+
+class Uploaded(Struct, frozen=True, kw_only=True):
+    """An artifact stored before its result.
+
+    Attributes:
+        url: The URL by which the result must name it.
+        size: Bytes.
+        etag: As written in a header.
+    """
+
+    name: str
+    url: str
+    size: int
+    etag: str
+
+
+class NewResult(Struct, frozen=True, kw_only=True):
+    """A result as a worker submits it, already validated.
+
+    Attributes:
+        status: COMPLETED or FAILED.
+        body: JSON text, empty if there is none.
+        artifacts: Those with a URL are kept as they are; of files, each name at most once.
+        token: Lease token the worker holds; 0 if it sent none.
+    """
+
+    task_id: str
+    status: str
+    body: str = ""
+    error: str = ""
+    artifacts: tuple[Artifact | NewFile, ...] = ()
+    token: int = 0
+
+
+class FoundTask(Struct, frozen=True):
+    """A stored task.
+
+    Attributes:
+        applied_index: Of the replica that answered, at the read.
+    """
+
+    task: Task
+    payload: str
+    shard: int
+    applied_index: int
+
+
+class QueueDepth(Struct, frozen=True):
+    """The depth of one queue of a tenant, over all shards.
+
+    Attributes:
+        oldest_ready_ms: When its longest-waiting ready task became ready; 0 if there is none.
+    """
+
+    command: str
+    counters: Counters
+    oldest_ready_ms: int
+
+
+class PeerView(Struct, frozen=True, kw_only=True):
+    """The state of one peer as a group's leader knows it; `match_index` is 0 on a follower.
+
+    Attributes:
+        knows: The newest formats on record for the peer.
+    """
+
+    id: str
+    addr: str = ""
+    http_addr: str = ""
+    voter: bool = True
+    connected: bool
+    match_index: int = 0
+    knows: int = 1
+
+
+class ShardStatus(Struct, frozen=True, kw_only=True):
+    """One Raft group as this node sees it.
+
+    Attributes:
+        leader_id: Empty if no leader is known, as are the two addresses after it.
+        digest: Running hash over the applied entries, hexadecimal.
+        voting: Whether this node counts towards the group's majority.
+        preferred: The node that should lead when it can; empty before the bootstrap.
+        changing: Whether the group's newest membership is not known to be committed.
+        level: Of the formats in use.
+        knows: The newest formats on record for this node.
+        durability: What an acknowledged write survives: `fsync` or `os`.
+        log_sync: How this node's log is synced now: `thread`, `kernel`, or `none` with `os`.
+    """
+
+    shard_idx: int
+    is_leader: bool
+    self_id: str
+    self_addr: str
+    self_http_addr: str = ""
+    voting: bool = True
+    preferred: str = ""
+    changing: bool = False
+    leader_id: str = ""
+    leader_addr: str = ""
+    leader_http_addr: str = ""
+    has_leader: bool = False
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    digest: str = ""
+    log_bytes: int = 0
+    level: int = 1
+    knows: int = 1
+    durability: str = ""
+    log_sync: str = ""
+    peers: tuple[PeerView, ...] = ()

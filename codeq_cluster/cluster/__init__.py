@@ -1,1 +1,0 @@
-"""Shards' nodes and leaders, and how a write reaches its leader."""

@@ -1,0 +1,230 @@
+"""Node view: this node's peers, and how it becomes a member."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.codec.membership import Member, Membership, data_of
+from codeq_cluster.membership.bootstrap import STAND, Bootstrap, BootstrapOutcome, BootstrapStanding
+from codeq_cluster.membership.registration import Registration
+from codeq_cluster.membership.service import MEMBERS, MembershipService
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.routing.leaders import LeaderSource
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.storage.directory import DataDirectory
+from codeq_cluster.wire import Mesh
+from codeq_cluster.wire.refusals import HandshakeRefusal
+
+_Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
+
+log = logging.getLogger(__name__)
+
+
+class NodeMembers:
+    """The cluster's membership, as this node's groups have it.
+
+    Before the groups have any, it is the configured one.
+
+    Args:
+        settings: The node's settings.
+        directory: Names the node's data and the bootstrap membership.
+        groups: Of this node, in the order of shards; may be filled later.
+        replicas: The same, for the replicas.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: DataDirectory,
+        *,
+        groups: Sequence[RaftGroup],
+        replicas: Sequence[LeaderSource],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._groups = groups
+        self._replicas = replicas
+        self._configured = {
+            peer.id: Member(id=peer.id, link=peer.link, http=peer.http, level=LEVEL)
+            for peer in settings.peers
+        }
+        own = self._configured[settings.node_id]
+        self.me = Member(id=own.id, data=directory.data, link=own.link, http=own.http, level=LEVEL)
+        self._heard: dict[str, Member] = {}
+        self._mesh: Mesh | None = None
+        self._announcing: Registration | None = None
+
+    def attach(self, mesh: Mesh) -> dict[str, _Serve]:
+        """Start to follow the groups over the link; return the methods served to peers."""
+        self._mesh = mesh
+        self.members = MembershipService(
+            node_id=self.me.id, replicas=self._replicas, groups=self._groups, link=mesh
+        )
+        self._founding = Bootstrap(
+            standing=self._standing,
+            order=[peer.id for peer in self._settings.peers],
+            calls=mesh,
+            level=LEVEL,
+            found=self._found,
+            heard=self._hear,
+            callers=lambda: list(self._heard),
+        )
+        self._announcing = Registration(
+            me=self.me, groups=self._groups, members=self.members, peers=self.connected
+        )
+        self.changed()
+        return {MEMBERS: self.members.serve, STAND: self._founding.serve}
+
+    @property
+    def founding(self) -> Membership:
+        """Return the membership of a group whose log names none; empty while it is not known."""
+        return self._directory.founding or Membership()
+
+    def known(self) -> dict[str, Member]:
+        """Return every node by its id: the members, or the nodes that may let this one join."""
+        found = {member.id: member for group in self._groups for member in group.membership.members}
+        return found or self._heard | self._configured
+
+    def links(self) -> dict[str, str]:
+        """Return the link address of every other node: as configured, else as on record."""
+        return {
+            member.id: self._configured.get(member.id, member).link
+            for member in self.known().values()
+            if member.id != self.me.id
+        }
+
+    def _recorded(self) -> dict[str, list[str]]:
+        """Return every member's own link addresses, by each shard's log."""
+        found: dict[str, list[str]] = {}
+        for group in self._groups:
+            for member in group.membership.members:
+                if member.link:
+                    found.setdefault(member.id, []).append(member.link)
+        return found
+
+    def recognises(self, peer: str, incarnation: int) -> bool:
+        """Return whether a node may connect: not on other data than a live node of the same id."""
+        known = {
+            member.data
+            for group in self._groups
+            if (member := group.membership.of(peer)) is not None and member.data
+        }
+        if not known or data_of(incarnation) in known:
+            return True
+        return self._mesh is None or self._mesh.data_at(peer) not in known
+
+    def called(self, peer: str, address: str) -> None:
+        """Record a node that has proved to be of the cluster, and its address.
+
+        If a node's configuration names only nodes that are gone, these calls are its only way to
+        find the cluster.
+        """
+        if not self.founded and address and len(self._heard) < codec.MEMBERS_MAX:
+            self._heard.setdefault(peer, Member(id=peer, link=address))
+            self.changed()
+
+    @property
+    def founded(self) -> bool:
+        """Return whether this node knows the cluster's membership."""
+        return self._directory.founding is not None or bool(self._members())
+
+    def waits_for(self) -> str:
+        """Return why this node is not part of a cluster yet, for the operator."""
+        if self._announcing is None:
+            return ""
+        text = self._founding.waits_for or self._announcing.refused
+        remedies = [f"{peer}: {remedy}" for peer in self.links() if (remedy := self._remedy(peer))]
+        return f"{text} ({', '.join(remedies)})" if text and remedies else text
+
+    def connected(self) -> list[str]:
+        """Return the nodes that are connected."""
+        assert self._mesh is not None, "attach comes first"
+        return [peer for peer in self.links() if self._mesh.connected(peer)]
+
+    def missing(self, shard: int) -> dict[str, str]:
+        """Return the voters of a shard that cannot vote with this node now, and why."""
+        assert self._mesh is not None, "attach comes first"
+        found = {}
+        for member in self._groups[shard].membership.members:
+            if not member.voter or member.id == self.me.id:
+                continue
+            if not self._mesh.connected(member.id):
+                remedy = self._remedy(member.id)
+                found[member.id] = f"is not connected: {remedy}" if remedy else "is not connected"
+            elif self._mesh.data_at(member.id) not in (None, member.data):
+                found[member.id] = "has lost its data"
+        return found
+
+    def _remedy(self, peer: str) -> str:
+        return self._mesh.remedy(peer) if self._mesh is not None else ""
+
+    def needed(self, shard: int) -> bool:
+        """Return whether the connected voters of a shard have no majority without this one."""
+        group = self._groups[shard]
+        voters = group.membership.voters
+        others = len(voters) - 1 - len(self.missing(shard))
+        return group.status().voting and others <= len(voters) // 2
+
+    def is_past(self, incarnation: int) -> bool:
+        """Return whether a node runs on data that the cluster was recovered without."""
+        return any(data_of(incarnation) in group.membership.past for group in self._groups)
+
+    def denied_as(self, reason: HandshakeRefusal) -> list[str]:
+        """Return the nodes that refuse this one for the given reason."""
+        return self._mesh.denied_as(reason) if self._mesh is not None else []
+
+    def changed(self) -> None:
+        """Record that a group's membership changed.
+
+        Raises:
+            StorageFailed: The level of newer formats in use cannot be written down.
+        """
+        for group in self._groups:
+            self._directory.use(group.level)
+        if self._mesh is not None:
+            self._mesh.know(self.links(), self._recorded())
+        if self._announcing is not None:
+            self._announcing.changed()
+
+    async def take_part(self) -> None:
+        """Find the cluster's membership and register this node with it; runs for ever."""
+        assert self._announcing is not None, "attach comes first"
+        async with asyncio.TaskGroup() as tasks:
+            if not self.founded:
+                outcome = await self._founding.run()
+                log.info("cluster found", extra={"outcome": outcome.value})
+                if outcome is BootstrapOutcome.LATER:
+                    tasks.create_task(self._founding.go_on())
+            await self._announcing.run()
+
+    def _standing(self) -> BootstrapStanding:
+        founding = self._directory.founding
+        return BootstrapStanding(
+            me=self.me,
+            peers=tuple(sorted(self._configured)),
+            states=tuple(
+                (status.applied_index, bytes.fromhex(status.digest))
+                for status in (group.status() for group in self._groups)
+            ),
+            founding=codec.encode(founding) if founding is not None else b"",
+            members=self._members(),
+        )
+
+    def _members(self) -> bytes:
+        known = (group.membership for group in self._groups if group.membership.members)
+        return next(map(codec.encode, known), b"")
+
+    def _hear(self, membership: Membership) -> None:
+        heard = {member.id: member for member in membership.members}
+        if heard != self._heard:
+            self._heard = heard
+            self.changed()
+
+    def _found(self, founding: Membership) -> None:
+        self._directory.found(founding)
+        for group in self._groups:
+            group.found(founding)

@@ -1,0 +1,129 @@
+"""Registration: a node registers itself with its groups until each has it on record.
+
+In this way an expected node becomes a learner, and a node that lost its data returns as one. A new
+address or a newer release becomes known the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from codeq_cluster.codec.membership import Member
+from codeq_cluster.errors import CodeqError, NoLeader
+from codeq_cluster.membership.plan import JoiningNode
+from codeq_cluster.membership.service import Effect, Group, MembershipService
+
+TIMEOUT_S = 5.0
+PAUSE_S = 0.2
+PAUSE_S_MAX = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """One node's registrations.
+
+    Args:
+        me: This node; its groups decide whether it votes.
+        groups: Of this node, in the order of shards.
+        members: Asks their leaders.
+        peers: Returns the nodes that are connected.
+
+    Attributes:
+        refused: Why the last registration was refused; empty once one succeeds.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: Member,
+        groups: Sequence[Group],
+        members: MembershipService,
+        peers: Callable[[], Sequence[str]],
+    ) -> None:
+        self._me = me
+        self._groups = groups
+        self._members = members
+        self._peers = peers
+        self._changed = asyncio.Event()
+        self._told: set[str] = set()
+        self.refused = ""
+
+    def changed(self) -> None:
+        """Record that a group's membership changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Register this node wherever its entry is missing or outdated; runs for ever."""
+        pause_s = PAUSE_S
+        while True:
+            self._changed.clear()
+            unknown = [shard for shard in range(len(self._groups)) if not self._on_record(shard)]
+            if not unknown:
+                self._told.clear()
+                self.refused = ""
+                pause_s = PAUSE_S
+                await self._changed.wait()
+                continue
+            for shard in unknown:
+                await self._announce(shard)
+            # Wait for the change to return through the log; a snapshot may have to be fetched
+            # before that.
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+                pause_s = PAUSE_S
+            except TimeoutError:
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _on_record(self, shard: int) -> bool:
+        me, known = self._me, self._groups[shard].membership.of(self._me.id)
+        return known is not None and (known.data, known.link, known.http, known.level) == (
+            me.data,
+            me.link,
+            me.http,
+            me.level,
+        )
+
+    async def _announce(self, shard: int) -> None:
+        me = self._me
+        joining_node = JoiningNode(
+            id=me.id, data=me.data, link=me.link, http=me.http, level=me.level
+        )
+        try:
+            if self._groups[shard].membership.of(me.id) is None:
+                effect = await self._through_a_peer(shard, joining_node)
+            else:
+                effect = await self._by_itself(shard, joining_node)
+        except (CodeqError, ValueError) as error:
+            self._tell(f"shard {shard}: {error}")
+            return
+        if effect.refused:
+            self._tell(effect.refused)
+
+    async def _by_itself(self, shard: int, joining_node: JoiningNode) -> Effect:
+        """Ask the leader; a leader not connected here may not know this node's new address."""
+        try:
+            return await self._members.change(shard, joining_node, timeout_s=TIMEOUT_S)
+        except NoLeader:
+            return await self._through_a_peer(shard, joining_node)
+
+    async def _through_a_peer(self, shard: int, joining_node: JoiningNode) -> Effect:
+        """Ask the leader through any connected peer."""
+        failure: CodeqError | None = None
+        for peer in self._peers():
+            try:
+                return await self._members.ask_through(
+                    peer, shard, joining_node, timeout_s=TIMEOUT_S
+                )
+            except CodeqError as error:
+                failure = error
+        raise failure or CodeqError("no node of the cluster is connected")
+
+    def _tell(self, reason: str) -> None:
+        self.refused = reason
+        if reason not in self._told:
+            self._told.add(reason)
+            log.warning("not let in", extra={"reason": reason})

@@ -1,0 +1,92 @@
+"""Backup source: a node's shards as sources of backups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.errors import StorageFailed
+from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.storage.shard import Shard
+
+_SPILL_AGAIN_S = 0.05  # Pause while the database waits for its background work.
+
+
+class BackupShard:
+    """One shard's replica on this node, brought up to its leader before a backup.
+
+    Args:
+        shard: Its number.
+        store: Holds the replica.
+        shards: Asks leaders.
+        catalogue: Knows which entries are applied on this node.
+        group: Knows the formats in use, and which peers' states differ.
+        outages: Knows which replicas are out.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        store: Shard,
+        *,
+        shards: Shards,
+        catalogue: Catalogue,
+        group: RaftGroup,
+        outages: Outages,
+    ) -> None:
+        self._shard = shard
+        self._store = store
+        self._shards = shards
+        self._catalogue = catalogue
+        self._group = group
+        self._outages = outages
+
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
+        return self._group.level
+
+    def watched(self) -> Callable[[], str]:
+        """Start to watch the replica; the returned function says what has gone wrong since."""
+        return watch(self._shard, outages=self._outages, group=self._group)
+
+    def checkpoint(self, path: Path) -> None:
+        """Copy the shard's present state to a directory; blocks, raises StorageFailed."""
+        self._store.checkpoint(path)
+
+    async def settled(self, *, timeout_s: float) -> None:
+        """Wait until everything acknowledged before the call is in the database here.
+
+        Raises:
+            StorageFailed: The database failed, or took no write in time.
+        """
+        deadline = deadline_in(timeout_s)
+        there = await self._shards.read(self._shard, (), deadline=deadline)
+        await self._catalogue.settled(self._shard, there.applied_index)
+        while not self._store.spill():
+            if asyncio.get_running_loop().time() > deadline:
+                raise StorageFailed(f"the database of shard {self._shard} takes no writes")
+            await asyncio.sleep(_SPILL_AGAIN_S)
+
+
+def watch(shard: int, *, outages: Outages, group: RaftGroup) -> Callable[[], str]:
+    """Start to watch a replica; the returned function says what has gone wrong since.
+
+    It returns a text for the operator, empty if nothing is wrong; call it on the loop.
+    """
+    before = None if shard in outages.out else outages.latest(shard)
+
+    def wrong() -> str:
+        # A replica that is back counts as well: an earlier copy may be of the wrong state.
+        out = outages.latest(shard)
+        if out is not None and out is not before:
+            return out.text
+        others = ", ".join(group.status().in_doubt)
+        return others and f"its state is not that of {others}, and no majority has been heard"
+
+    return wrong

@@ -1,0 +1,220 @@
+"""Metrics: gauges that a scrape reads from a node's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from codeq_cluster.api.server import HttpServer
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.queries.depths import plus
+from codeq_cluster.core.task import Counters
+from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.node.store_metrics import register_stores
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.status import GroupStatus
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.wal_writer import Syncer
+from codeq_cluster.telemetry import Metrics, ScrapedMetric
+from codeq_cluster.wire import Certificates, Mesh
+
+Sample = tuple[Sequence[str], float]
+
+
+def register_gauges(
+    metrics: Metrics,
+    *,
+    engines: Sequence[Engine],
+    groups: Sequence[RaftGroup],
+    stores: Sequence[RocksShard],
+    mesh: Mesh,
+) -> None:
+    """Register every gauge of the node; each reads its source at scrape time."""
+    for engine in engines:
+        metrics.shard_opened(engine.shard)
+    register_depths(metrics, engines)
+    _register_raft(metrics, groups)
+    register_stores(metrics, stores)
+    _register_link(metrics, mesh)
+    metrics.read_at_scrape(
+        "codeq_entries_fenced_total",
+        "Entries made no-ops because they were decided in another term.",
+        ("shard",),
+        lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
+        counter=True,
+    )
+
+
+def register_outages(metrics: Metrics, outages: Outages) -> None:
+    """Register the metrics of the disk and of replicas that have stepped back."""
+    metrics.read_at_scrape(
+        "codeq_disk_free_bytes",
+        "Free on the data directory's disk.",
+        (),
+        lambda: [((), float(outages.free_bytes))],
+    )
+    metrics.read_at_scrape(
+        "codeq_disk_size_bytes",
+        "Size of the data directory's disk.",
+        (),
+        lambda: [((), float(outages.size_bytes))],
+    )
+    metrics.read_at_scrape(
+        "codeq_replica_out",
+        "Replicas of this node that take no part, by reason.",
+        ("shard", "reason"),
+        lambda: [((str(shard), out.reason.value), 1.0) for shard, out in outages.out.items()],
+    )
+    metrics.read_at_scrape(
+        "codeq_replica_reseeded_total",
+        "States that were not the majority's and have been fetched anew.",
+        ("shard",),
+        lambda: [((str(shard),), float(count)) for shard, count in outages.reseeded.items()],
+        counter=True,
+    )
+
+
+def register_log_sync(metrics: Metrics, syncer: Syncer | None) -> None:
+    """Register the metric of who syncs the log; without a syncer it has no sample."""
+    metrics.read_at_scrape(
+        "codeq_log_sync_by_kernel",
+        "Whether the kernel syncs the write-ahead log; 0: a thread of the node does.",
+        (),
+        lambda: [] if syncer is None else [((), float(syncer.by_kernel))],
+    )
+
+
+def register_tls(
+    metrics: Metrics, *, certificates: Sequence[Certificates[Any]], http: HttpServer
+) -> None:
+    """Register the metrics of certificates in use and of clients that speak no TLS."""
+    metrics.read_at_scrape(
+        "codeq_tls_certificate_expiry_seconds",
+        "Until the certificate presented ends; negative after that.",
+        ("use",),
+        lambda: [((known.use,), known.left_s) for known in certificates],
+    )
+    metrics.read_at_scrape(
+        "codeq_tls_certificate_stale",
+        "Whether the files hold something that could not be loaded.",
+        ("use",),
+        lambda: [((known.use,), float(known.stale)) for known in certificates],
+    )
+    metrics.read_at_scrape(
+        "codeq_http_failed_handshakes_total",
+        "Connections to the https port that sent no TLS or gave up within it.",
+        (),
+        lambda: [((), float(http.failed_handshakes))],
+        counter=True,
+    )
+
+
+def _register_link(metrics: Metrics, mesh: Mesh) -> None:
+    metrics.read_at_scrape(
+        "codeq_link_peers_connected",
+        "Peers this node can send to.",
+        (),
+        lambda: [((), float(mesh.counters.connected))],
+    )
+    metrics.read_at_scrape(
+        "codeq_link_dropped_messages_total",
+        "Messages not queued: no connection, or its queue was full.",
+        (),
+        lambda: [((), float(mesh.counters.dropped_messages))],
+        counter=True,
+    )
+    metrics.read_at_scrape(
+        "codeq_link_refused_handshakes_total",
+        "Connections that did not become a peer's, by reason.",
+        ("reason",),
+        lambda: [((why,), float(n)) for why, n in mesh.counters.refused_handshakes.items()],
+        counter=True,
+    )
+    metrics.read_at_scrape(
+        "codeq_link_bad_frames_total",
+        "Connections closed for what came on them, by reason.",
+        ("reason",),
+        lambda: [((why,), float(n)) for why, n in mesh.counters.bad_frames.items()],
+        counter=True,
+    )
+
+
+_DEPTHS = (
+    ScrapedMetric(
+        name="codeq_queue_depth", text="Tasks of the shards led here.", labels=("command", "queue")
+    ),
+    ScrapedMetric(
+        name="codeq_dlq_depth", text="Dead letters of the shards led here.", labels=("command",)
+    ),
+)
+
+
+def register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
+    """Register the task counts of the shards led here."""
+
+    def depths() -> Iterator[tuple[str, Sequence[str], float]]:
+        # Every node holds every shard, so only the shard's leader reports its queues. They are
+        # added up by label first: there may be thousands of queues, but there are few labels.
+        sums: dict[str, Counters] = {}
+        for engine in engines:
+            if not engine.leads:
+                continue
+            for (queue, _), counters in engine.replica.counters.items():
+                label = metrics.command_label(queue)
+                before = sums.get(label)
+                sums[label] = counters if before is None else plus(before, counters)
+        for label, counters in sums.items():
+            for place, count in _places(counters):
+                yield "codeq_queue_depth", (label, place), count
+            yield "codeq_dlq_depth", (label,), counters.dead
+
+    metrics.read_together_at_scrape(_DEPTHS, depths)
+
+
+def _places(counters: Counters) -> tuple[tuple[str, int], ...]:
+    return (
+        ("ready", counters.ready),
+        ("delayed", counters.delayed),
+        ("in_progress", counters.leased),
+        ("dlq", counters.dead),
+    )
+
+
+def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
+    def of_each(read: Callable[[GroupStatus], float]) -> Callable[[], Iterable[Sample]]:
+        return lambda: [
+            ((str(status.shard),), float(read(status)))
+            for status in (group.status() for group in groups)
+        ]
+
+    for name, text, read in (
+        ("is_leader", "Whether this node leads the shard.", lambda status: status.is_leader),
+        ("term", "Current term.", lambda status: status.term),
+        ("commit_index", "Last committed entry known here.", lambda status: status.commit_index),
+        ("applied_index", "Last applied entry.", lambda status: status.applied_index),
+        ("log_bytes", "Payload bytes of the log kept here.", lambda status: status.log_bytes),
+    ):
+        metrics.read_at_scrape(f"codeq_raft_{name}", text, ("shard",), of_each(read))
+
+    def lags() -> Iterator[Sample]:
+        for status in (group.status() for group in groups):
+            if status.is_leader:
+                for peer in status.peers:
+                    yield (str(status.shard), peer.id), status.log_last - peer.match_index
+
+    metrics.read_at_scrape(
+        "codeq_raft_peer_lag", "Entries a peer of a leader lacks.", ("shard", "peer"), lags
+    )
+
+    def refused() -> Iterator[Sample]:
+        for status in (group.status() for group in groups):
+            for reason, count in status.counters.items():
+                yield (str(status.shard), reason), count
+
+    metrics.read_at_scrape(
+        "codeq_raft_refused_total",
+        "Messages and entries the guard dropped, by reason.",
+        ("shard", "reason"),
+        refused,
+        counter=True,
+    )

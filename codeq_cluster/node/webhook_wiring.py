@@ -1,0 +1,153 @@
+"""Webhook wiring: runs the outbox jobs of the shards led here, and notices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+
+from codeq_cluster.artifacts.garbage_collection import GarbageCollection
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.core.items import Delivery, Item, Sweep
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.node.artifact_files import ArtifactFiles
+from codeq_cluster.ratelimit.limiter import RateLimiter
+from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.storage.shard import Shard
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
+from codeq_cluster.webhooks.http_client import Sender
+from codeq_cluster.webhooks.notification_queue import NotificationQueue
+from codeq_cluster.webhooks.outbox import JobOutbox
+from codeq_cluster.webhooks.queue_ready import KIND as QUEUE_READY
+from codeq_cluster.webhooks.queue_ready import Notices
+from codeq_cluster.webhooks.result_delivery import KIND as TASK_RESULT
+from codeq_cluster.webhooks.result_delivery import Callbacks
+
+
+class WebhookWiring:
+    """Starts the broker's outgoing calls.
+
+    Args:
+        settings: Of webhooks.
+        engines: Of this node, in the order of shards.
+        stores: Of this node, in the order of shards.
+        quotas: The limit of calls to a tenant's webhooks.
+        metrics: Counts the calls.
+        tracing: Makes spans of the calls; None for none.
+        stack: Stops what was started.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        *,
+        engines: Sequence[Engine],
+        stores: Sequence[Shard],
+        quotas: RateLimiter,
+        metrics: Metrics,
+        tracing: Tracing | None,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._settings = settings
+        self._engines = engines
+        self._stores = stores
+        self._quotas = quotas
+        self._metrics = metrics
+        self._tracing = tracing
+        self._stack = stack
+
+    async def start(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
+        """Start all parts; return the background that runs them and may run more.
+
+        Args:
+            files: The artifact store; None for none.
+            catalogue: Knows the queues and their subscriptions.
+        """
+        # Callers of the sender stop before it does, so that a planned stop does not count as a
+        # target's failure.
+        sender = Sender(self._settings)
+        await sender.start()
+        self._stack.push_async_callback(sender.stop)
+        background = Background()
+        self._stack.push_async_callback(background.stop)
+        if files is not None:
+            background.spawn(files.check_soon())
+        self._start_outboxes(sender, files, background)
+        self._start_notices(sender, background, catalogue)
+        return background
+
+    def _start_outboxes(
+        self, sender: Sender, files: ArtifactFiles | None, background: Background
+    ) -> None:
+        sweeps = GarbageCollection(files, counted=self._metrics.artifacts_swept)
+        callbacks = Callbacks(
+            sender,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
+            counted=self._metrics.webhook_delivered,
+            tracing=self._tracing,
+        )
+
+        for engine, store in zip(self._engines, self._stores, strict=True):
+            outbox_jobs = JobOutbox(
+                engine,
+                store.state,
+                run=partial(_run_outbox_job, callbacks, sweeps, store.state),
+                room=partial(_room, callbacks, sweeps),
+                age_max_ms=self._settings.max_age_seconds * 1000,
+                background=background,
+            )
+            engine.on_rows(outbox_jobs.rows)
+            engine.on_reload(outbox_jobs.reload)
+            engine.on_leader(outbox_jobs.look_soon)
+            outbox_jobs.look_soon()
+            self._stack.callback(outbox_jobs.stop)
+
+    def _start_notices(self, sender: Sender, background: Background, catalogue: Catalogue) -> None:
+        def counted(queue: str, outcome: str) -> None:
+            self._metrics.webhook_delivered(QUEUE_READY, queue, outcome)
+
+        notification_queue = NotificationQueue(
+            sender,
+            background=background,
+            wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, QUEUE_READY),
+            counted=counted,
+        )
+        notices = Notices(
+            catalogue, self._engines, notification_queue=notification_queue, counted=counted
+        )
+        self._stack.callback(notices.stop)
+        for shard, engine in enumerate(self._engines):
+            engine.on_rows(notices.rows)
+            engine.on_reload(notices.reload)
+            engine.on_leader(partial(notices.led, shard))
+            notices.led(shard)
+        self._metrics.read_at_scrape(
+            "codeq_subscriptions_active",
+            "Subscriptions of the tenants at home here that name a command; `*` for all of them.",
+            ("command",),
+            lambda: [
+                ((queue,), float(count))
+                for queue, count in catalogue.subscriptions_by_queue(notices.leads_home).items()
+            ],
+        )
+
+
+async def _run_outbox_job(
+    callbacks: Callbacks, sweeps: GarbageCollection, store: StateStore, item: Item
+) -> Operation | None:
+    if isinstance(item, Sweep):
+        return await sweeps.run(item)
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return await callbacks.run(store, item)
+
+
+def _room(callbacks: Callbacks, sweeps: GarbageCollection, item: Item) -> int:
+    if isinstance(item, Sweep):
+        return sweeps.room
+    assert isinstance(item, Delivery), f"no errand: {item}"
+    return callbacks.room(item)

@@ -1,0 +1,74 @@
+"""Divergence: divergence, who has another state and whether a majority agrees with this replica.
+
+Two replicas that differ cannot say which of them is wrong. A majority with the same state at an
+index can: a replica that differs there must be replaced by a snapshot.
+Digests are running hashes. Equal digests at an index mean equal states at every index before it,
+and a difference never disappears.
+"""
+
+from __future__ import annotations
+
+from codeq_cluster.raft.voters import Voters
+
+_Who = tuple[str, int]
+"""A peer and the data it runs on: on other data it has another state."""
+
+
+class Divergence:
+    """The voters' digests, compared with this replica's own state.
+
+    Args:
+        voters: The voters.
+    """
+
+    def __init__(self, voters: Voters) -> None:
+        self._voters = voters
+        self._same: dict[_Who, int] = {}
+        self._differs: dict[_Who, int] = {}
+
+    def heard(self, peer: str, index: int, *, same: bool) -> bool:
+        """Note how a member's state at `index` compares with this one; True when that is news."""
+        who = self._who(peer)
+        if same:
+            self._same[who] = max(self._same.get(who, 0), index)
+            # Only a replaced state can be equal again.
+            return self._differs.pop(who, None) is not None
+        news = who not in self._differs
+        # Keep the first index at which states differ; the majority at that index decides.
+        self._differs.setdefault(who, index)
+        return news
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Return the voters that are known to differ."""
+        return tuple(sorted(peer for peer, _ in filter(self._votes, self._differs)))
+
+    @property
+    def open(self) -> bool:
+        """Return whether a voter differs and no majority is known to agree with this replica."""
+        return bool(self._differs) and any(
+            not self.confirmed(index) for who, index in self._differs.items() if self._votes(who)
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Return whether no majority can agree with this replica."""
+        voters = self._voters
+        return len(voters.voters) - len(self.differing) < voters.majority
+
+    def condemns(self, peer: str) -> bool:
+        """Return whether the member's state differs from that of a majority."""
+        index = self._differs.get(self._who(peer))
+        return index is not None and self.confirmed(index)
+
+    def confirmed(self, index: int) -> bool:
+        """Return whether a majority is known to agree with this replica's state at `index`."""
+        same = sum(upto >= index for who, upto in self._same.items() if self._votes(who))
+        return 1 + same >= self._voters.majority
+
+    def _who(self, peer: str) -> _Who:
+        return peer, self._voters.data.get(peer, 0)
+
+    def _votes(self, who: _Who) -> bool:
+        peer, data = who
+        return self._voters.votes(peer) and self._voters.data.get(peer) == data

@@ -1,0 +1,1 @@
+"""How often a tenant may ask, counted once for the whole cluster."""

@@ -1,0 +1,268 @@
+"""Limiter: rate limits of tenants, counted once for the whole cluster.
+
+One node owns a tenant's buckets: the leader of the tenant's home shard, which keeps them in memory.
+The others ask it over the link for a little more than they need, and remember its answer for a
+moment. So neither many small requests nor a flood of refused ones become as many calls.
+
+Limits never cost availability. If the owner cannot be asked, each node grants its own share of the
+limit. A new owner starts with full buckets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.errors import CodeqError, LimitExceeded, NotLeader, Overloaded
+from codeq_cluster.ratelimit.lru import LruTable
+from codeq_cluster.ratelimit.token_bucket import RateLimit, Scope, TokenBucket
+from codeq_cluster.ratelimit.token_lease import HOLD_NS, TokenLease
+from codeq_cluster.routing.leaders import LeaderSource
+from codeq_cluster.settings import RateLimitSettings
+
+BORROW = "borrow"
+
+# Do not wait longer for an owner: a limit must not slow the requests it admits.
+OWNER_TIMEOUT_S = 0.25
+# A node asks for its need or for this part of the rate. So each other node can exceed the burst by
+# at most a tenth of a second's tokens. Low rates are exact.
+AHEAD_PARTS = 10  # Of a second.
+# About 300 bytes each; a bucket that is full again takes no space.
+BUCKETS_MAX = 100_000
+
+_SECOND_NS = 10**9
+_Key = tuple[Scope, str]  # The scope and the tenant.
+
+
+class RateLimiterCalls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises `CodeqError`."""
+
+
+class RateLimits:
+    """The configured limit of every tenant."""
+
+    def __init__(self, settings: RateLimitSettings) -> None:
+        general = {
+            Scope.PRODUCER: (settings.producer_requests_per_minute, settings.producer_burst_size),
+            Scope.WORKER: (settings.worker_requests_per_minute, settings.worker_burst_size),
+            Scope.ADMIN: (settings.admin_requests_per_minute, settings.admin_burst_size),
+            Scope.WEBHOOK: (settings.webhook_requests_per_minute, settings.webhook_burst_size),
+        }
+        self._general: Mapping[Scope, RateLimit | None] = {
+            scope: _limit(*numbers) for scope, numbers in general.items()
+        }
+        self._own: Mapping[_Key, RateLimit | None] = {
+            (Scope(each.scope), each.tenant): _limit(each.requests_per_minute, each.burst_size)
+            for each in settings.tenants
+        }
+
+    def of(self, scope: Scope, tenant: str) -> RateLimit | None:
+        """Return the tenant's limit, None for none."""
+        general = self._general[scope]
+        return self._own.get((scope, tenant), general) if self._own else general
+
+
+def _limit(per_minute: int, burst: int) -> RateLimit | None:
+    return RateLimit(per_minute=per_minute, burst=burst) if per_minute and burst else None
+
+
+class RateLimiter:
+    """Every tenant's rate limits, from this node.
+
+    Args:
+        node_id: This node.
+        nodes: Returns how many nodes the cluster has.
+        replicas: This node's, in the order of shards; they know who leads.
+        calls: The link.
+        limits: The same on every node.
+        now_ns: Monotonic clock, nanoseconds.
+        refused: Called with (scope, operation) of every refusal.
+        took: Called with (method, seconds) of every call another node has answered.
+        owner_timeout_s: How long to wait for an owner.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        nodes: Callable[[], int],
+        replicas: Sequence[LeaderSource],
+        calls: RateLimiterCalls,
+        limits: RateLimits,
+        now_ns: Callable[[], int],
+        refused: Callable[[str, str], None],
+        took: Callable[[str, float], None],
+        owner_timeout_s: float = OWNER_TIMEOUT_S,
+    ) -> None:
+        self._node_id = node_id
+        self._nodes = nodes
+        self._replicas = replicas
+        self._calls = calls
+        self._limits = limits
+        self._now_ns = now_ns
+        self._refused = refused
+        self._took = took
+        self._owner_timeout_s = owner_timeout_s
+        self._silent: dict[str, int] = {}  # By owner: when it may be asked again.
+
+        def full(bucket: TokenBucket) -> bool:
+            return bucket.full(now_ns())
+
+        def idle(token_lease: TokenLease) -> bool:
+            return token_lease.idle(now_ns())
+
+        self._owned = LruTable[_Key, TokenBucket](idle=full, entries_max=BUCKETS_MAX)
+        self._shares = LruTable[_Key, TokenBucket](idle=full, entries_max=BUCKETS_MAX)
+        self._token_leases = LruTable[_Key, TokenLease](idle=idle, entries_max=BUCKETS_MAX)
+
+    def most(self, scope: Scope, tenant: str) -> int | None:
+        """Return the most tokens one request can ever have, None for any number."""
+        limit = self._limits.of(scope, tenant)
+        return limit.burst if limit else None
+
+    async def spend(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> None:
+        """Take tokens for a request.
+
+        Args:
+            scope: The bucket's scope.
+            operation: The operation's name, for the answer and the metric.
+            tenant: The bucket's tenant.
+            cost: Tokens, all or none; at most `most`.
+
+        Raises:
+            LimitExceeded: Too few tokens are left; none is taken.
+        """
+        wait_s = await self.wait_s(scope, operation, tenant, cost)
+        if wait_s:
+            raise LimitExceeded(scope=scope, operation=operation, retry_after_s=math.ceil(wait_s))
+
+    async def wait_s(self, scope: Scope, operation: str, tenant: str, cost: int = 1) -> float:
+        """Take tokens as `spend` does; return 0 if taken, else the seconds to wait.
+
+        For calls to a webhook, which are deferred instead of refused.
+        """
+        limit = self._limits.of(scope, tenant)
+        if limit is None:
+            return 0.0
+        wait_ns = await self._take((scope, tenant), limit, cost)
+        if wait_ns:
+            self._refused(scope, operation)
+        return wait_ns / _SECOND_NS
+
+    # -- answering a peer ------------------------------------------------------------------------
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Grant a peer tokens of a tenant whose home this node leads: [tokens, wait in ns].
+
+        Raises:
+            NotLeader: This node does not lead it; nothing was done.
+            ValueError: The body does not fit the method.
+        """
+        del peer, method, timeout_s
+        scope, tenant, least, needed = msgspec.convert(body, tuple[Scope, str, int, int])
+        if not 0 < least <= needed:
+            raise ValueError(f"tokens out of range: {least}, {needed}")
+        leader = self._leader(tenant)
+        if leader != self._node_id:
+            raise NotLeader(leader)
+        return self._lend((scope, tenant), least, needed)
+
+    def _lend(self, key: _Key, least: int, needed: int) -> tuple[int, int]:
+        limit = self._limits.of(*key)
+        if limit is None:
+            return needed, 0  # The nodes' configurations differ; the owner's decides.
+        now_ns = self._now_ns()
+        bucket = self._bucket(key, limit, now_ns)
+        held = bucket.held(now_ns)
+        if held < least:
+            # Only a node with another configuration asks for more than a full bucket holds.
+            return 0, bucket.take(least, now_ns) if least <= bucket.capacity else HOLD_NS
+        lent = min(needed, held)
+        # Do not grant a whole burst to the first node that asks: other nodes' callers would be
+        # refused.
+        ahead = limit.per_minute // (60 * AHEAD_PARTS)
+        lent = max(lent, min(ahead, held // self._nodes()))
+        bucket.take(lent, now_ns)
+        return lent, 0
+
+    # -- asking the owner ------------------------------------------------------------------------
+
+    async def _take(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        """Return 0 if the tokens are taken, else the nanoseconds to wait."""
+        if self._leader(key[1]) == self._node_id:
+            return self._from_own(key, limit, cost)
+        token_lease = self._token_leases.of(key, TokenLease)
+        wait_ns = token_lease.take(cost, self._now_ns())
+        if wait_ns is not None:
+            return wait_ns
+        token_lease.needed += cost
+        try:
+            async with token_lease.asking:
+                # The answer to the previous request may serve this one too.
+                wait_ns = token_lease.take(cost, self._now_ns())
+                return (
+                    await self._borrow(token_lease, key, limit, cost)
+                    if wait_ns is None
+                    else wait_ns
+                )
+        finally:
+            token_lease.needed -= cost
+
+    async def _borrow(self, token_lease: TokenLease, key: _Key, limit: RateLimit, cost: int) -> int:
+        """Ask the owner; if it cannot be asked, take tokens from this node's own share."""
+        scope, tenant = key
+        owner, begun_ns = self._leader(tenant), self._now_ns()
+        if owner == self._node_id:
+            return self._from_own(key, limit, cost)
+        if owner is None or begun_ns < self._silent.get(owner, 0):
+            return self._from_share(key, limit, cost)
+        # Taken first: requests that arrive meanwhile must not spend these tokens a second time.
+        held = token_lease.take_all(begun_ns)
+        body = [scope.value, tenant, cost - held, max(cost, token_lease.needed) - held]
+        topic = home_shard(tenant, len(self._replicas))
+        try:
+            said = await self._calls.call(
+                owner, BORROW, body, timeout_s=self._owner_timeout_s, topic=topic
+            )
+        except CodeqError as error:
+            if not isinstance(error, NotLeader | Overloaded):
+                self._silent[owner] = self._now_ns() + HOLD_NS
+            token_lease.put(held, self._now_ns())
+            return self._from_share(key, limit, cost)
+        lent, wait_ns = msgspec.convert(said, tuple[int, int])
+        now_ns = self._now_ns()
+        self._took(BORROW, (now_ns - begun_ns) / _SECOND_NS)
+        if lent:
+            token_lease.put(held + lent - cost, now_ns)
+            return 0
+        token_lease.put(held, now_ns)
+        token_lease.refuse(cost, wait_ns, now_ns)
+        return wait_ns
+
+    def _from_own(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        now_ns = self._now_ns()
+        return self._bucket(key, limit, now_ns).take(cost, now_ns)
+
+    def _from_share(self, key: _Key, limit: RateLimit, cost: int) -> int:
+        now_ns = self._now_ns()
+        share = self._shares.of(
+            key, partial(TokenBucket, limit, now_ns=now_ns, shares=self._nodes())
+        )
+        # A batch that fits the whole limit must not be too large for a share of it.
+        return share.take(min(cost, share.capacity), now_ns)
+
+    def _bucket(self, key: _Key, limit: RateLimit, now_ns: int) -> TokenBucket:
+        return self._owned.of(key, partial(TokenBucket, limit, now_ns=now_ns))
+
+    def _leader(self, tenant: str) -> str | None:
+        return self._replicas[home_shard(tenant, len(self._replicas))].leader

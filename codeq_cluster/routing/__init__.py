@@ -1,0 +1,1 @@
+"""Who leads each shard, and how a request reaches that leader."""

@@ -1,0 +1,129 @@
+"""Leadership: leadership transfers of a shard, whichever node gets the request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.errors import LinkLost, NoLeader, NotLeader, OutcomeUnknown, PeerUnreachable
+from codeq_cluster.routing.leaders import Leaders, LeaderSource
+
+TRANSFER = "transfer"
+
+# A leader tries for half a second; the rest is for news of the new one.
+WAIT_S = 1.5
+PAUSE_S = 0.05  # Between two looks for a leader while no event announces one.
+
+
+class TransferAnswer(Struct, frozen=True, array_like=True):
+    """The outcome of a leadership transfer.
+
+    Attributes:
+        before: The leader when it was asked.
+        leader: The leader now; equal to `before` if the transfer failed.
+    """
+
+    before: str
+    leader: str
+
+
+class LeadershipCalls(Protocol):
+    """The link's RPC."""
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
+
+
+class LeadershipTransfers:
+    """Leadership of every shard, from this node.
+
+    Args:
+        node_id: This node.
+        replicas: This node's, in the order of shards; they know who leads.
+        begin: Makes this node's group of a shard transfer to a peer, None for any; returns False if
+            it cannot.
+        calls: The link.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        replicas: Sequence[LeaderSource],
+        begin: Callable[[int, str | None], bool],
+        calls: LeadershipCalls,
+    ) -> None:
+        self._node_id = node_id
+        self._count = len(replicas)
+        self._begin = begin
+        self._calls = calls
+        self._leaders = Leaders(replicas, replaced=lambda _shard, _leader: None)
+
+    async def transfer(self, shard: int, to: str, *, timeout_s: float) -> TransferAnswer:
+        """Transfer a shard's leadership to a node, or to any other if `to` is empty.
+
+        The leader stays if it is named itself, or if the peer is away or too far behind.
+
+        Raises:
+            NoLeader: No leader was found; nothing was done.
+            OutcomeUnknown: The leader was asked and did not answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while (left_s := deadline - loop.time()) > 0:
+            leader = self._leaders.of(shard)
+            try:
+                return await self._ask(leader, shard, to, left_s=left_s)
+            except (NotLeader, PeerUnreachable):
+                pass  # Nothing was done.
+            except LinkLost as lost:
+                raise OutcomeUnknown(f"{leader} was asked to hand shard {shard} over") from lost
+            if leader == self._leaders.of(shard):
+                await self._leaders.change(shard, min(PAUSE_S, max(0, deadline - loop.time())))
+        raise NoLeader(f"no leader for shard {shard}")
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Transfer a leadership of this node for a peer: [before, leader].
+
+        Raises:
+            NotLeader: This node does not lead the shard; nothing was done.
+            ValueError: The body does not fit the method.
+        """
+        del peer, method, timeout_s
+        shard, to = msgspec.convert(body, tuple[int, str])
+        if not 0 <= shard < self._count:
+            raise ValueError(f"no such shard: {shard}")
+        return msgspec.to_builtins(await self._give(shard, to))
+
+    async def _ask(
+        self, leader: str | None, shard: int, to: str, *, left_s: float
+    ) -> TransferAnswer:
+        if leader is None:
+            raise NotLeader
+        if leader == self._node_id:
+            return await self._give(shard, to)
+        # Without a topic: calls about a shard are ended when its leader changes, which this call
+        # may cause.
+        said = await self._calls.call(leader, TRANSFER, [shard, to], timeout_s=left_s)
+        return msgspec.convert(said, TransferAnswer)
+
+    async def _give(self, shard: int, to: str) -> TransferAnswer:
+        own = self._node_id
+        if self._leaders.of(shard) != own:
+            raise NotLeader(self._leaders.of(shard))
+        if to == own or not self._begin(shard, to or None):
+            return TransferAnswer(own, own)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_S
+        while (left_s := until - loop.time()) > 0:
+            await self._leaders.change(shard, left_s)
+            leader = self._leaders.of(shard)
+            if leader is not None and leader != own:
+                return TransferAnswer(own, leader)
+        return TransferAnswer(own, self._leaders.of(shard) or own)

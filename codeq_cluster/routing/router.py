@@ -1,0 +1,536 @@
+"""Router: a write or a read of any shard, wherever it is led.
+
+The policy in one place:
+
+- Try the leader this node knows; if it is another node, call it over the link.
+- If there is no leader, or it has gone, wait for the next one within the caller's deadline.
+- A node whose own replica is out of service hears of no leader. It asks its peers for one, briefly.
+
+A call may be sent twice: every operation carries its own name (a task id, a request id). So a call
+whose outcome is unknown is sent again to the next leader and takes effect once. The caller gets
+"outcome unknown" only if the deadline ends without an answer and a send may have had an effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from codeq_cluster.core.operations import Claim, Operation
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.errors import (
+    LinkLost,
+    MethodUnknown,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    PeerUnreachable,
+)
+from codeq_cluster.routing.deadlines import Deadlines
+from codeq_cluster.routing.leader_hints import LeaderHints
+from codeq_cluster.routing.leaders import Leaders, LeaderSource
+
+# Between two looks for a leader while no event announces one; a change ends the wait at once.
+PAUSE_S = 0.05
+# Time for peers to name a leader: an election takes up to two seconds. If they know none either,
+# the caller gets an answer soon, because another node may know more.
+HINT_S = 3.0
+
+_METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
+
+_T = TypeVar("_T")
+
+
+class _Carried(msgspec.Struct):
+    """A call with its trace."""
+
+    trace: tuple[str, str]
+    call: msgspec.Raw
+
+
+_MAPS = tuple(bytes((first,)) for first in range(0x80, 0x90))  # First bytes of a packed map.
+_pack = msgspec.msgpack.Encoder().encode
+_read_operate = msgspec.msgpack.Decoder(tuple[int, list[Operation]]).decode
+_read_carried = msgspec.msgpack.Decoder(_Carried).decode
+_read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+
+
+def _reader(form: Any) -> Callable[[bytes], Any]:
+    """Return a decoder for packed values of a type."""
+    return msgspec.msgpack.Decoder(form).decode
+
+
+class RoutedOutcomeSlot(Protocol):
+    """The receiver of outcomes."""
+
+    def done(self) -> bool:
+        """Return whether the caller has stopped waiting."""
+
+    def set_result(self, result: list[Outcome], /) -> None:
+        """Take the outcomes."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Take an error in place of the outcomes."""
+
+
+class LeaderEngine(LeaderSource, Protocol):
+    """An engine of one shard on this node, as callers of a leader use it.
+
+    Reads return the broker's own types. They only have to survive `msgspec`'s conversion to plain
+    values and back, so this package declares no types for them.
+    """
+
+    async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Decide and commit; raises NotLeader, Overloaded or OutcomeUnknown."""
+
+    def begin(self, operations: Sequence[Operation], place: RoutedOutcomeSlot) -> None:
+        """Do as `operate`, but give `place` the outcomes later; raises immediate errors."""
+
+    async def read(self, keys: Sequence[bytes]) -> Any:
+        """Return rows as of now; raises NotLeader."""
+
+    async def depths(self, tenant: str, queue: str = "") -> Any:
+        """Return the tenant's queues, or the one named; raises NotLeader."""
+
+    async def answer(self, question: Any) -> Any:
+        """Answer a question as of now; raises NotLeader or Overloaded."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this node decides for the shard."""
+
+    def head(self, tenant: str, queues: tuple[str, ...]) -> Any:
+        """Return the first ready task known here, or None."""
+
+
+class RouterCalls(Protocol):
+    """The link's RPC."""
+
+    def ask(
+        self, peer: str, method: str, body: bytes, *, timeout_s: float, topic: int | None = None
+    ) -> asyncio.Future[bytes]:
+        """Ask a peer, both ways packed; raises PeerUnreachable, LinkLost or the peer's error."""
+
+    def give_up(self, peer: str, topic: int) -> None:
+        """End the waiting calls to a peer about a topic with LinkLost."""
+
+
+class CallCarrier(Protocol):
+    """A span that the called node continues."""
+
+    @property
+    def trace_parent(self) -> str:
+        """The span's position, in W3C Trace Context format."""
+
+    @property
+    def trace_state(self) -> str:
+        """Vendors' additions to it."""
+
+
+class CallTracing(Protocol):
+    """Makes the spans of calls between nodes."""
+
+    def forward(
+        self, method: str, *, shard: int, peer: str
+    ) -> AbstractContextManager[CallCarrier | None]:
+        """Open a span for a call to another node within the block; None if no trace is sent."""
+
+    def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
+        """Do within the block the work that another node's span asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Question:
+    """One question to a leader, in its local and its remote form.
+
+    Attributes:
+        here: Asks this node's engine; a future it returns may be ended from outside.
+        method: The call that asks another node's engine.
+        body: Makes that call's body: plain values and structs.
+        answer: Decodes its packed answer.
+    """
+
+    here: Callable[[], Awaitable[Any]]
+    method: str
+    body: Callable[[], object]
+    answer: Callable[[bytes], Any]
+
+
+class Router:
+    """Every shard of the cluster, from this node.
+
+    Args:
+        node_id: This node.
+        engines: One a shard, in the order of shards.
+        calls: The link.
+        took: Called with (method, seconds) of every call another node has answered.
+        tracing: Makes spans of the calls; None for none.
+        is_out: Returns whether this node's replica of a shard is out of service; then it learns of
+            no leader, however long it waits.
+        peers: Returns the connected nodes, which are then asked.
+        snapshot: Type that `LeaderEngine.read` returns; `head` and `depth` those of
+            its namesakes.
+        question: Type that `LeaderEngine.answer` takes; `answer` is the type it returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        engines: Sequence[LeaderEngine],
+        calls: RouterCalls,
+        snapshot: type,
+        head: type,
+        depth: type,
+        question: Any,
+        answer: Any,
+        took: Callable[[str, float], None],
+        tracing: CallTracing | None = None,
+        is_out: Callable[[int], bool] = lambda _shard: False,
+        peers: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        self._node_id = node_id
+        self._engines = engines
+        self._calls = calls
+        self._took = took
+        self._tracing = tracing
+        self._is_out = is_out
+        self._hints = LeaderHints(peers)
+        self._deadlines = Deadlines()
+        # A paused leader, or one behind a silent cut, stops answering while its connection stays
+        # up. The other nodes then elect a new leader: end the calls to the old one.
+        self._leaders = Leaders(
+            engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
+        )
+        self._snapshot = _reader(snapshot)
+        self._heads = _reader(tuple[list[head], list[int]])  # type: ignore[valid-type]
+        self._depths = _reader(list[depth])  # type: ignore[valid-type]
+        self._asked = tuple[int, question]
+        self._answer = _reader(answer)
+
+    @property
+    def count(self) -> int:
+        """Return the number of shards."""
+        return len(self._engines)
+
+    @property
+    def deaf(self) -> bool:
+        """Return whether some shard's entries do not reach this node."""
+        return any(map(self._is_deaf, range(self.count)))
+
+    def local(self, shard: int) -> Any:
+        """Return this node's replica."""
+        return self._engines[shard]
+
+    # -- asking any shard ------------------------------------------------------------------------
+
+    async def operate(
+        self, shard: int, operations: Sequence[Operation], *, deadline: float
+    ) -> list[Outcome]:
+        """Run the operations in order, one outcome each, all durable when it returns.
+
+        Raises:
+            NoLeader: No leader was found before `deadline`; nothing was done.
+            OutcomeUnknown: The deadline passed and some may have taken effect.
+            Overloaded: The shard's queue is full; nothing was done.
+        """
+        sent = operations
+
+        def again() -> None:
+            nonlocal sent
+            sent = [_retry(operation) for operation in operations]
+
+        def here() -> Awaitable[list[Outcome]]:
+            engine = self._engines[shard]
+            if self._tracing is not None:
+                return engine.operate(sent)
+            place: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+            engine.begin(sent, place)
+            return place
+
+        question = _Question(
+            here=here,
+            method="operate",
+            body=lambda: (shard, sent),
+            answer=_read_outcomes,
+        )
+        outcomes: list[Outcome] = await self._at_leader(
+            shard, question, deadline=deadline, again=again
+        )
+        return outcomes
+
+    async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Any:
+        """Return rows as of now; raises NoLeader."""
+        question = _Question(
+            here=lambda: self._engines[shard].read(keys),
+            method="read",
+            body=lambda: [shard, list(keys)],
+            answer=self._snapshot,
+        )
+        return await self._at_leader(shard, question, deadline=deadline)
+
+    async def ask(self, shard: int, question: Any, *, deadline: float) -> Any:
+        """Return the answer of a shard's leader as of now; raises NoLeader or Overloaded."""
+        asked = _Question(
+            here=lambda: self._engines[shard].answer(question),
+            method="ask",
+            body=lambda: (shard, question),
+            answer=self._answer,
+        )
+        return await self._at_leader(shard, asked, deadline=deadline)
+
+    async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Any]:
+        """Return the first ready task of every shard that has one; raises NoLeader."""
+        asked = [
+            self._heads_of(shards, tenant, queues, deadline=deadline)
+            for shards in self._by_leader().values()
+        ]
+        return [head for heads in await _together(asked) for head in heads]
+
+    async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Any]:
+        """Return every queue of the tenant, or the one named, shard by shard; raises NoLeader."""
+        asked = [
+            self._at_leader(
+                shard,
+                _Question(
+                    here=partial(self._engines[shard].depths, tenant, queue),
+                    method="depths",
+                    body=partial(_list, shard, tenant, queue),
+                    answer=self._depths,
+                ),
+                deadline=deadline,
+            )
+            for shard in range(self.count)
+        ]
+        return [depth for depths in await _together(asked) for depth in depths]
+
+    # -- answering a peer ------------------------------------------------------------------------
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Answer a peer's call for a shard this node leads; never forward it again.
+
+        Raises:
+            NotLeader: This node does not lead the shard; nothing was done.
+            MethodUnknown: This release does not know the method or its body; nothing was done.
+            ValueError: The shard does not exist.
+        """
+        del peer, timeout_s  # The link has authenticated the peer and enforces the timeout.
+        if method not in _METHODS:
+            raise MethodUnknown(f"this release knows no method {method}")
+        if not isinstance(body, dict):
+            return await self._serve(method, body)
+        # A call with its trace, from a node that makes spans; this node may make none.
+        trace_parent, trace_state = _taken(method, body.get("trace"), tuple[str, str])
+        if self._tracing is None:
+            return await self._serve(method, body.get("call"))
+        with self._tracing.carried(trace_parent, trace_state):
+            return await self._serve(method, body.get("call"))
+
+    async def _serve(self, method: str, body: object) -> object:
+        match method:
+            case "operate":
+                shard, operations = _taken(method, body, tuple[int, list[Operation]])
+                answer: object = await self._engine(shard).operate(operations)
+            case "read":
+                shard, keys = _taken(method, body, tuple[int, list[bytes]])
+                answer = await self._engine(shard).read(keys)
+            case "heads":
+                shards, tenant, queues = _taken(
+                    method, body, tuple[list[int], str, tuple[str, ...]]
+                )
+                answer = self._own_heads(shards, tenant, queues)
+            case "ask":
+                shard, question = _taken(method, body, self._asked)
+                answer = await self._engine(shard).answer(question)
+            case "depths":
+                shard, tenant, queue = _taken(method, body, tuple[int, str, str])
+                answer = await self._engine(shard).depths(tenant, queue)
+            case _:
+                raise AssertionError(method)
+        return answer
+
+    def serve_operate(self, body: bytes, place: RoutedOutcomeSlot) -> None:
+        """Answer a peer's packed `operate` without a task, as `serve` does.
+
+        Raises:
+            NotLeader: This node does not lead the shard; nothing was done.
+            MethodUnknown: The body does not fit this release; nothing was done.
+        """
+        try:
+            # A call with its trace, from a node that makes spans; this node makes none.
+            call = _read_carried(body).call if body[:1] in _MAPS else body
+            shard, operations = _read_operate(call)
+        except msgspec.MsgspecError as error:
+            raise MethodUnknown(f"this release takes no such operate: {error}") from error
+        self._engine(shard).begin(operations, place)
+
+    def _engine(self, shard: int) -> LeaderEngine:
+        if not 0 <= shard < self.count:
+            raise ValueError(f"no such shard: {shard}")
+        return self._engines[shard]
+
+    # -- the policy ------------------------------------------------------------------------------
+
+    async def _at_leader(
+        self,
+        shard: int,
+        question: _Question,
+        *,
+        deadline: float,
+        again: Callable[[], None] | None = None,
+    ) -> Any:
+        """Ask the shard's leader until one answers or the deadline passes.
+
+        Args:
+            shard: The shard's number.
+            question: The question.
+            deadline: Monotonic seconds.
+            again: Called if a send may have had an effect that the next one must not repeat; None
+                for
+                a read, which has no effect.
+        """
+        loop = asyncio.get_running_loop()
+        effect_possible = False
+        since = loop.time()
+        while (left_s := deadline - loop.time()) > 0 and not self._in_vain(shard, since=since):
+            leader = self._whom(shard)
+            try:
+                return await self._ask(leader, shard, question, left_s=left_s)
+            except (NotLeader, NoLeader, PeerUnreachable) as refused:
+                self._hints.astray(shard, leader, refused)  # Nothing was done.
+            except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
+                self._hints.astray(shard, leader, lost)
+                since = loop.time()
+                if again is not None:
+                    effect_possible = True
+                    again()
+            except (Overloaded, MethodUnknown):
+                if not effect_possible:
+                    raise
+                # "Nothing was done" is true only of this send; an earlier one may have acted.
+            await self._rest(shard, leader, left_s=deadline - loop.time())
+        if effect_possible:
+            raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
+        raise NoLeader(f"no leader for shard {shard}")
+
+    def _is_deaf(self, shard: int) -> bool:
+        return self._leaders.of(shard) is None and self._is_out(shard)
+
+    def _whom(self, shard: int) -> str | None:
+        return self._hints.of(shard) if self._is_deaf(shard) else self._leaders.of(shard)
+
+    def _in_vain(self, shard: int, *, since: float) -> bool:
+        """Return whether to stop trying, because another node may know a leader sooner."""
+        if not self._is_deaf(shard):
+            return False
+        return self._hints.of(shard) is None or asyncio.get_running_loop().time() - since >= HINT_S
+
+    async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
+        """Wait before the next try, unless another leader has become known."""
+        if leader == self._leaders.of(shard) or self._is_deaf(shard):
+            await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
+
+    async def _ask(
+        self, leader: str | None, shard: int, question: _Question, *, left_s: float
+    ) -> Any:
+        if leader is None:
+            raise NotLeader
+        loop = asyncio.get_running_loop()
+        if leader == self._node_id:
+            asked = question.here()
+            if isinstance(asked, asyncio.Future):
+                self._deadlines.watch(asked, loop.time() + left_s)
+                return await asked
+            async with asyncio.timeout(left_s):
+                return await asked
+        asked_at = loop.time()
+        said = await self._call(leader, shard, question, left_s=left_s)
+        self._took(question.method, loop.time() - asked_at)
+        return question.answer(said)
+
+    async def _call(self, peer: str, shard: int, question: _Question, *, left_s: float) -> bytes:
+        method, body = question.method, question.body()
+        if self._tracing is None:
+            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
+        with self._tracing.forward(method, shard=shard, peer=peer) as span:
+            if span is not None:
+                # Wrap the call instead of changing its body: each method keeps its format.
+                body = {"trace": [span.trace_parent, span.trace_state], "call": body}
+            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
+
+    async def _heads_of(
+        self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float
+    ) -> list[Any]:
+        """Ask one leader for several shards; ask alone for those it does not lead after all."""
+
+        async def here() -> Any:
+            return self._own_heads(shards, tenant, queues)
+
+        question = _Question(
+            here=here,
+            method="heads",
+            body=lambda: [shards, tenant, list(queues)],
+            answer=self._heads,
+        )
+        heads, elsewhere = await self._at_leader(shards[0], question, deadline=deadline)
+        alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in elsewhere]
+        return [*heads, *(head for part in await _together(alone) for head in part)]
+
+    def _own_heads(
+        self, shards: list[int], tenant: str, queues: tuple[str, ...]
+    ) -> tuple[list[Any], list[int]]:
+        """Return the heads of the shards led here, and the shards that are not."""
+        led = [shard for shard in shards if self._engine(shard).leads]
+        if not led:
+            raise NotLeader(self._engine(shards[0]).leader)
+        heads = (self._engines[shard].head(tenant, queues) for shard in led)
+        return (
+            [head for head in heads if head is not None],
+            [shard for shard in shards if shard not in led],
+        )
+
+    def _by_leader(self) -> dict[str | int, list[int]]:
+        """Return the shards by their leader; each shard without a leader alone."""
+        groups: dict[str | int, list[int]] = {}
+        for shard in range(self.count):
+            groups.setdefault(self._leaders.of(shard) or shard, []).append(shard)
+        return groups
+
+
+def _retry(operation: Operation) -> Operation:
+    """Return the operation for a retry: a repeated claim looks for tasks it may have leased."""
+    return (
+        msgspec.structs.replace(operation, retry=True)
+        if isinstance(operation, Claim)
+        else operation
+    )
+
+
+def _taken(method: str, body: object, form: Any) -> Any:
+    """Return a peer's body in this release's form; raises MethodUnknown if it does not fit."""
+    try:
+        return msgspec.convert(body, form, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise MethodUnknown(f"this release takes no such {method}: {error}") from error
+
+
+def _list(*values: object) -> list[object]:
+    return list(values)
+
+
+async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Run all at once and return their values in order; the first error ends the rest."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asked]
+    except BaseExceptionGroup as errors:
+        # Callers handle the error of one question, not a group of several.
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in tasks]

@@ -1,0 +1,1 @@
+"""HTTP requests to targets that others name: result callbacks and queue notices."""

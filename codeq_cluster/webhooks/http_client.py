@@ -1,0 +1,328 @@
+"""HTTP client: makes one POST to a target that a user has named, bounded in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+import aiohttp
+
+from codeq_cluster import __version__
+from codeq_cluster.settings import Signing, WebhookSettings
+from codeq_cluster.webhooks import signing
+from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
+from codeq_cluster.webhooks.dns import DnsResolver
+from codeq_cluster.webhooks.host_limits import HostLimits
+from codeq_cluster.webhooks.ssrf_guard.connecting import AddressRefused, Gate
+from codeq_cluster.webhooks.ssrf_guard.targets import Lookup, RefusedTarget, Target, read
+
+DELIVERY = "X-CodeQ-Delivery"
+
+ANSWER_BYTES_MAX = 64 * 2**10  # Read so that the connection can be reused, then dropped.
+_ANSWER_TIMEOUT_S = 1.0  # Only the status matters, so a slow body is not waited for.
+_IDLE_S = 2.0  # Servers close after 5 s or more: no request meets a closing one.
+_HEAD_LINE_BYTES_MAX = 8190
+_FULL_RETRY_S = 1.0
+_RETRY_AFTER_S_MAX = 3600.0  # A target may ask for a pause, but not for ever.
+_ERROR_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The outcome of one POST.
+
+    Attributes:
+        ok: The target answered 2xx.
+        status: Of the answer, or 0 if there was none.
+        error: The reason if not ok, for an operator; empty if ok.
+        retry_after_s: Do not retry sooner: the target's wish, at most an hour, or when a deferred
+            request may find room; 0 for any time.
+        deferred: No attempt was made: the host's circuit is open or its places are taken, or no
+            request may be sent at all.
+    """
+
+    ok: bool = False
+    status: int = 0
+    error: str = ""
+    retry_after_s: float = 0.0
+    deferred: bool = False
+
+
+class Span(Protocol):
+    """The tracing span of one outgoing request."""
+
+    @property
+    def trace_parent(self) -> str:
+        """Return the header `traceparent` for the target."""
+
+    @property
+    def trace_state(self) -> str:
+        """Return the header `tracestate` for the target."""
+
+    def answered(self, status: int) -> None:
+        """Record the status of the target's answer."""
+
+    def unanswered(self) -> None:
+        """Record that no answer came."""
+
+
+class Sender:
+    """Sends bodies to targets, many at once; a slow host does not delay another one.
+
+    It follows no redirects, keeps no cookies and uses no proxies of the environment. Certificates
+    are verified by the system's authorities (or those of SSL_CERT_FILE).
+
+    Args:
+        settings: The secrets, the bounds, and whether private targets are allowed.
+        lookup: Resolves names; the system's resolver by default.
+        breaker: The hosts' circuit breakers.
+        unix_s: Wall clock of the signatures, Unix seconds.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        *,
+        lookup: Lookup | None = None,
+        breaker: CircuitBreaker | None = None,
+        unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        # A thread for every request at once: a slow name takes no thread that another request
+        # needs.
+        self._lookup = lookup or DnsResolver(threads_max=settings.concurrency).addresses
+        self._breaker = CircuitBreaker(now_s=time.monotonic) if breaker is None else breaker
+        self._places = HostLimits(
+            per_host=settings.per_host_concurrency, total=settings.concurrency
+        )
+        self._unix_s = unix_s
+        # Deliveries accepted earlier or elsewhere wait until a secret is configured again. Sent
+        # unsigned, a receiver could not tell them from a stranger's.
+        self._holds_back = settings.signing is Signing.REFUSED
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the session; must precede `post`."""
+        gate = Gate(allow_private=self._settings.allow_private, lookup=self._lookup)
+        connector = aiohttp.TCPConnector(
+            resolver=gate,
+            socket_factory=gate.socket,
+            ssl=ssl.create_default_context(),
+            limit=0,  # `HostLimits` counts.
+            keepalive_timeout=_IDLE_S,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._settings.timeout_seconds),
+            headers={
+                "User-Agent": f"codeq-cluster/{__version__}",
+                "Content-Type": "application/json",
+                "Accept-Encoding": "identity",
+            },
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=_HEAD_LINE_BYTES_MAX,
+            max_field_size=_HEAD_LINE_BYTES_MAX,
+        )
+
+    async def stop(self) -> None:
+        """Close every connection; requests in progress fail."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def room(self, url: str) -> int:
+        """Return how many posts to the URL's host would not be deferred now.
+
+        A URL that is refused is never deferred, so there is always room for it.
+        """
+        target = read(url, allow_private=self._settings.allow_private)
+        if isinstance(target, RefusedTarget):
+            return 1
+        if self._holds_back:
+            return 0
+        return 0 if self._breaker.wait_s(target.host) else self._places.free(target.host)
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        delivery: str,
+        trace_parent: str = "",
+        trace_state: str = "",
+        span: Callable[[], AbstractContextManager[Span]] | None = None,
+    ) -> Sent:
+        """Send a JSON body once and return the outcome; the target's faults are never raised.
+
+        Args:
+            url: As registered; checked again.
+            body: Signed as it is.
+            delivery: The same on every retry, so that a receiver can recognise a repetition.
+            trace_parent: W3C trace context, passed through; empty for none.
+            trace_state: The same.
+            span: Opened for a request that is sent, not for one that is deferred or refused for its
+                URL; the target gets its context in place of the one passed through.
+        """
+        assert self._session is not None, "not started"
+        target = read(url, allow_private=self._settings.allow_private)
+        if isinstance(target, RefusedTarget):
+            return Sent(error=target.reason)
+        if self._holds_back:
+            text = (
+                "webhookHmacSecret is not set, and webhooks.unsigned does not allow to do without"
+            )
+            return Sent(error=text, retry_after_s=_FULL_RETRY_S, deferred=True)
+        host = target.host
+        if not self._places.take(host):
+            text = "as many requests as may be are under way"
+            return Sent(error=text, retry_after_s=_FULL_RETRY_S, deferred=True)
+        try:
+            wait_s = self._breaker.admit(host)
+            if wait_s:
+                text = "the host has failed again and again"
+                return Sent(error=text, retry_after_s=wait_s, deferred=True)
+            if span is None:
+                headers = self._headers(body, delivery, trace_parent, trace_state)
+                return await self._judged(self._session, target, body, headers)
+            with span() as begun:
+                headers = self._headers(body, delivery, begun.trace_parent, begun.trace_state)
+                sent = await self._judged(self._session, target, body, headers)
+                if sent.status:
+                    begun.answered(sent.status)
+                else:
+                    begun.unanswered()
+                return sent
+        finally:
+            self._places.give_back(host)
+
+    async def _judged(
+        self,
+        session: aiohttp.ClientSession,
+        target: Target,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> Sent:
+        """Make an admitted request and report the host's health to the breaker."""
+        decided = False
+        try:
+            sent = await self._attempt(session, target, body, headers)
+            # A client error is one caller's fault, not the host's; so is a refused target.
+            if sent.status and sent.status < 500:
+                self._breaker.succeeded(target.host)
+                decided = True
+            elif sent.error != _REFUSED.error:
+                self._breaker.failed(target.host)
+                decided = True
+        finally:
+            if not decided:
+                self._breaker.undecided(target.host)
+        return sent
+
+    async def _attempt(
+        self,
+        session: aiohttp.ClientSession,
+        target: Target,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> Sent:
+        try:
+            async with session.post(
+                target.url,
+                # aiohttp sends a stream in pieces, and warns of plain bytes above 1 MiB.
+                data=io.BytesIO(body),
+                headers=headers,
+                allow_redirects=False,
+            ) as answer:
+                sent = _outcome(answer)
+                await _drop_body(answer)
+                return sent
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, AddressRefused):
+                return _REFUSED
+            return Sent(error=_bounded(f"no connection: {error}"))
+        except TimeoutError:
+            return Sent(error=f"no answer within {self._settings.timeout_seconds:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return Sent(error=_bounded(f"no answer: {error or type(error).__name__}"))
+
+    def _headers(
+        self, body: bytes, delivery: str, trace_parent: str, trace_state: str
+    ) -> dict[str, str]:
+        headers = {
+            DELIVERY: delivery,
+            **signing.headers(
+                self._settings.hmac_secret,
+                previous=self._settings.hmac_previous_secret,
+                unix_s=int(self._unix_s()),
+                body=body,
+            ),
+        }
+        # The task's producer chose them; a text that is not valid in a header cannot be sent.
+        if _is_header_text(trace_parent):
+            headers["traceparent"] = trace_parent
+            if _is_header_text(trace_state):
+                headers["tracestate"] = trace_state
+        return headers
+
+
+_REFUSED = Sent(error=str(AddressRefused()))
+
+
+def _outcome(answer: aiohttp.ClientResponse) -> Sent:
+    status = answer.status
+    if 200 <= status < 300:
+        return Sent(ok=True, status=status)
+    text = f"status {status}"
+    if 300 <= status < 400:
+        text = f"status {status}: redirects are not followed"
+    return Sent(
+        status=status,
+        error=text,
+        retry_after_s=_retry_after_s(answer.headers.get("Retry-After", "")),
+    )
+
+
+async def _drop_body(answer: aiohttp.ClientResponse) -> None:
+    """Read a short rest of the body, so that the connection can be reused; else close it."""
+    left = ANSWER_BYTES_MAX
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            while left > 0 and (part := await answer.content.read(left)):
+                left -= len(part)
+            if left > 0:
+                return
+    answer.close()
+
+
+def _retry_after_s(text: str) -> float:
+    """Return the header's seconds or date as seconds; 0 for any other text."""
+    if text.isascii() and text.isdecimal():
+        # Nine digits are decades already.
+        return min(float(text[:9]), _RETRY_AFTER_S_MAX)
+    try:
+        instant = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    wait_s = (instant - datetime.now(UTC)).total_seconds()
+    return min(max(0.0, wait_s), _RETRY_AFTER_S_MAX)
+
+
+def _is_header_text(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable()
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _ERROR_CHARS_MAX else text[:_ERROR_CHARS_MAX] + "…"

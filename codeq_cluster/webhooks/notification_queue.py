@@ -1,0 +1,150 @@
+"""Notification queue: sends each notification at most once, in one queue for each server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from dataclasses import dataclass
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.webhooks.outbox import server_of
+from codeq_cluster.webhooks.result_delivery import DeliverySender
+
+LETTERS_MAX = 10_000  # Waiting for all servers; about 500 bytes each.
+LETTERS_OF_A_SERVER_MAX = 1_000
+STALE_S = 10.0  # Older notifications are out of date and dropped.
+LOOK_S = 0.25  # Between two looks at servers without room.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One notification to send.
+
+    Attributes:
+        id: Sent to the receiver.
+        key: Only one notification of a key waits; a second one is not queued.
+        write: Returns the current body, or None if the notification no longer applies.
+        unsent: Called if the notification is not sent.
+    """
+
+    id: str
+    key: tuple[str, ...]
+    tenant: str
+    queue: str
+    url: str
+    write: Callable[[], bytes | None]
+    unsent: Callable[[], None]
+
+
+class NotificationQueue:
+    """Sends notifications as soon as their servers have room, one attempt each.
+
+    Args:
+        sender: Sends them.
+        background: Owns the requests in progress.
+        wait_s: Takes one call from a tenant's rate limit; any answer but 0 means none is left.
+        counted: Called with (queue, outcome) of every attempt and every dropped notification.
+        stale_s: A notification that has waited this long for room is dropped.
+    """
+
+    def __init__(
+        self,
+        sender: DeliverySender,
+        *,
+        background: Background,
+        wait_s: Callable[[str], Awaitable[float]],
+        counted: Callable[[str, str], None],
+        stale_s: float = STALE_S,
+    ) -> None:
+        self._sender = sender
+        self._background = background
+        self._wait_s = wait_s
+        self._counted = counted
+        self._stale_s = stale_s
+        self._lines: dict[str, deque[tuple[float, Notification]]] = {}
+        self._waiting: set[tuple[str, ...]] = set()
+        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def put(self, notification: Notification) -> None:
+        """Queue a notification and send it as soon as there is room; never wait."""
+        if notification.key in self._waiting:
+            notification.unsent()
+            return
+        server = server_of(notification.url)
+        line = self._lines.get(server, ())
+        if len(self._waiting) >= LETTERS_MAX or len(line) >= LETTERS_OF_A_SERVER_MAX:
+            self._throw_away(notification)
+            return
+        self._waiting.add(notification.key)
+        stale_s = asyncio.get_running_loop().time() + self._stale_s
+        self._lines.setdefault(server, deque()).append((stale_s, notification))
+        self._send(server)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        for server, line in list(self._lines.items()):
+            while line and line[0][0] <= now_s:
+                self._throw_away(self._next(server))
+            self._send(server)
+
+    def _send(self, server: str) -> None:
+        """Send as many notifications as a server has room for."""
+        while not self._stopped and (line := self._lines.get(server)):
+            if self._sender.room(line[0][1].url) <= self._asking[server]:
+                self._look_later()
+                break
+            self._asking[server] += 1
+            self._background.spawn(self._carry(server, self._next(server)))
+
+    def _next(self, server: str) -> Notification:
+        line = self._lines[server]
+        _, notification = line.popleft()
+        if not line:
+            del self._lines[server]
+        self._waiting.discard(notification.key)
+        return notification
+
+    async def _carry(self, server: str, notification: Notification) -> None:
+        try:
+            limited = await self._wait_s(notification.tenant)
+        finally:
+            self._asking[server] -= 1
+            if not self._asking[server]:
+                del self._asking[server]
+        try:
+            if limited:
+                self._throw_away(notification)
+                return
+            body = notification.write()
+            if body is None:
+                notification.unsent()
+                return
+            sent = await self._sender.post(notification.url, body, delivery=notification.id)
+            if sent.deferred:
+                self._throw_away(notification)
+            else:
+                self._counted(notification.queue, "success" if sent.ok else "failure")
+        finally:
+            self._send(server)
+
+    def _throw_away(self, notification: Notification) -> None:
+        self._counted(notification.queue, "dropped")
+        notification.unsent()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            # Run in a fresh context: the caller may be in the tracing context of some request.
+            self._timer = asyncio.get_running_loop().call_later(
+                LOOK_S, self._look, context=Context()
+            )

@@ -1,0 +1,287 @@
+"""Queue ready: call subscribers when a queue becomes non-empty.
+
+Every node follows the ready counts of all shards, so it sees a queue become non-empty, whatever
+transition caused it. The node that leads the tenant's home shard sends the notice. A new leader
+notifies for every queue that is non-empty then, because it cannot know what the last one has sent.
+
+A notice is best effort: one attempt, outside any request, with the ready count at the time of
+sending. No notice is sent for a queue that is empty again by then. A subscription notified less
+than its interval ago gets one notice when the interval ends, if the queue is non-empty then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.requests.producer import new_id
+from codeq_cluster.codec import keyspace
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import ItemKind, Subscription
+from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.webhooks.notification_queue import Notification, NotificationQueue
+from codeq_cluster.webhooks.subscriber_selection import (
+    SubscriberGroup,
+    Subscribers,
+    subscriber_groups,
+)
+
+KIND = "queue_ready"
+CLAIM_URL = "/v1/codeq/tasks/claim"
+
+# Debounce: at most one round of notices per queue in this time, however many subscribe.
+GATHER_S = 0.02
+QUEUES_MAX = 10_000  # Queues that one round covers.
+OWED_MAX = 10_000  # Notices that wait for an interval to end.
+
+_Place = tuple[str, str]  # The tenant and the queue.
+_Debt = tuple[str, str, SubscriberGroup]
+
+
+class Home(Protocol):
+    """The part of a shard's engine that notices need."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this node decides for the shard."""
+
+    @property
+    def now_ms(self) -> int:
+        """Return the shard's clock, Unix milliseconds, while this node leads."""
+
+
+class Notice(Struct, rename="camel", kw_only=True):
+    """The body of an availability notice.
+
+    Attributes:
+        event_type: The command as the subscription names it, or the queue if it names none.
+        queue_depth: Ready tasks on all shards.
+    """
+
+    event_type: str
+    available: bool
+    queue_depth: int
+    claim_url: str
+    sent_at: str
+    notification_id: str
+
+
+class Notices:
+    """One node's notices; idle for tenants whose home shard another node leads.
+
+    Args:
+        catalogue: The node's catalogue, already loaded.
+        homes: Every shard, in order.
+        notification_queue: Sends the notices.
+        counted: Called with (queue, outcome) of every notice that finds no room to wait.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        homes: Sequence[Home],
+        *,
+        notification_queue: NotificationQueue,
+        counted: Callable[[str, str], None],
+    ) -> None:
+        self._catalogue = catalogue
+        self._homes = homes
+        self._notification_queue = notification_queue
+        self._counted = counted
+        self._subscribers = Subscribers()
+        self._available = {place for place in catalogue.queues() if self._is_available(place)}
+        self._gathered: dict[_Place, None] = {}
+        self._gathering: asyncio.TimerHandle | None = None
+        self._told_s: dict[str, float] = {}  # By subscription, on the loop's clock.
+        self._owed: set[_Debt] = set()
+        self._due: list[tuple[float, _Debt]] = []
+        self._paying: asyncio.TimerHandle | None = None
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Follow the rows of an entry applied on any shard, after the catalogue has."""
+        for key, value in rows.items():
+            if key.startswith(keyspace.STATS_PREFIX):
+                queue, tenant = keyspace.stats_parts(key)
+                self._look_at((tenant, queue))
+            elif key.startswith(keyspace.ITEM_PREFIX) and keyspace.knows_kind(key):
+                kind, tenant, item_id = keyspace.item_parts(key)
+                if kind is ItemKind.PAUSE:
+                    self._look_at((tenant, item_id))
+                elif kind is ItemKind.SUBSCRIPTION and value is None:
+                    self._told_s.pop(item_id, None)
+
+    def reload(self) -> None:
+        """Look at every queue after the catalogue has reloaded: single changes were not seen."""
+        before, self._available = self._available, set()
+        for place in self._catalogue.queues():
+            if self._is_available(place):
+                self._available.add(place)
+                if place not in before:
+                    self._gather(place)
+        known = {each.id for each in self._catalogue.subscriptions()}
+        self._told_s = {each: told_s for each, told_s in self._told_s.items() if each in known}
+
+    def led(self, shard: int) -> None:
+        """Notify for every non-empty queue at home on the shard, if this node leads it now."""
+        if self._homes[shard].leads:
+            for place in self._available:
+                if home_shard(place[0], len(self._homes)) == shard:
+                    self._gather(place)
+
+    def leads_home(self, tenant: str) -> bool:
+        """Return whether this node sends the tenant's notices."""
+        return self._home(tenant).leads
+
+    def stop(self) -> None:
+        """Send no more notices."""
+        self._notification_queue.stop()
+        for timer in (self._gathering, self._paying):
+            if timer is not None:
+                timer.cancel()
+
+    # -- queues that became non-empty -------------------------------------------------------------
+
+    def _look_at(self, place: _Place) -> None:
+        if not self._is_available(place):
+            self._available.discard(place)
+        elif place not in self._available:
+            self._available.add(place)
+            self._gather(place)
+
+    def _is_available(self, place: _Place) -> bool:
+        return self._catalogue.ready(*place) > 0 and not self._catalogue.policy(*place).paused
+
+    def _gather(self, place: _Place) -> None:
+        if not any(True for _ in self._catalogue.subscribers(*place)):
+            return
+        if not self.leads_home(place[0]):
+            return
+        if place not in self._gathered and len(self._gathered) >= QUEUES_MAX:
+            self._counted(place[1], "dropped")
+            return
+        self._gathered[place] = None
+        if self._gathering is None:
+            # Run in a fresh context: an entry is applied in the tracing context of some request.
+            self._gathering = asyncio.get_running_loop().call_later(
+                GATHER_S, self._tell, context=Context()
+            )
+
+    def _tell(self) -> None:
+        self._gathering = None
+        gathered, self._gathered = self._gathered, {}
+        for tenant, queue in gathered:
+            for group, members in self._parties(tenant, queue).items():
+                self._tell_one(tenant, queue, group, members)
+
+    # -- receivers --------------------------------------------------------------------------------
+
+    def _parties(self, tenant: str, queue: str) -> dict[SubscriberGroup, list[Subscription]]:
+        """Return a queue's subscriber groups; empty if it is empty or led at another node."""
+        home = self._home(tenant)
+        if not home.leads or (tenant, queue) not in self._available:
+            return {}
+        now_ms = home.now_ms
+        found = self._catalogue.subscribers(tenant, queue)
+        return subscriber_groups(each for each in found if each.expires_ms > now_ms)
+
+    def _tell_one(
+        self, tenant: str, queue: str, group: SubscriberGroup, members: Sequence[Subscription]
+    ) -> None:
+        """Notify one member of a group now, or later when an interval allows it."""
+        debt = (tenant, queue, group)
+        if debt in self._owed:
+            return
+        heard, wait_s = self._subscribers.pick(tenant, queue, group, members, wait_s=self._wait_s)
+        if not wait_s:
+            self._send(queue, heard)
+        elif len(self._owed) >= OWED_MAX:
+            self._counted(queue, "dropped")
+        else:
+            self._owed.add(debt)
+            heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))
+            self._pay_later()
+
+    def _wait_s(self, subscription: Subscription) -> float:
+        told_s = self._told_s.get(subscription.id)
+        if told_s is None:
+            return 0.0
+        again_s = told_s + subscription.min_interval_ms / 1000
+        return max(0.0, again_s - asyncio.get_running_loop().time())
+
+    def _pay(self) -> None:
+        self._paying = None
+        now_s = asyncio.get_running_loop().time()
+        while self._due and self._due[0][0] <= now_s:
+            _, (tenant, queue, group) = heapq.heappop(self._due)
+            self._owed.discard((tenant, queue, group))
+            members = self._parties(tenant, queue).get(group)
+            if members:
+                self._tell_one(tenant, queue, group, members)
+        if self._due:
+            self._pay_later()
+
+    def _pay_later(self) -> None:
+        when_s = self._due[0][0]
+        if self._paying is not None:
+            if self._paying.when() <= when_s:
+                return
+            self._paying.cancel()
+        self._paying = asyncio.get_running_loop().call_at(when_s, self._pay, context=Context())
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _send(self, queue: str, heard: Subscription) -> None:
+        self._told_s[heard.id] = asyncio.get_running_loop().time()
+        notice_id = new_id()
+        self._notification_queue.put(
+            Notification(
+                id=notice_id,
+                key=(heard.tenant, heard.id, queue),
+                tenant=heard.tenant,
+                queue=queue,
+                url=heard.callback_url,
+                write=partial(self._write, queue, heard, notice_id),
+                unsent=partial(self._unsent, heard.id, self._told_s[heard.id]),
+            )
+        )
+
+    def _write(self, queue: str, heard: Subscription, notice_id: str) -> bytes | None:
+        home = self._home(heard.tenant)
+        if not home.leads or (heard.tenant, queue) not in self._available:
+            return None
+        if self._catalogue.subscription(heard.tenant, heard.id) is None:
+            return None
+        self._told_s[heard.id] = asyncio.get_running_loop().time()
+        return msgspec.json.encode(
+            Notice(
+                event_type=_as_named(queue, heard),
+                available=True,
+                queue_depth=self._catalogue.ready(heard.tenant, queue),
+                claim_url=CLAIM_URL,
+                sent_at=rfc3339(home.now_ms),
+                notification_id=notice_id,
+            )
+        )
+
+    def _unsent(self, subscription_id: str, told_s: float) -> None:
+        """Forget that a subscription was notified, unless a later notice to it was sent."""
+        if self._told_s.get(subscription_id) == told_s:
+            del self._told_s[subscription_id]
+
+    def _home(self, tenant: str) -> Home:
+        return self._homes[home_shard(tenant, len(self._homes))]
+
+
+def _as_named(queue: str, subscription: Subscription) -> str:
+    for command in subscription.event_types:
+        if keyspace.queue_name(command) == queue:
+            return command
+    return queue

@@ -1,0 +1,213 @@
+"""Result delivery: POSTs a task's result to its webhook."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct
+
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import Delivery
+from codeq_cluster.core.operations import Delivered, Operation, Undelivered
+from codeq_cluster.core.task import Result
+from codeq_cluster.webhooks.outbox import server_of
+
+_NOTHING = Raw(b"null")
+
+KIND = "task_result"
+_LIMITED_MAX = 10_000  # Tenants without a call left, remembered.
+
+
+class DeliveryOutcome(Protocol):
+    """The outcome of one POST."""
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the target accepted it."""
+
+    @property
+    def error(self) -> str:
+        """Return the reason if it did not."""
+
+    @property
+    def retry_after_s(self) -> float:
+        """Return how many seconds to wait at least before a retry; 0 for none."""
+
+    @property
+    def deferred(self) -> bool:
+        """Return whether no attempt was made."""
+
+
+class AttemptSpan(Protocol):
+    """The tracing span of one outgoing request."""
+
+    @property
+    def trace_parent(self) -> str:
+        """Return the header `traceparent` for the target."""
+
+    @property
+    def trace_state(self) -> str:
+        """Return the header `tracestate` for the target."""
+
+    def answered(self, status: int) -> None:
+        """Record the status of the target's answer."""
+
+    def unanswered(self) -> None:
+        """Record that no answer came."""
+
+
+class AttemptTracing(Protocol):
+    """Makes the spans of attempts."""
+
+    def webhook(
+        self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
+    ) -> AbstractContextManager[AttemptSpan]:
+        """Open a span for the webhook sent within the block, in its task's trace."""
+
+
+class DeliverySender(Protocol):
+    """Sends to targets that users have named."""
+
+    def room(self, url: str) -> int:
+        """Return how many posts to the URL's host would not be deferred now."""
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        delivery: str,
+        trace_parent: str = "",
+        trace_state: str = "",
+        span: Callable[[], AbstractContextManager[AttemptSpan]] | None = None,
+    ) -> DeliveryOutcome:
+        """Send a JSON body once and return the outcome; the target's faults are never raised.
+
+        If `span` is given, the request is sent within it.
+        """
+
+
+class Callback(Struct, rename="camel", kw_only=True):
+    """The body of a result callback."""
+
+    task_id: str
+    event_type: str
+    status: str
+    result: Raw
+    error: str
+    artifacts: Sequence[dict[str, str]] | None
+    completed_at: str
+
+
+class Callbacks:
+    """Makes attempts at deliveries.
+
+    Args:
+        sender: Sends them.
+        wait_s: Takes one call from a tenant's rate limit, or returns when to ask again.
+        counted: Called with (kind, command, outcome) of every attempt.
+        tracing: Makes a span of every attempt; None for no spans.
+    """
+
+    def __init__(
+        self,
+        sender: DeliverySender,
+        *,
+        wait_s: Callable[[str], Awaitable[float]],
+        counted: Callable[[str, str, str], None],
+        tracing: AttemptTracing | None = None,
+    ) -> None:
+        self._sender = sender
+        self._wait_s = wait_s
+        self._counted = counted
+        self._tracing = tracing
+        self._limited: dict[str, float] = {}  # By tenant: the loop's time of its next call.
+        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+
+    def room(self, delivery: Delivery) -> int:
+        """Return how many deliveries to the same server can be tried now."""
+        until_s = self._limited.get(delivery.tenant)
+        if until_s is not None:
+            if until_s > asyncio.get_running_loop().time():
+                return 0
+            del self._limited[delivery.tenant]
+        return self._sender.room(delivery.url) - self._asking[server_of(delivery.url)]
+
+    async def run(self, store: StateStore, delivery: Delivery) -> Operation | None:
+        """Make one attempt and return its outcome, or None if no attempt could be made."""
+        record = store.get(keyspace.body(delivery.tenant, delivery.id))
+        if record is None:
+            # The new leader has delivered it before this node learned that it was deposed.
+            return Delivered(tenant=delivery.tenant, id=delivery.id)
+        if not await self._may_call(delivery):
+            return None
+        sent = await self._sender.post(
+            delivery.url,
+            body_of(delivery, records.decode_result(record)),
+            delivery=delivery.id,
+            trace_parent=delivery.trace_parent,
+            trace_state=delivery.trace_state,
+            span=partial(_span, self._tracing, delivery) if self._tracing is not None else None,
+        )
+        if sent.deferred:
+            return None
+        self._counted(KIND, delivery.command, "success" if sent.ok else "failure")
+        if sent.ok:
+            return Delivered(tenant=delivery.tenant, id=delivery.id)
+        return Undelivered(
+            tenant=delivery.tenant,
+            id=delivery.id,
+            attempt=delivery.attempts + 1,
+            error=sent.error,
+            wait_ms=int(sent.retry_after_s * 1000),
+        )
+
+    async def _may_call(self, delivery: Delivery) -> bool:
+        """Take a call from the tenant's limit; if none is left, `room` is 0 for a while."""
+        server = server_of(delivery.url)
+        self._asking[server] += 1
+        try:
+            wait_s = await self._wait_s(delivery.tenant)
+        finally:
+            self._asking[server] -= 1
+            if not self._asking[server]:
+                del self._asking[server]
+        if wait_s:
+            if len(self._limited) >= _LIMITED_MAX:
+                self._limited.clear()  # Harmless: each limit is asked again.
+            self._limited[delivery.tenant] = asyncio.get_running_loop().time() + wait_s
+        return not wait_s
+
+
+def _span(tracing: AttemptTracing, delivery: Delivery) -> AbstractContextManager[AttemptSpan]:
+    return tracing.webhook(
+        KIND,
+        trace_parent=delivery.trace_parent,
+        trace_state=delivery.trace_state,
+        host=urlsplit(delivery.url).hostname or "",
+        attempt=delivery.attempts + 1,
+    )
+
+
+def body_of(delivery: Delivery, result: Result) -> bytes:
+    """Return the body; it is the same on every attempt."""
+    return msgspec.json.encode(
+        Callback(
+            task_id=delivery.task_id,
+            event_type=delivery.command,
+            status=result.status,
+            result=Raw(result.body.encode()) if result.body else _NOTHING,
+            error=result.error,
+            artifacts=[{"name": each.name, "url": each.url} for each in result.artifacts] or None,
+            completed_at=rfc3339(result.completed_ms),
+        )
+    )

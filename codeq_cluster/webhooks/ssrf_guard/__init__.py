@@ -1,0 +1,1 @@
+"""Which addresses webhooks may reach: checked when named, and at each connection."""

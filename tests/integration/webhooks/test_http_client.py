@@ -1,0 +1,486 @@
+"""Sender: the outcome of a POST, whatever the target does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from codeq_cluster.settings import WebhookSettings
+from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
+from codeq_cluster.webhooks.http_client import ANSWER_BYTES_MAX, Sent
+from codeq_cluster.webhooks.signing import signature
+from tests.integration.webhooks.target import Listener, listening, sending
+
+BODY = b'{"taskId":"t1"}'
+SECRET, PREVIOUS = "the-secret-of-now-0123", "the-secret-of-before-0"
+
+
+async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
+    """With its delivery id and trace, and without headers that the library would add."""
+    settings = WebhookSettings(allow_private=True, hmac_secret=SECRET)
+    async with listening() as target, sending(settings) as sender:
+        sent = await sender.post(
+            f"{target.url}/done?x=1",
+            BODY,
+            delivery="d1",
+            trace_parent="00-a-b-01",
+            trace_state="k=v",
+        )
+
+    [heard] = target.heard
+    assert sent == Sent(ok=True, status=200)
+    assert (heard.path, heard.body) == ("/done", BODY)
+    assert heard.headers == {
+        "Host": f"127.0.0.1:{target.port}",
+        "User-Agent": "codeq-cluster/0.1.0",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(BODY)),
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "X-CodeQ-Delivery": "d1",
+        "X-CodeQ-Timestamp": heard.headers["X-CodeQ-Timestamp"],
+        "X-CodeQ-Signature": signature(
+            SECRET, unix_s=int(heard.headers["X-CodeQ-Timestamp"]), body=BODY
+        ),
+        "traceparent": "00-a-b-01",
+        "tracestate": "k=v",
+    }
+
+
+async def test_both_secrets_verify_while_there_are_two() -> None:
+    """A receiver that knows either secret accepts the body as genuine."""
+    settings = WebhookSettings(
+        allow_private=True, hmac_secret=SECRET, hmac_previous_secret=PREVIOUS
+    )
+    async with listening() as target, sending(settings) as sender:
+        await sender.post(target.url, BODY, delivery="d1")
+
+    headers = target.heard[0].headers
+    unix_s = int(headers["X-CodeQ-Timestamp"])
+    assert headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=BODY)
+    assert headers["X-CodeQ-Signature-Previous"] == signature(PREVIOUS, unix_s=unix_s, body=BODY)
+
+
+async def test_without_a_secret_nothing_is_signed() -> None:
+    """A trace that is not valid in a header is left out, too."""
+    async with listening() as target, sending() as sender:
+        await sender.post(
+            target.url, BODY, delivery="d1", trace_parent="00-a-b-01", trace_state="k=\udce9\n"
+        )
+        await sender.post(target.url, BODY, delivery="d2", trace_parent="x\r\nX-Evil: 1")
+
+    sent = [{name.lower() for name in heard.headers} for heard in target.heard]
+    assert "x-codeq-signature" not in sent[0] | sent[1]
+    assert "x-evil" not in sent[1]
+    assert ["traceparent" in names for names in sent] == [True, False]
+    assert "tracestate" not in sent[0]
+
+
+async def test_a_body_of_megabytes_arrives() -> None:
+    """The largest result with the largest error fits one delivery."""
+    body = b"x" * 3 * 2**20
+    async with listening() as target, sending() as sender:
+        sent = await sender.post(target.url, body, delivery="d1")
+
+    assert sent.ok
+    assert target.heard[0].body == body
+
+
+async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other over one connection, as long as answers are read to their end."""
+    monkeypatch.setattr("codeq_cluster.webhooks.http_client._ANSWER_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("codeq_cluster.webhooks.http_client._IDLE_S", 60.0)
+    async with listening() as target, sending() as sender:
+        for delivery in ("d1", "d2", "d3"):
+            await sender.post(target.url, BODY, delivery=delivery)
+
+    assert len({heard.peer for heard in target.heard}) == 1
+
+
+async def test_a_connection_serves_again_though_its_answer_came_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rest of an answer is read before the next request is sent."""
+    monkeypatch.setattr("codeq_cluster.webhooks.http_client._ANSWER_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("codeq_cluster.webhooks.http_client._IDLE_S", 60.0)
+    release = asyncio.Event()
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Length": "9"})
+        await answer.prepare(request)
+        await release.wait()
+        await answer.write(b"thank you")
+        return answer
+
+    async with listening(late) as target, listening() as other, sending() as sender:
+        first = asyncio.create_task(sender.post(target.url, BODY, delivery="d1"))
+        await target.arrived(1)
+        # After another request and its answer, the head of the first answer has arrived.
+        await sender.post(other.url, BODY, delivery="d2")
+        release.set()
+        sent = [await first, await sender.post(target.url, BODY, delivery="d3")]
+
+    assert [each.ok for each in sent] == [True, True]
+    assert len({heard.peer for heard in target.heard}) == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 429, 500, 503])
+async def test_anything_but_2xx_is_a_failure(status: int) -> None:
+    """The error has its status."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    async with listening(answer) as target, sending() as sender:
+        sent = await sender.post(target.url, BODY, delivery="d1")
+
+    assert sent == Sent(status=status, error=f"status {status}")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
+    """Its destination gets no request."""
+    async with listening() as inside:
+
+        async def redirect(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": f"{inside.url}/admin"})
+
+        async with listening(redirect) as target, sending() as sender:
+            sent = await sender.post(target.url, BODY, delivery="d1")
+
+    assert sent == Sent(status=status, error=f"status {status}: redirects are not followed")
+    assert len(target.heard) == 1
+    assert inside.heard == []
+
+
+@pytest.mark.parametrize(
+    ("header", "at_least_s", "at_most_s"),
+    [
+        ("7", 7.0, 7.0),
+        ("999999999999999999999", 3600.0, 3600.0),
+        (timedelta(seconds=1800), 1700.0, 1800.0),
+        (timedelta(days=-1), 0.0, 0.0),
+        ("soon", 0.0, 0.0),
+        ("-5", 0.0, 0.0),
+        ("\u0663", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+    # Fixed names, equal in every listing of the tests.
+    ids=["seconds", "for ever", "later", "earlier", "a word", "negative", "another digit", "none"],
+)
+async def test_a_target_can_ask_for_patience(
+    header: str | timedelta, at_least_s: float, at_most_s: float
+) -> None:
+    """In seconds or until a date, up to an hour."""
+    if isinstance(header, timedelta):
+        # Relative to now, not to the listing of the tests.
+        header = format_datetime(datetime.now(UTC) + header, usegmt=True)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": header})
+
+    async with listening(answer) as target, sending() as sender:
+        sent = await sender.post(target.url, BODY, delivery="d1")
+
+    assert sent.status == 503
+    assert at_least_s <= sent.retry_after_s <= at_most_s
+
+
+async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
+    """Its handler sees the connection close."""
+    gone = asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+        return web.Response()
+
+    # Long enough for the request to arrive, on a busy machine too.
+    settings = WebhookSettings(allow_private=True, hmac_secret=SECRET, timeout_seconds=2)
+    async with listening(never) as target, sending(settings) as sender:
+        sent = await sender.post(target.url, BODY, delivery="d1")
+        await gone.wait()
+
+        assert sent == Sent(error="no answer within 2 s")
+        assert sender.room(target.url) == 4
+
+
+async def test_nobody_listening_is_a_failure() -> None:
+    """The error says so."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with sending() as sender:
+        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
+
+    assert (sent.ok, sent.status) == (False, 0)
+    assert "no connection" in sent.error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, b"HTTP/1.1 999999 \r\n\r\n"],
+)
+async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
+    """Whatever bytes come back, or none."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(BODY)
+        writer.write(said)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, sending() as sender:
+        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
+
+    assert (sent.ok, sent.status) == (False, 0)
+    assert sent.error.startswith("no answer: ")
+    assert len(sent.error) < 320
+
+
+async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
+    """A bounded part of the body is read, and the rest is never fetched."""
+    gone = asyncio.Event()
+    written = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            while written < 2**30:
+                await answer.write(b"x" * ANSWER_BYTES_MAX)
+                written += ANSWER_BYTES_MAX
+        finally:
+            gone.set()
+        return answer
+
+    async with listening(endless) as target, sending() as sender:
+        sent = await sender.post(target.url, BODY, delivery="d1")
+        await gone.wait()
+
+    assert sent == Sent(ok=True, status=200)
+    assert written < 2**30
+
+
+async def test_an_answer_that_trickles_is_not_waited_for() -> None:
+    """The status is known; the connection is closed instead."""
+    gone = asyncio.Event()
+
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Length": "1000"})
+        await answer.prepare(request)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+        return answer
+
+    async with listening(trickle) as target, sending() as sender:
+        sent = await sender.post(target.url, BODY, delivery="d1")
+        await gone.wait()
+
+    assert sent == Sent(ok=True, status=200)
+
+
+async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
+    """A request without a place is deferred at once and not sent."""
+    release = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response()
+
+    async with listening(slow) as target, listening() as other, sending() as sender:
+        async with asyncio.TaskGroup() as posts:
+            posting = [
+                posts.create_task(sender.post(target.url, BODY, delivery=f"d{n}")) for n in range(4)
+            ]
+            await target.arrived(4)
+            full = await sender.post(target.url, BODY, delivery="d4")
+            room = (sender.room(target.url), sender.room(other.url))
+            elsewhere = await sender.post(other.url, BODY, delivery="d5")
+            heard = len(target.heard)
+            release.set()
+        again = await sender.post(target.url, BODY, delivery="d4")
+
+    assert full.deferred
+    assert full.retry_after_s > 0
+    assert (heard, room) == (4, (0, 4))
+    assert elsewhere.ok
+    assert all(post.result().ok for post in posting)
+    assert again.ok
+
+
+async def test_no_more_requests_are_under_way_than_may_be() -> None:
+    """Over all hosts."""
+    release = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response()
+
+    settings = WebhookSettings(
+        allow_private=True, hmac_secret=SECRET, per_host_concurrency=1, concurrency=1
+    )
+    async with listening(slow) as target, listening() as other, sending(settings) as sender:
+        async with asyncio.TaskGroup() as posts:
+            posts.create_task(sender.post(target.url, BODY, delivery="d1"))
+            await target.arrived(1)
+            full = await sender.post(other.url, BODY, delivery="d2")
+            release.set()
+        again = await sender.post(other.url, BODY, delivery="d2")
+
+    assert full.deferred
+    assert again.ok
+
+
+async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
+    """After its cool-down one request decides."""
+    now_s = 0.0
+    well = False
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=200 if well else 500)
+
+    breaker = CircuitBreaker(now_s=lambda: now_s, failures_max=3, cooldown_s=5.0)
+    async with listening(answer) as target, sending(breaker=breaker) as sender:
+
+        async def post() -> Sent:
+            return await sender.post(target.url, BODY, delivery="d1")
+
+        failures = [(await post()).status for _ in range(3)]
+        opened, room = await post(), sender.room(target.url)
+        heard = len(target.heard)
+        now_s = 5.0
+        probe, reopened = await post(), await post()
+        well = True
+        now_s = 15.0
+        recovered = [(await post()).ok for _ in range(2)]
+
+    assert failures == [500] * 3
+    assert (opened.deferred, opened.retry_after_s, room, heard) == (True, 5.0, 0, 3)
+    assert (probe.status, probe.deferred) == (500, False)
+    assert (reopened.deferred, reopened.retry_after_s) == (True, 10.0)
+    assert recovered == [True, True]
+
+
+async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
+    """A host that answers 4xx is healthy."""
+
+    async def gone(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=410)
+
+    breaker = CircuitBreaker(now_s=lambda: 0.0, failures_max=1)
+    async with listening(gone) as target, sending(breaker=breaker) as sender:
+        for delivery in ("d1", "d2", "d3"):
+            sent = await sender.post(target.url, BODY, delivery=delivery)
+
+    assert (sent.status, sent.deferred) == (410, False)
+
+
+async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
+    """A node that stops in the middle of a post leaves no host blocked."""
+    now_s = 0.0
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    breaker = CircuitBreaker(now_s=lambda: now_s, failures_max=1, cooldown_s=5.0)
+    async with listening(never) as target, sending(breaker=breaker) as sender:
+        breaker.failed(f"127.0.0.1:{target.port}")
+        now_s = 5.0
+        probe = asyncio.create_task(sender.post(target.url, BODY, delivery="d1"))
+        await target.arrived(1)
+        during = sender.room(target.url)
+        probe.cancel()
+        [outcome] = await asyncio.gather(probe, return_exceptions=True)
+
+        assert isinstance(outcome, asyncio.CancelledError)
+        assert (during, sender.room(target.url)) == (0, 4)
+
+
+async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
+    """It is the target's fault, and is retried like any other."""
+
+    async def lookup(name: str) -> Sequence[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async with sending(lookup=lookup) as sender:
+        sent = await sender.post("http://hooks.example/", BODY, delivery="d1")
+
+    assert (sent.status, sent.deferred) == (0, False)
+    assert "Name or service not known" in sent.error
+
+
+async def test_a_name_is_resolved_by_the_system() -> None:
+    """Without a custom look-up."""
+    async with listening() as target, sending() as sender:
+        sent = await sender.post(f"http://localhost:{target.port}/", BODY, delivery="d1")
+
+    assert sent.ok
+    assert target.heard[0].headers["Host"] == f"localhost:{target.port}"
+
+
+async def test_what_is_no_url_is_refused_without_a_request() -> None:
+    """A delivery to it can never succeed."""
+    async with sending() as sender:
+        sent = await sender.post("ftp://hooks.example/", BODY, delivery="d1")
+        room = sender.room("ftp://hooks.example/")
+
+    assert sent == Sent(error="the URL is neither http nor https")
+    assert room > 0
+
+
+async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy could connect to forbidden targets, and a cookie would identify callers."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(headers={"Set-Cookie": "who=me; Path=/"})
+
+    async with listening() as proxy, listening(answer) as target:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        async with sending() as sender:
+            for delivery in ("d1", "d2"):
+                await sender.post(f"http://localhost:{target.port}", BODY, delivery=delivery)
+
+    assert proxy.heard == []
+    assert ["Cookie" in heard.headers for heard in target.heard] == [False, False]
+
+
+def test_it_works_on_the_event_loop_that_nodes_use() -> None:
+    """The sender's own sockets are connected by uvloop as by asyncio."""
+
+    async def story() -> tuple[Sent, Sent, Listener]:
+        strict = WebhookSettings(allow_private=False, hmac_secret=SECRET)
+
+        async def lookup(name: str) -> Sequence[str]:
+            return ("127.0.0.1",)
+
+        async with listening() as target, sending() as sender:
+            sent = await sender.post(target.url, BODY, delivery="d1")
+            async with sending(strict, lookup=lookup) as guarded:
+                url = f"http://hooks.example:{target.port}/"
+                refused = await guarded.post(url, BODY, delivery="d2")
+            return sent, refused, target
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sent, refused, target = runner.run(story())
+
+    assert sent.ok
+    assert refused == Sent(error="the target's address is not public")
+    assert [heard.headers["X-CodeQ-Delivery"] for heard in target.heard] == ["d1"]

@@ -1,0 +1,55 @@
+"""Access log: a line where it is wanted, and few about strangers."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from codeq_cluster.api.http.access_log import REFUSALS_TOLD, STRETCH_S, AccessLog
+
+NAME = "codeq_cluster.api.http.access_log"
+
+
+def answer(log: AccessLog) -> None:
+    """Tell of one request."""
+    log.answered("r", method="GET", route="/x/{id}", status=200, seconds=0.5, tenant="acme")
+
+
+@pytest.mark.parametrize(
+    ("severity", "level", "told"),
+    [
+        ("never", logging.DEBUG, []),
+        ("debug", logging.INFO, []),
+        ("debug", logging.DEBUG, ["DEBUG"]),
+        ("info", logging.INFO, ["INFO"]),
+        ("info", logging.WARNING, []),
+    ],
+)
+def test_a_request_leaves_a_line_at_the_severity_asked_for(
+    severity: str, level: int, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The level of the log decides as for any other line."""
+    with caplog.at_level(level, NAME):
+        answer(AccessLog(severity))
+
+    assert [record.levelname for record in caplog.records] == told
+
+
+def test_of_many_refusals_few_are_told_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stranger cannot fill the disk; the next stretch says how many it left out."""
+    now_s = 0.0
+    log = AccessLog("debug", monotonic=lambda: now_s)
+
+    with caplog.at_level(logging.INFO, NAME):
+        for _ in range(REFUSALS_TOLD + 90):
+            log.refused("r", route="/x", status=401, reason="no such static token")
+        now_s = STRETCH_S
+        log.refused("last", route="/x", status=401, reason="expired")
+
+    fields = [vars(record) for record in caplog.records]
+    assert len(fields) == REFUSALS_TOLD + 1
+    assert [each["untold_before"] for each in fields] == [0] * REFUSALS_TOLD + [90]
+    assert (fields[-1]["request_id"], fields[-1]["reason"]) == ("last", "expired")

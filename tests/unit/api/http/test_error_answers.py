@@ -1,0 +1,125 @@
+"""Errors: each is told with the status, words and hints that a client acts on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    envelope,
+    from_access,
+    from_failure,
+    from_rejection,
+)
+from codeq_cluster.auth import AccessRefused
+from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.errors import (
+    CodeqError,
+    LimitExceeded,
+    LinkLost,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    PeerUnreachable,
+    StorageFailed,
+)
+
+
+def test_the_envelope_has_four_keys() -> None:
+    """Clients of the reference read the first; the others are ours."""
+    body = json.loads(envelope(ApiError(400, "t", "c", retryable=True), "r"))
+
+    assert body == {"error": "t", "code": "c", "retryable": True, "requestId": "r"}
+
+
+@pytest.mark.parametrize("failure", [OutcomeUnknown(), LinkLost(), StorageFailed(), CodeqError()])
+def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqError) -> None:
+    """Nor is it called not applied."""
+    error = from_failure(failure)
+
+    assert (error.status, error.text, error.code) == (503, "outcome unknown", "outcome-unknown")
+    assert error.retryable
+    assert "X-Outcome" not in error.headers
+
+
+@pytest.mark.parametrize("failure", [NoLeader(), NotLeader("b"), PeerUnreachable()])
+def test_a_shard_without_leader_says_that_nothing_was_applied(failure: CodeqError) -> None:
+    """And when to come again."""
+    error = from_failure(failure)
+
+    assert (error.status, error.text, error.code) == (503, "no leader for shard", "no-leader")
+    assert error.headers == {"Retry-After": "1", "X-Outcome": "not-applied"}
+
+
+def test_an_overloaded_broker_says_when_to_come_again() -> None:
+    """Its own estimate goes out."""
+    error = from_failure(Overloaded("queue", retry_after_s=3))
+
+    assert error.status == 503
+    assert error.headers == {"Retry-After": "3", "X-Outcome": "not-applied"}
+
+
+def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
+    """In the header and in the body, in whole seconds of which there is at least one."""
+    error = from_failure(LimitExceeded(scope="producer", operation="create_task", retry_after_s=0))
+
+    assert error.status == 429
+    assert error.headers == {"Retry-After": "1", "X-Outcome": "not-applied"}
+    assert json.loads(envelope(error, "r")) == {
+        "error": "rate limit exceeded",
+        "code": "rate-limited",
+        "retryable": True,
+        "requestId": "r",
+        "scope": "producer",
+        "operation": "create_task",
+        "retryAfterSeconds": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rejection", "status", "text"),
+    [
+        (Rejection.NOT_FOUND, 404, "task not found"),
+        (Rejection.NOT_OWNER, 403, "not-owner"),
+        (Rejection.NOT_IN_PROGRESS, 409, "not-in-progress"),
+        (Rejection.LEASE_LOST, 409, "lease-lost"),
+        (Rejection.IDEMPOTENCY_CONFLICT, 409, "idempotency conflict"),
+        (Rejection.ALREADY_TERMINAL, 409, "already-terminal"),
+        (Rejection.BUDGET_EXCEEDED, 429, "budget-exceeded"),
+        (Rejection.TOO_MANY, 409, "too-many"),
+    ],
+)
+def test_every_refusal_of_the_broker_has_its_answer(
+    rejection: Rejection, status: int, text: str
+) -> None:
+    """The word stays the code."""
+    error = from_rejection(Rejected(rejection), not_found="task not found")
+
+    assert (error.status, error.text, error.code) == (status, text, rejection.value)
+    assert not error.retryable
+
+
+def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
+    """And which one a request has that names none."""
+    error = from_rejection(Rejected(Rejection.INVALID_PRIORITY, "1, 3, 5"))
+
+    assert (error.status, error.code, error.retryable) == (400, "invalid-priority", False)
+    assert error.text == (
+        "invalid 'priority' (must be one of 1, 3, 5, the priorityTiers of its topic; 0 when absent)"
+    )
+
+
+def test_no_refusal_lacks_an_answer() -> None:
+    """A new one fails here before it fails a client."""
+    assert all(from_rejection(Rejected(each)).status >= 400 for each in Rejection)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_caller_not_let_in_is_told_the_authenticators_words(status: int) -> None:
+    """Nothing is added."""
+    error = from_access(AccessRefused(status, "words"))
+
+    assert (error.status, error.text) == (status, "words")

@@ -1,0 +1,342 @@
+"""OpenAPI: the document says what the routes and the bodies' types say, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from codeq_cluster.api.app import ROUTES
+from codeq_cluster.api.http import call
+from codeq_cluster.api.http.middleware import Route
+from codeq_cluster.api.openapi.document import encoded, fields, operation_id, operations
+from codeq_cluster.api.routes import (
+    allowed,
+    attachments,
+    audit,
+    backups,
+    cluster,
+    dead_letters,
+    deliveries,
+    downloads,
+    imports,
+    membership,
+    openapi,
+    queues,
+    raft,
+    reads,
+    subscriptions,
+    task_lists,
+    tasks,
+    topics,
+    upgrading,
+    uploads,
+    webhooks,
+    workers,
+)
+from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.schemas import requests as schemas
+from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
+from tests.unit.api.openapi.described import JSON, Described
+
+SETTINGS = NodeSettings(
+    node_id="n1",
+    cluster_id="c",
+    cluster_secret="a secret that is long enough for a cluster",
+    peers=(PeerAddress(id="n1", link="127.0.0.1:7000", http="http://127.0.0.1"),),
+    data_dir=Path("data"),
+    limits=LimitSettings(batch_max=7),
+)
+DOCUMENT = json.loads(encoded(ROUTES, SETTINGS))
+DESCRIBED = Described(DOCUMENT)
+BODIES = {body.__name__: body for body in fields(SETTINGS)}
+HANDLERS = (
+    *(allowed, call, paging),
+    *(tasks, workers, reads, raft, queues),
+    *(attachments, downloads, uploads),
+    *(audit, backups, cluster, imports, membership),
+    *(dead_letters, deliveries, subscriptions, task_lists, topics, upgrading, webhooks),
+)
+REFUSALS = {"ApiError": 2, "bad_request": 1}  # Which argument is the code.
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    """Programs that read OpenAPI can read this one."""
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+
+    assert DOCUMENT["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(("body", "field"), [("TaskBody", "payload"), ("ResultBody", "result")])
+@pytest.mark.parametrize("value", [{"a": 1}, [], ["x", None], "", "text", 0, 1.5, True, False])
+def test_any_json_is_described_as_taken(body: str, field: str, value: object) -> None:
+    """The schema admits it, and the text says so to whoever reads the page."""
+    schema = DOCUMENT["components"]["schemas"][body]["properties"][field]
+    jsonschema.validate(value, {key: schema[key] for key in schema if key != "default"})
+
+    assert schema["description"].startswith("Any JSON but null: an object, an array, a text")
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    """The route table is what the document is made from."""
+    described = {(method, path) for path, method, _ in DESCRIBED.operations()}
+
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
+    """A new route without them fails here."""
+    assert set(operations(SETTINGS)) == {route.handler for route in ROUTES}
+
+
+def test_operations_have_names_and_tags_of_their_own() -> None:
+    """Generated clients call their functions so."""
+    tags = {tag["name"] for tag in DOCUMENT["tags"]}
+    found = [operation for _, _, operation in DESCRIBED.operations()]
+
+    assert len({each["operationId"] for each in found}) == len(found) == len(ROUTES)
+    assert {tag for each in found for tag in each["tags"]} == tags
+    assert all(each["summary"] for each in found)
+
+
+def test_every_reference_resolves() -> None:
+    """And every shape is referred to from somewhere."""
+    referred = set(_references(DOCUMENT))
+    shapes = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+
+    assert referred == shapes
+
+
+def test_a_choice_of_words_says_that_it_is_a_text() -> None:
+    """Generated clients have no type for it else, and one in Go breaks on it."""
+    parameters = [each for _, _, found in DESCRIBED.operations() for each in found["parameters"]]
+    schemas = [
+        *(each["schema"] for each in parameters),
+        *DOCUMENT["components"]["schemas"].values(),
+    ]
+    choices = [schema for schema in schemas if "enum" in schema]
+
+    assert choices
+    assert {schema.get("type") for schema in choices} == {"string"}
+
+
+def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
+    """The type that validates a request is the type that is shown."""
+    for name, body in BODIES.items():
+        properties = DOCUMENT["components"]["schemas"][name]["properties"]
+
+        assert set(properties) == {each.encode_name for each in msgspec.structs.fields(body)}
+        assert all("description" in each for each in properties.values())
+
+
+def test_every_type_of_body_is_shown() -> None:
+    """No body is left out."""
+    declared = {
+        name
+        for name, value in vars(schemas).items()
+        if name.endswith("Body") and isinstance(value, type)
+    }
+
+    assert set(BODIES) == declared
+
+
+@pytest.mark.parametrize(
+    "route",
+    [each for each in ROUTES if each.unreadable],
+    ids=lambda route: f"{route.method} {route.path}",
+)
+def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Route) -> None:
+    """The example can be sent as it stands, and so can each item in it."""
+    described = DOCUMENT["paths"][route.path][route.method.lower()]
+    body = described["requestBody"]["content"][JSON]
+    shape = BODIES[body["schema"]["$ref"].rpartition("/")[2]]
+    decoded = schemas.Schema(shape).decode(json.dumps(body["example"]), error="refused")
+    for items, item in (("tasks", schemas.TASK), ("results", schemas.RESULT)):
+        for each in getattr(decoded, items, None) or ():
+            item.decode(each, error="refused")
+
+    assert DESCRIBED.faults(body["schema"], body["example"]) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        ("TaskBody", {"payload": 1}),
+        ("TaskBody", {"command": "c"}),
+        ("TaskBody", {"command": "c", "payload": None}),
+        ("TaskBody", {"command": "no spaces", "payload": 1}),
+        ("TaskBody", {"command": "c", "payload": 1, "delaySeconds": -1}),
+        ("TaskBody", {"command": "c", "payload": 1, "priority": "1"}),
+        ("TasksBody", {"tasks": []}),
+        ("TasksBody", {"tasks": [{"command": "c", "payload": 1}] * 8}),
+        ("ClaimBody", {"commands": "c"}),
+        ("LeaseBody", {"leaseToken": "7"}),
+        ("ResultBody", {"status": "DONE"}),
+        ("ResultsBody", {"results": [{"status": "FAILED", "error": "e"}]}),
+        ("ArtifactBody", {"name": "a"}),
+        ("SelectionBody", {"ids": []}),
+        ("SelectionBody", {"limit": 0}),
+        ("SelectionBody", {"dryRun": "yes"}),
+        ("CleanupBody", {"before": 5}),
+        ("TopicBody", {"priorityTiers": [1, 1]}),
+        ("TopicBody", {"priorityTiers": [11]}),
+        ("TopicBody", {"maxAttempts": 101}),
+        ("TopicBody", {"deadLetterTopicRef": "no_label"}),
+        ("TopicBody", {"weight": 0}),
+        ("TopicBody", {"owner": "me"}),
+        ("ReplayBody", {"ids": "all"}),
+        ("TransferBody", {"to": "n2"}),
+        ("TransferBody", {"shard": 99}),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1"}),
+        ("JoinBody", {"nodeId": "n/4", "addr": "h:1", "httpAddr": "http://h:1"}),
+        *(
+            ("JoinBody", {"nodeId": "n4", "addr": addr, "httpAddr": "http://h:1"})
+            for addr in ("h", "h:0", "h:65536", ":1", "a b:1", "::1:1", "h:1:")
+        ),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "h:1"}),
+        ("JoinBody", {"nodeId": "n4", "addr": "h:1", "httpAddr": "http://h\x13:1"}),
+        ("RemoveBody", {"dryRun": True}),
+        ("SubscriptionBody", {"eventTypes": ["c"]}),
+        ("SubscriptionBody", {"callbackUrl": "http://a/", "deliveryMode": "some"}),
+        ("RenewalBody", {"ttlSeconds": -1}),
+    ],
+)
+def test_what_a_route_refuses_the_document_refuses(shape: str, body: object) -> None:
+    """A program that checks by the document is not told that such a body is fine."""
+    assert DESCRIBED.faults({"$ref": f"#/components/schemas/{shape}"}, body) != []
+
+
+def test_a_null_field_is_described_as_absent() -> None:
+    """As the decoder takes it."""
+    for name, body in BODIES.items():
+        required = DOCUMENT["components"]["schemas"][name]["required"]
+        nulls = {
+            each.encode_name: None
+            for each in msgspec.structs.fields(body)
+            if each.encode_name not in required
+        }
+        schemas.Schema(body).decode(json.dumps(nulls), error="refused")
+        faults = DESCRIBED.faults({"$ref": f"#/components/schemas/{name}"}, nulls)
+
+        assert [fault for fault in faults if "required" not in fault] == []
+
+
+def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_document() -> None:
+    """Unknown fields are ignored, and a program that checks by the document must let them by."""
+    closed = [
+        name for name in BODIES if "additionalProperties" in DOCUMENT["components"]["schemas"][name]
+    ]
+
+    assert closed == ["SelectionBody", "TopicBody"]
+
+
+def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
+    """Errors too, each under its code."""
+    seen = 0
+    for _, _, operation in DESCRIBED.operations():
+        for response in operation["responses"].values():
+            for content in response.get("content", {}).values():
+                examples = [each["value"] for each in content.get("examples", {}).values()]
+                examples += [content["example"]] if "example" in content else []
+                seen += len(examples)
+
+                assert [DESCRIBED.faults(content["schema"], each) for each in examples] == [
+                    [] for _ in examples
+                ]
+    assert seen > 100
+
+
+def test_every_refusal_that_a_handler_makes_is_documented_and_no_other() -> None:
+    """Codes are read from the handlers' source."""
+    made = {code for module in HANDLERS for code in _codes(Path(str(module.__file__)))}
+    documented = {
+        code
+        for path, method, operation in DESCRIBED.operations()
+        for status in operation["responses"]
+        if int(status) >= 400 and path != "/readyz"
+        for code in _enumerated(method, path, int(status))
+    }
+    # No route's operation is refused for too many of something yet.
+    rejections = {each.value for each in Rejection} - {Rejection.TOO_MANY.value}
+    usual = {
+        "unauthorized",
+        "forbidden",
+        "auth-unavailable",
+        "invalid-body",
+        "request-timeout",
+        "body-too-large",
+        "no-leader",
+        "overloaded",
+        "outcome-unknown",
+        "upgrade-under-way",
+        "rate-limited",
+        "artifact-store-failed",
+        "internal",
+    }
+
+    assert documented == made | rejections | usual
+
+
+def test_the_access_of_a_route_shows_in_its_security() -> None:
+    """Open routes need none; a worker's route names its scope."""
+    for route in ROUTES:
+        operation = DOCUMENT["paths"][route.path][route.method.lower()]
+        scopes = [route.scope] if route.scope else []
+        expected = [] if route.access == "open" else [{"bearer": scopes}]
+
+        assert operation["security"] == expected, operation_id(route.handler)
+        assert ("401" in operation["responses"]) == bool(expected)
+
+
+def test_the_document_names_the_limits_of_its_node() -> None:
+    """They are configured, so two nodes may differ."""
+    schema = DOCUMENT["components"]["schemas"]["TasksBody"]["properties"]["tasks"]
+    refused = DESCRIBED.answer("POST", "/v1/codeq/tasks/batch", 400)["content"][JSON]["examples"]
+
+    assert schema["maxItems"] == 7
+    assert refused["batch-too-large"]["summary"] == "batch size exceeds maximum of 7"
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    """No address of another host is in it, and the policy allows none."""
+    page = Path(str(openapi.__file__)).parents[1] / "web" / "docs.html"
+    text = page.read_text()
+
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "//cdn" not in text
+    assert " src=" not in text
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _enumerated(method: str, path: str, status: int) -> list[str]:
+    answer = DESCRIBED.answer(method, path, status)
+    codes: list[str] = answer["content"][JSON]["schema"]["properties"]["code"]["enum"]
+    return codes
+
+
+def _codes(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            at = REFUSALS.get(node.func.id)
+            if at is not None:
+                code = node.args[at]
+                assert isinstance(code, ast.Constant), ast.unparse(node)
+                yield code.value

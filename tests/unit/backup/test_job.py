@@ -1,0 +1,218 @@
+"""Backup jobs: the facts that a backup states about its cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from codeq_cluster.backup.catalogue import chosen
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.job import BackupJobs, Progress, Stage
+from codeq_cluster.backup.manifest import MANIFEST
+from codeq_cluster.codec import levels
+from codeq_cluster.errors import NoLeader
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+from tests.properties.backup_worlds import NOW_MS, SETTINGS, World, store
+
+T = TypeVar("T")
+
+
+class Spawned:
+    """Runs the work it is given."""
+
+    def __init__(self, tasks: list[asyncio.Task[Any]]) -> None:
+        self._tasks = tasks
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start and keep it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
+
+
+class Shard:
+    """A replica that is up to date, of a group with formats of a level.
+
+    Attributes:
+        wrong: Its fault, from the step `wrong_from` on.
+        steps: The calls it got.
+    """
+
+    def __init__(self, store: RocksShard, level: int) -> None:
+        self.used = level
+        self.wrong = self.wrong_from = ""
+        self.steps: list[str] = []
+        self._store = store
+
+    def watched(self) -> Callable[[], str]:
+        """Return the fault, once there is one."""
+        self.steps.append("watched")
+        return lambda: self.wrong if self.wrong_from in self.steps else ""
+
+    @property
+    def level(self) -> int:
+        """Return the test's level."""
+        self.steps.append("sealed")
+        return self.used
+
+    async def settled(self, *, timeout_s: float) -> None:
+        """Wait for nothing."""
+        assert timeout_s > 0
+        self.steps.append("settled")
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a checkpoint."""
+        self._store.checkpoint(path)
+        self.steps.append("cut")
+
+
+@dataclass
+class Clock:
+    """Returns the test's time."""
+
+    now_ms: int = NOW_MS
+
+
+@dataclass
+class Rig:
+    """Backups of two shards, and their audit records."""
+
+    place: BackupDirectory
+    shards: list[Shard]
+    tasks: list[asyncio.Task[Any]]
+    backups: BackupJobs
+    recorded: list[Progress]
+    clock: Clock
+
+    async def record(self, progress: Progress) -> None:
+        """Record it."""
+        self.recorded.append(progress)
+
+    async def taken(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
+        """Take a backup and return its outcome."""
+        begun = self.backups.start(record)
+        await asyncio.gather(*self.tasks)
+        ended = await self.backups.progress(begun.id)
+        assert ended is not None
+        return ended
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """Return a rig with formats of the first level."""
+    world = World(2, seed=3)
+    world.live(10)
+    shards = []
+    for number, rows in enumerate(world.rows()):
+        store(rows, tmp_path / str(number))
+        opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
+        shards.append(Shard(opened, 1))
+    tasks: list[asyncio.Task[Any]] = []
+    place, clock = BackupDirectory(tmp_path / "backups"), Clock()
+    backups = BackupJobs(
+        node_id="n1",
+        cluster_id="c",
+        place=place,
+        shards=shards,
+        scratch=tmp_path / "scratch",
+        keep=1,
+        bytes_per_s=0,
+        background=Spawned(tasks),
+        now_ms=lambda: clock.now_ms,
+    )
+    yield Rig(place, shards, tasks, backups, [], clock)
+    for shard in shards:
+        shard._store.close()
+
+
+@pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])
+async def test_a_backup_names_the_newest_formats_in_use(
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    used: tuple[int, int],
+    *,
+    written: bool,
+) -> None:
+    """Of all shards; the first level is not written, as in older backups."""
+    monkeypatch.setattr(levels, "LEVEL", 2)
+    for shard, level in zip(rig.shards, used, strict=True):
+        shard.used = level
+    done = await rig.taken(rig.record)
+
+    assert not done.error
+    assert [each.id for each in rig.recorded] == [done.id]
+    assert (chosen(rig.place).level == 2) is written
+    text = (tmp_path / "backups" / done.id / MANIFEST).read_text()
+    assert ('"level":2' in text) is written
+    assert ("level" in text) is written
+
+
+async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> None:
+    """It says why; the next one can be."""
+
+    async def nobody_leads(progress: Progress) -> None:
+        raise NoLeader(f"no leader for shard 0, where {progress.id} would be on record")
+
+    failed = await rig.taken(nobody_leads)
+    left = rig.place.backups()
+    done = await rig.taken(rig.record)
+
+    assert (failed.stage, failed.error) == (
+        Stage.FAILED,
+        f"no leader for shard 0, where {failed.id} would be on record",
+    )
+    assert not left
+    assert done.stage is Stage.DONE
+
+
+@pytest.mark.parametrize(
+    ("wrong_from", "steps"),
+    [
+        ("watched", ["watched"]),
+        ("settled", ["watched", "settled"]),
+        ("cut", ["watched", "settled", "cut"]),
+        ("sealed", ["watched", "settled", "cut", "sealed"]),
+    ],
+)
+async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
+    rig: Rig, wrong_from: str, steps: list[str]
+) -> None:
+    """Before the cuts, while they are made, or while they are read again; older ones stay."""
+    older = await rig.taken(rig.record)
+    wrong = rig.shards[1]
+    wrong.steps.clear()
+    wrong.wrong, wrong.wrong_from = "its state is not the majority's", wrong_from
+
+    failed = await rig.taken(rig.record)
+    left = list(rig.place.backups())
+    did = list(wrong.steps)
+    wrong.wrong = ""
+    after = await rig.taken(rig.record)
+
+    assert (failed.stage, failed.error) == (
+        Stage.FAILED,
+        "shard 1: its state is not the majority's",
+    )
+    assert left == [older.id]
+    assert did == steps
+    assert after.stage is Stage.DONE
+    assert after.deleted == (older.id,)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 5000])
+async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int) -> None:
+    """Also if an older one was taken by a clock that is ahead, or in the same millisecond."""
+    rig.clock.now_ms = NOW_MS + ahead_ms
+    before = [await rig.taken(rig.record) for _ in range(5)]
+    rig.clock.now_ms = NOW_MS
+    done = await rig.taken(rig.record)
+
+    assert [each.deleted for each in before[1:]] == [(each.id,) for each in before[:-1]]
+    assert done.deleted == (before[-1].id,)
+    assert list(rig.place.backups()) == [done.id]

@@ -1,0 +1,256 @@
+"""Bootstrap: which nodes start a cluster, and which joins later."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from codeq_cluster.codec import membership as codec
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import PeerUnreachable, StorageFailed
+from codeq_cluster.membership import bootstrap as module
+from codeq_cluster.membership.bootstrap import Bootstrap, BootstrapOutcome, BootstrapStanding, judge
+
+PEERS = ("n1", "n2", "n3")
+EMPTY = ((1, bytes(16)),)
+ORDER = ("n3", "n1", "n2")
+
+
+def standing(node_id: str, data: int = 0, **more: object) -> BootstrapStanding:
+    """Return a node's statement on its own data; by default `n2` on data 2."""
+    made = BootstrapStanding(
+        me=Member(id=node_id, data=data or int(node_id[1:]), level=1), peers=PEERS, states=EMPTY
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+FOUNDED = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node that asks, the answers it gets, and a part of its reason to wait."""
+
+    mine: BootstrapStanding
+    others: tuple[BootstrapStanding, ...]
+    waits: str
+
+
+def test_the_first_of_them_begins_when_all_are_there() -> None:
+    """The membership has the data of all, in the order in which they are to lead."""
+    others = [standing("n2"), standing("n3")]
+
+    assert judge(standing("n1"), others, order=ORDER, level=1) == FOUNDED
+
+
+def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
+    """The oldest release decides."""
+    old = standing("n2", me=Member(id="n2", data=2, level=1))
+    new = [standing(node_id, me=Member(id=node_id, data=1, level=4)) for node_id in ("n1", "n3")]
+
+    founding = judge(new[0], [old, new[1]], order=ORDER, level=4)
+
+    assert isinstance(founding, Membership)
+    assert founding.level == 1
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(standing("n2"), (standing("n1"), standing("n3")), "n1 begins"),
+        Case(standing("n1"), (standing("n2"),), "not all nodes answer"),
+        Case(standing("n1"), (), "not all nodes answer"),
+        Case(standing("n1"), (standing("n2"), standing("n3", peers=("n1", "n3"))), "peers"),
+        Case(standing("n1"), (standing("n2"), standing("n3", states=((9, b"x"),))), "same backup"),
+    ],
+    ids=["not the first", "one is away", "alone", "other peers", "other data"],
+)
+def test_nobody_begins_before_it_is_sure(case: Case) -> None:
+    """Each reason is reported."""
+    waits = judge(case.mine, case.others, order=ORDER, level=1)
+
+    assert isinstance(waits, str)
+    assert case.waits in waits
+
+
+def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
+    """Whichever node reports it, and whichever other node is away."""
+    told = standing("n3", founding=codec.encode(FOUNDED))
+
+    assert judge(standing("n2"), [told], order=ORDER, level=1) == FOUNDED
+
+
+@pytest.mark.parametrize("node_id", ["n1", "n2"])
+def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
+    """Also the node that would bootstrap, and also if all answer."""
+    wiped = standing(node_id, data=99)
+    told = standing("n3", founding=codec.encode(FOUNDED))
+    other = standing("n1" if node_id == "n2" else "n2", data=98)
+
+    assert judge(wiped, [told, other], order=ORDER, level=1) is BootstrapOutcome.LATER
+
+
+def test_two_that_lost_their_data_wait_for_the_third() -> None:
+    """It has the data that they lost."""
+    waits = judge(standing("n1", data=99), [standing("n2", data=98)], order=ORDER, level=1)
+
+    assert waits == "not all nodes answer"
+
+
+def test_a_node_among_members_that_were_let_in_came_later() -> None:
+    """They know no bootstrap membership, but are members of a cluster."""
+    told = standing("n3", members=codec.encode(FOUNDED))
+
+    assert (
+        judge(standing("n1"), [standing("n2"), told], order=ORDER, level=1)
+        is BootstrapOutcome.LATER
+    )
+
+
+def test_a_single_node_begins_at_once() -> None:
+    """It asks no other node."""
+    alone = standing("n1", peers=("n1",))
+
+    founding = judge(alone, [], order=("n1",), level=1)
+
+    assert founding == Membership(members=(alone.me,))
+
+
+@dataclass
+class Node:
+    """A node that asks, and the answers of the others."""
+
+    mine: BootstrapStanding
+    others: dict[str, BootstrapStanding | bytes]
+    disk_fails: int = 0
+    founded: list[Membership] = field(default_factory=list)
+    heard: list[Membership] = field(default_factory=list)
+    asked: int = 0
+    callers: tuple[str, ...] = ()
+
+    def founding(self) -> Bootstrap:
+        """Return its bootstrap."""
+        return Bootstrap(
+            standing=lambda: self.mine,
+            order=ORDER,
+            calls=self,
+            level=1,
+            found=self.found,
+            heard=self.heard.append,
+            callers=lambda: self.callers,
+        )
+
+    def found(self, membership: Membership) -> None:
+        """Write it down, unless the disk refuses."""
+        if self.disk_fails:
+            self.disk_fails -= 1
+            raise StorageFailed("no space left")
+        self.founded.append(membership)
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Answer for a peer."""
+        assert (method, body, topic) == (module.STAND, None, None)
+        assert timeout_s > 0
+        self.asked += 1
+        if self.asked > 6 and self.mine.me.id == "n3":
+            # They have lost their data, and bootstrap a new cluster.
+            self.others = {"n1": standing("n1", 91), "n2": standing("n2", 92)}
+            begun = tuple(each.me for each in (*self.others.values(), self.mine))
+            self.others["n1"] = standing("n1", 91, founding=codec.encode(Membership(members=begun)))
+        said = self.others.get(peer)
+        if said is None:
+            raise PeerUnreachable(peer)
+        return msgspec.to_builtins(said, builtin_types=(bytes,))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each round right after the last one."""
+    monkeypatch.setattr(module, "PAUSE_S", 0)
+    monkeypatch.setattr(module, "LATER_PAUSE_S", 0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_disk_that_refuses_is_tried_again() -> None:
+    """A membership that was not written down has no effect."""
+    node = Node(standing("n1"), {"n2": standing("n2"), "n3": standing("n3")}, disk_fails=2)
+
+    assert await node.founding().run() is BootstrapOutcome.FOUNDED
+
+    assert (node.founded, node.disk_fails) == ([FOUNDED], 0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_came_later_hears_of_all_members() -> None:
+    """Nodes it was not configured with decide whether it joins, so it must know their addresses."""
+    five = Membership(members=tuple(Member(id=f"n{n}", data=n) for n in (1, 2, 4, 5, 6)))
+    told = standing("n1", members=codec.encode(five))
+    node = Node(standing("n3", 93), {"n1": told})
+
+    assert await node.founding().run() is BootstrapOutcome.LATER
+
+    assert node.heard == [five]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too() -> None:
+    """No node has any data left."""
+    told = standing("n1", founding=codec.encode(FOUNDED))
+    node = Node(standing("n3", 93), {"n1": told})
+    founding = node.founding()
+    assert await founding.run() is BootstrapOutcome.LATER
+
+    await founding.go_on()
+
+    [begun] = node.founded
+    assert begun.of("n3") == node.mine.me
+    assert node.asked > 6
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_calls() -> None:
+    """Its configured peers are gone; nodes that proved to be of the cluster tell it."""
+    told = standing("n8", founding=codec.encode(FOUNDED))
+    node = Node(standing("n2", 92), {"n8": told}, callers=("n8",))
+
+    assert await node.founding().run() is BootstrapOutcome.LATER
+
+    assert node.founded == []
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
+    """It waits to join itself; the configuration decides who bootstraps."""
+    node = Node(
+        standing("n1"),
+        {"n2": standing("n2"), "n3": standing("n3"), "n8": standing("n8", 8)},
+        callers=("n8",),
+    )
+
+    assert await node.founding().run() is BootstrapOutcome.FOUNDED
+
+    assert node.founded == [FOUNDED]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
+    """Until it no longer has to wait."""
+    node = Node(standing("n1"), {"n2": standing("n2")})
+    founding = node.founding()
+    running = asyncio.create_task(founding.run())
+    async with asyncio.timeout(60):
+        while not founding.waits_for:  # noqa: ASYNC110, nothing tells of it
+            await asyncio.sleep(0)
+        waited_for = founding.waits_for
+        node.others["n3"] = standing("n3")
+        await running
+
+    assert "not all nodes answer: n3;" in waited_for
+    assert "raft.peers" in waited_for
+    assert "`cluster join n1`" in waited_for
+    assert not founding.waits_for

@@ -1,0 +1,365 @@
+"""Outages: when a node's replicas step back from their disk, and when they return."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
+from codeq_cluster.node.disk_guard import OutageReason, Outages, free_bytes_of, take_a_write
+
+MIB = 2**20
+NO_ROOM = StorageFailed("writing: IO error: No space left on device: While appending")
+DAMAGE = StorageDamaged("reading rows: Corruption: block checksum mismatch")
+BROKEN = StorageFailed("writing: IO error: While fsync: Input/output error")
+
+
+class Store:
+    """A replica's disk that refuses to be opened as often as the test says."""
+
+    def __init__(self, story: list[str], name: str) -> None:
+        self.refuse: BaseException | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
+        self._story = story
+        self._name = name
+
+    async def withdraw(self) -> None:
+        """Record it."""
+        self._story.append(f"{self._name} out")
+
+    async def reopen(self) -> None:
+        """Record it, or raise the test's error."""
+        self.meanwhile()
+        if self.refuse is not None:
+            self._story.append(f"{self._name} refused")
+            raise self.refuse
+        self._story.append(f"{self._name} back")
+
+
+class Stage:
+    """Two replicas on a disk with as much room as the test says."""
+
+    def __init__(self, *, min_free_bytes: int = 256 * MIB) -> None:
+        self.story: list[str] = []
+        self.stores = [Store(self.story, "0"), Store(self.story, "1")]
+        self.free = 1000 * MIB
+        self.takes_writes = True
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.told: list[int] = []
+        self.fatal: list[BaseException] = []
+        self.outages = Outages(
+            replicas=self.stores,
+            path=Path("/data"),
+            min_free_bytes=min_free_bytes,
+            hand_over=self._hand_over,
+            fatal=lambda _shard, error: self.fatal.append(error),
+            free_bytes=lambda _path: self._ask(),
+            size_bytes=lambda _path: 4000 * MIB,
+            probe=lambda _path: self._probe(),
+            told=self._tell,
+        )
+
+    def _ask(self) -> int:
+        if self.free < 0:
+            raise OSError(5, "Input/output error")
+        return self.free
+
+    def _probe(self) -> None:
+        self.meanwhile()
+        if not self.takes_writes:
+            raise OSError(5, "Input/output error")
+
+    def _tell(self) -> None:
+        self.told.append(len(self.reasons()))
+
+    async def _hand_over(self) -> None:
+        self.story.append("hand over")
+
+    def reasons(self) -> dict[int, OutageReason]:
+        """Return the reason of each replica that is out."""
+        return {shard: out.reason for shard, out in self.outages.out.items()}
+
+    async def later(self) -> list[str]:
+        """Look once, after every wait is over; return what happened."""
+        self.story.clear()
+        self.outages._retry_at = float("-inf")
+        await self.outages.look()
+        return list(self.story)
+
+
+async def test_with_enough_room_nothing_happens() -> None:
+    """A look only reads."""
+    stage = Stage()
+
+    assert [] == await stage.later()
+    assert 1000 * MIB == stage.outages.free_bytes
+    assert 4000 * MIB == stage.outages.size_bytes
+    # The counter exists from the start, so that the first one shows as an increase.
+    assert {0: 0, 1: 0} == dict(stage.outages.reseeded)
+
+
+async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> None:
+    """Leaderships go first; small changes of the free space do not matter."""
+    stage = Stage()
+    stage.free = 255 * MIB
+
+    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert {0: OutageReason.DISK_FULL, 1: OutageReason.DISK_FULL} == stage.reasons()
+    assert "255 MiB are free below /data, store.minFreeBytes is 256 MiB" == (
+        stage.outages.out[0].text
+    )
+    stage.free = 383 * MIB
+    assert [] == await stage.later()
+    stage.free = 384 * MIB
+    assert ["0 back", "1 back"] == await stage.later()
+    assert {} == stage.reasons()
+    stage.free = 256 * MIB
+    assert [] == await stage.later()
+
+
+async def test_a_failed_write_takes_all_out() -> None:
+    """The others share the disk; after a pause each is reopened."""
+    stage = Stage()
+
+    stage.outages.failed(1, BROKEN)
+    assert {1: OutageReason.STORAGE_FAILED} == stage.reasons()
+    await stage.outages.look()
+    assert ["1 out", "0 out"] == stage.story
+    assert "the disk failed under shard 1" == stage.outages.out[0].text
+    assert stage.told == [1, 2]
+    await stage.outages.look()
+    assert ["1 out", "0 out"] == stage.story
+
+    assert ["0 back", "1 back"] == await stage.later()
+    assert {} == stage.reasons()
+
+
+async def test_a_full_disk_is_tried_for_ever() -> None:
+    """Room may come back, and then no operator need restart the node."""
+    stage = Stage(min_free_bytes=0)
+    stage.outages.failed(0, NO_ROOM)
+    await stage.outages.look()
+    stage.stores[0].refuse = DataDirectoryRefused("IO error: No space left on device: While")
+
+    for _ in range(20):
+        assert "0 refused" in await stage.later()
+    assert {0: OutageReason.DISK_FULL} == stage.reasons()
+    stage.stores[0].refuse = None
+
+    assert ["0 back"] == await stage.later()
+
+
+async def test_a_disk_that_stays_broken_is_given_up() -> None:
+    """After ten failures in a row an operator must look; the other shard goes on."""
+    stage = Stage()
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.stores[0].refuse = DataDirectoryRefused("the data directory cannot be opened: damage")
+
+    assert ["0 refused", "1 back"] == await stage.later()
+    for _ in range(7):
+        assert ["0 refused"] == await stage.later()
+    assert {0: OutageReason.STORAGE_FAILED} == stage.reasons()
+    assert ["0 refused"] == await stage.later()
+    assert {0: OutageReason.GIVEN_UP} == stage.reasons()
+    assert [] == await stage.later()
+
+    text = stage.outages.out[0].text
+    assert "cannot be opened: damage" in text
+    assert "codeq-cluster repair --data-dir /data" in text
+
+
+async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
+    """Opening it is not enough; it must also work."""
+    stage = Stage()
+    for _ in range(9):
+        stage.outages.failed(0, BROKEN)
+        await stage.outages.look()
+        assert ["0 back", "1 back"] == await stage.later()
+
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+
+    assert OutageReason.GIVEN_UP is stage.reasons()[0]
+    assert ["1 back"] == await stage.later()
+
+
+async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
+    """Whichever reader finds it, and however often it is found later."""
+    stage = Stage()
+
+    stage.outages.failed(1, DAMAGE)
+    stage.outages.failed(1, DAMAGE)
+    await stage.outages.look()
+
+    assert ["1 out"] == stage.story
+    assert {1: OutageReason.GIVEN_UP} == stage.reasons()
+    assert "block checksum mismatch" in stage.outages.out[1].text
+    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[1].text
+    assert [] == await stage.later()
+
+
+@pytest.mark.parametrize("met_by", [0, 1])
+@pytest.mark.parametrize("refused", [False, True])
+async def test_damage_met_while_stores_are_opened_anew_is_not_forgotten(
+    met_by: int, *, refused: bool
+) -> None:
+    """While the previous or its own store is reopened: it stays out, and the reason is given."""
+    stage = Stage()
+    stage.free = 0
+    await stage.later()
+    stage.free = 1000 * MIB
+    stage.stores[met_by].meanwhile = partial(stage.outages.failed, 1, DAMAGE)
+    stage.stores[1].refuse = BROKEN if refused else None
+
+    await stage.later()
+    assert {1: OutageReason.GIVEN_UP} == stage.reasons()
+    assert ["1 out"] == await stage.later()
+    assert [] == await stage.later()
+
+    assert {1: OutageReason.GIVEN_UP} == stage.reasons()
+    assert "block checksum mismatch" in stage.outages.out[1].text
+
+
+async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None:
+    """The new verdict replaces the one being retried; the other shard goes out with it again."""
+    stage = Stage()
+    stage.free = 0
+    await stage.later()
+    stage.free = 1000 * MIB
+    loop = asyncio.get_running_loop()
+    stage.meanwhile = partial(loop.call_soon_threadsafe, stage.outages.failed, 1, BROKEN)
+
+    assert ["0 back"] == await stage.later()
+    stage.meanwhile = lambda: None
+    assert {1: OutageReason.STORAGE_FAILED} == stage.reasons()
+    assert ["1 out", "0 out"] == await stage.later()
+    assert ["0 back", "1 back"] == await stage.later()
+
+    assert {} == stage.reasons()
+
+
+async def test_pauses_grow_and_are_bounded() -> None:
+    """A second at first, four at most; replicas that fail together wait once."""
+    stage = Stage(min_free_bytes=0)
+    pauses = []
+    for _ in range(5):
+        now = asyncio.get_running_loop().time()
+        stage.outages._retry_at = float("-inf")
+        stage.outages.failed(0, NO_ROOM)
+        stage.outages.failed(1, NO_ROOM)
+        pauses.append(round(stage.outages._retry_at - now))
+
+    assert [1, 2, 4, 4, 4] == pauses
+
+
+async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
+    """So it costs no tries, and the replicas are back at the first look after its end."""
+    stage = Stage()
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.takes_writes = False
+
+    for _ in range(20):
+        assert [] == await stage.later()
+    assert {0: OutageReason.STORAGE_FAILED, 1: OutageReason.STORAGE_FAILED} == stage.reasons()
+    stage.takes_writes = True
+    assert stage.outages._pause_s == 2
+
+    assert ["0 back", "1 back"] == await stage.later()
+
+
+async def test_a_state_that_differs_is_fetched_anew() -> None:
+    """The replica still writes its log, so it is not withdrawn; an installed snapshot ends it."""
+    stage = Stage()
+
+    assert stage.outages.diverged(1, 77)
+    assert stage.outages.diverged(1, 78)
+    assert {1: OutageReason.STATE_DIFFERS} == stage.reasons()
+    assert "its state at entry 77 is not the majority's" in stage.outages.out[1].text
+    assert [] == await stage.later()
+    stage.outages.installed(0)
+    stage.outages.installed(1)
+
+    assert {} == stage.reasons()
+    assert {0: 0, 1: 1} == dict(stage.outages.reseeded)
+    stage.outages.installed(1)
+    assert {0: 0, 1: 1} == dict(stage.outages.reseeded)
+
+
+async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
+    """It acknowledges entries of the log, and has no room for them."""
+    stage = Stage()
+    stage.outages.diverged(1, 77)
+    stage.free = 0
+
+    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert not stage.outages.diverged(1, 78)
+    stage.free = 1000 * MIB
+    assert ["0 back", "1 back"] == await stage.later()
+
+
+async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
+    """Three times in ten minutes it is replaced; the fourth time an operator must look."""
+    stage = Stage()
+    for _ in range(3):
+        assert stage.outages.diverged(0, 77)
+        stage.outages.installed(0)
+
+    assert not stage.outages.diverged(0, 77)
+    assert not stage.outages.diverged(0, 78)
+    assert ["0 out"] == await stage.later()
+    assert {0: OutageReason.GIVEN_UP} == stage.reasons()
+    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[0].text
+    assert [] == await stage.later()
+
+
+async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
+    """No replica continues after a broken invariant."""
+    stage = Stage()
+    unsafe = SafetyViolated("two leaders in one term")
+    stage.outages.failed(0, unsafe)
+    stage.outages.failed(0, BROKEN)
+    await stage.outages.look()
+    stage.stores[0].refuse = bug = AssertionError("a leader's state is exchanged")
+
+    await stage.later()
+
+    assert [unsafe, bug] == stage.fatal
+
+
+async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An unknown free space is no reason to stop, and is logged."""
+    stage = Stage()
+    stage.free = -1
+
+    assert [] == await stage.later()
+    assert "free space unknown" in caplog.text
+
+
+def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Nor does a failed one; where no write is possible it raises."""
+    take_a_write(tmp_path)
+    with pytest.raises(OSError, match="No such file"):
+        take_a_write(tmp_path / "gone")
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            take_a_write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_free_space_is_the_file_systems(tmp_path: Path) -> None:
+    """It equals the available space of `df`."""
+    assert 0 < free_bytes_of(tmp_path) < 2**60

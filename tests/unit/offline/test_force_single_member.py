@@ -1,0 +1,127 @@
+"""Recovery: the last node with the data becomes a cluster of one, from any state."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
+from codeq_cluster.offline.force_single_member import survivor
+from codeq_cluster.offline.inspect import Stand, stopped_node
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.directory import DataDirectory, open_directory
+from codeq_cluster.storage.rocks import RocksShard, new_cache
+
+
+def opened(path: Path) -> DataDirectory:
+    return open_directory(path, cluster_id="c", node_id="n1", shards=1)
+
+
+def members_of(directory: DataDirectory) -> Membership:
+    """Return the members of the group, by the log on disk; the log counts as new afterwards."""
+    settings = StoreSettings()
+    store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
+    try:
+        journal = Journal(store.log, cache_bytes_max=1024)
+        journal.load(applied=store.state.applied_index, founding=directory.founding)
+        flush = journal.flush()
+        store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+        return journal.memberships.newest[1]
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the directory of one of three stopped nodes."""
+    with opened(tmp_path) as directory:
+        three = tuple(Member(id=f"n{n}", data=n) for n in (2, 3))
+        directory.found(Membership(members=(Member(id="n1", data=directory.data), *three)))
+        assert members_of(directory).voters == ("n1", "n2", "n3")
+    return tmp_path
+
+
+def recover(path: Path) -> None:
+    with survivor(path) as node:
+        node.recover()
+
+
+def test_what_is_left_is_one_member(path: Path) -> None:
+    """Repeating it changes nothing."""
+    for _ in range(2):
+        recover(path)
+
+        with opened(path) as directory:
+            found = members_of(directory)
+            assert found.members == (Member(id="n1", data=directory.data),)
+            assert found.past == (2, 3)
+
+
+def stands(path: Path) -> list[Stand]:
+    with stopped_node(path) as node:
+        return list(node.stands())
+
+
+def contents(path: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return each file below a directory with its time of writing and content."""
+    files = (each for each in path.rglob("*") if each.is_file())
+    return {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in files}
+
+
+def test_looking_changes_nothing(path: Path) -> None:
+    """Not a byte: neither the membership nor RocksDB's own files."""
+    before = contents(path)
+
+    found = stands(path)
+
+    assert found == [Stand(shard=0, applied=1, last=1, voters=("n1", "n2", "n3"))]
+    assert contents(path) == before
+    recover(path)
+    assert stands(path) == [Stand(shard=0, applied=1, last=2, voters=("n1",))]
+
+
+def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
+    """Also if a crash has interrupted the swap for a snapshot, at any of its steps."""
+    shard = path / "shard-0"
+    shard.rename(path / "shard-0.incoming")
+    (path / "shard-0.ready").touch()
+    coming = stands(path)
+    (path / "shard-0.incoming").rename(path / "shard-0.old")
+    lost = stands(path)
+
+    assert len(coming) == 1
+    assert coming == lost
+    assert not shard.exists()
+
+
+def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
+    """A crash has interrupted its swap, which the next start would otherwise complete."""
+    shutil.copytree(path / "shard-0", path / "shard-0.incoming")
+    (path / "shard-0.ready").touch()
+
+    recover(path)
+
+    with opened(path) as directory:
+        assert members_of(directory).voters == ("n1",)
+
+
+@pytest.mark.parametrize("lost", ["CURRENT", "*"])
+def test_looking_at_a_damaged_shard_makes_nothing_in_its_place(path: Path, lost: str) -> None:
+    """The remains may be the last copy there is."""
+    for file in (path / "shard-0").glob(lost):
+        file.unlink()
+    left = {each.name for each in (path / "shard-0").iterdir()}
+
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match="reading shard-0"):
+            stands(path)
+        with pytest.raises(DataDirectoryRefused, match="shard-0 cannot be opened"):
+            recover(path)
+
+    after = {each.name for each in (path / "shard-0").iterdir()}
+    assert left <= after
+    assert "CURRENT" not in after

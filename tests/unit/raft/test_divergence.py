@@ -1,0 +1,84 @@
+"""Doubts: which replicas differ, and whether a majority agrees with this one."""
+
+from __future__ import annotations
+
+from codeq_cluster.codec.membership import Member, Membership
+from codeq_cluster.raft.divergence import Divergence
+from codeq_cluster.raft.voters import Voters
+
+
+def voting(voters: int) -> Voters:
+    """Return the electorate of node A in a group of this many voters."""
+    made = Voters(node_id="A", shard=0, own_data=1)
+    made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
+    return made
+
+
+def test_two_of_three_outvote_the_third() -> None:
+    """The voters that count have this state at the index where the third one differs."""
+    divergence = Divergence(voting(3))
+    assert not divergence.open
+
+    assert divergence.heard("B", 9, same=False)
+    assert divergence.open
+    assert not divergence.condemns("B")
+    divergence.heard("C", 8, same=True)
+    assert divergence.open
+    divergence.heard("C", 9, same=True)
+
+    assert not divergence.open
+    assert divergence.condemns("B")
+    assert not divergence.condemns("C")
+    assert ("B",) == divergence.differing
+
+
+def test_what_differed_first_is_what_is_asked_about() -> None:
+    """A voter that stays wrong is compared at its first difference, not at each new entry."""
+    divergence = Divergence(voting(3))
+    divergence.heard("B", 9, same=False)
+    divergence.heard("C", 9, same=True)
+
+    assert not divergence.heard("B", 10, same=False)
+
+    assert divergence.condemns("B")
+
+
+def test_one_of_three_has_lost_against_two() -> None:
+    """One voter against two has no majority, whether or not the two agree."""
+    divergence = Divergence(voting(3))
+    divergence.heard("B", 9, same=False)
+    assert not divergence.lost
+    divergence.heard("C", 11, same=False)
+
+    assert divergence.lost
+    assert divergence.open
+    assert not divergence.condemns("B")
+
+
+def test_a_state_made_anew_is_doubted_no_more() -> None:
+    """Being equal again is news, once."""
+    divergence = Divergence(voting(3))
+    divergence.heard("B", 9, same=False)
+
+    assert divergence.heard("B", 12, same=True)
+    assert not divergence.heard("B", 13, same=True)
+    assert not divergence.open
+    assert () == divergence.differing
+
+
+def test_a_single_voter_is_right() -> None:
+    """A single voter has nobody to differ from."""
+    divergence = Divergence(voting(1))
+
+    assert not divergence.open
+    assert not divergence.lost
+
+
+def test_a_majority_with_this_state_confirms_it() -> None:
+    """Up to the last index at which it was compared."""
+    divergence = Divergence(voting(3))
+    divergence.heard("B", 9, same=True)
+    divergence.heard("C", 10, same=False)
+
+    assert divergence.confirmed(9)
+    assert not divergence.confirmed(10)

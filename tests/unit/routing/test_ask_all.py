@@ -1,0 +1,106 @@
+"""Gathering facts that only each node has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec import Struct
+
+from codeq_cluster.errors import MethodUnknown, PeerUnreachable
+from codeq_cluster.routing import ask_all
+from codeq_cluster.routing.ask_all import AskAll
+
+
+class Load(Struct, array_like=True):
+    """A node's fact in this test."""
+
+    node: str
+    asked: str
+
+
+class Link:
+    """Connects nodes of one process; those that are away do not answer."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, AskAll] = {}
+        self.away: set[str] = set()
+        self.silent: set[str] = set()
+
+    async def call(
+        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
+    ) -> object:
+        """Pass a call on."""
+        assert topic is None
+        if peer in self.away:
+            raise PeerUnreachable(peer)
+        if peer in self.silent:
+            await asyncio.Event().wait()
+        return await self.nodes[peer].serve("n1", method, body, timeout_s)
+
+
+def answers(node: str) -> Callable[[object], Awaitable[object]]:
+    """Return a node's answers."""
+
+    async def answer(question: object) -> object:
+        return Load(node, str(question))
+
+    return answer
+
+
+def cluster(*nodes: str) -> Link:
+    """Return connected nodes that know their load."""
+    link = Link()
+    for node in nodes:
+        link.nodes[node] = AskAll(node_id=node, peers=lambda: nodes, calls=link)
+        link.nodes[node].offer("load", answers(node))
+    return link
+
+
+async def test_every_node_is_asked_and_this_one_comes_first() -> None:
+    """The asking node knows its own answer without a call."""
+    link = cluster("n1", "n2", "n3")
+    found = await link.nodes["n2"].ask("load", "now", Load)
+
+    assert found == {n: Load(n, "now") for n in ("n1", "n2", "n3")}
+    assert next(iter(found)) == "n2"
+
+
+async def test_a_node_that_is_away_is_left_out() -> None:
+    """The others are shown."""
+    link = cluster("n1", "n2", "n3")
+    link.away.add("n3")
+
+    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1", "n2"}
+
+
+async def test_a_node_that_is_silent_is_waited_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The view refreshes soon."""
+    monkeypatch.setattr(ask_all, "WAIT_S", 0.01)
+    link = cluster("n1", "n2", "n3")
+    link.silent.add("n2")
+
+    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1", "n3"}
+
+
+async def test_a_node_of_another_release_is_left_out() -> None:
+    """It does not know the question, or answers in another form."""
+    link = cluster("n1", "n2", "n3")
+
+    async def another(question: object) -> object:
+        return [question]
+
+    link.nodes["n2"] = AskAll(node_id="n2", peers=list, calls=link)
+    link.nodes["n3"].offer("load", another)
+
+    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1"}
+
+
+@pytest.mark.parametrize("body", [["unheard", 1], [], "load", ["load"], {"load": 1}, None])
+async def test_what_is_no_question_is_unknown(body: object) -> None:
+    """The peer gets an error and nothing is done."""
+    with pytest.raises(MethodUnknown):
+        await cluster("n1").nodes["n1"].serve("n2", "gather", body, 1.0)

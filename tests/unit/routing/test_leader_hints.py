@@ -1,0 +1,43 @@
+"""Leader hints: which peer a node asks about a shard it hears nothing of itself."""
+
+from __future__ import annotations
+
+from codeq_cluster.errors import LinkLost, NotLeader
+from codeq_cluster.routing.leader_hints import LeaderHints
+
+
+def test_who_is_named_is_asked_until_it_is_gone() -> None:
+    """For each shard; afterwards any connected peer."""
+    peers = ["n3", "n1"]
+    hints = LeaderHints(lambda: peers)
+
+    assert hints.of(0) == "n1"
+    hints.astray(0, "n1", NotLeader("n3"))
+    assert (hints.of(0), hints.of(1)) == ("n3", "n1")
+    peers.remove("n3")
+    assert hints.of(0) == "n1"
+    peers.clear()
+    assert hints.of(0) is None
+
+
+def test_without_a_word_the_next_is_asked() -> None:
+    """Also if the named one is not connected, or is the one that was asked."""
+    hints = LeaderHints(lambda: ["n1", "n3", "n4"])
+
+    asked = []
+    for error in (NotLeader(None), LinkLost("gone"), NotLeader("n2"), NotLeader("n1")):
+        asked.append(hints.of(0))
+        hints.astray(0, asked[-1], error)
+
+    assert asked == ["n1", "n3", "n4", "n1"]
+    assert hints.of(0) == "n3"
+
+
+def test_nobody_was_asked_and_nothing_is_learned() -> None:
+    """There was no peer."""
+    hints = LeaderHints(list)
+
+    hints.astray(0, None, NotLeader("n3"))
+    hints.astray(0, "n1", NotLeader("n1"))
+
+    assert hints.of(0) is None

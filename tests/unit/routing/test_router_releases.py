@@ -1,0 +1,83 @@
+"""Forwarding between releases: an unknown method is refused before anything is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.errors import MethodUnknown
+from codeq_cluster.routing.router import Router
+from tests.unit.no_peers import NoPeers
+
+
+class Replica:
+    """A leader's replica that records the calls it gets."""
+
+    leader = "n1"
+    leads = True
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def on_leader(self, call: object) -> None:
+        """Nothing changes."""
+
+    async def operate(self, operations: list[Operation]) -> list[Outcome]:
+        """Record it."""
+        self.asked += operations
+        return []
+
+    async def answer(self, question: object) -> object:
+        """Record it."""
+        self.asked.append(question)
+        return None
+
+
+def served(replica: Any) -> Router:
+    return Router(
+        node_id="n1",
+        engines=[replica],
+        calls=NoPeers(),
+        snapshot=object,
+        head=object,
+        depth=object,
+        question=Question,
+        answer=Answer,
+        took=lambda method, seconds: None,
+    )
+
+
+HEARTBEAT = ["heartbeat", "id", "tenant", "worker", 1000, 7]
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        ("of-a-later-release", [0]),
+        ("operate", [0, [HEARTBEAT, ["of-a-later-release", 1]]]),
+        ("ask", [0, ["of-a-later-release", 1]]),
+        ("read", {"trace": ["", ""], "call": [0, "no list"]}),
+    ],
+    ids=["method", "operation", "question", "form"],
+)
+async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: object) -> None:
+    """With the rest of its batch; the caller learns at once that nothing was done."""
+    replica = Replica()
+
+    with pytest.raises(MethodUnknown, match="this release"):
+        await served(replica).serve("n2", method, body, 1.0)
+
+    assert replica.asked == []
+
+
+async def test_what_a_later_release_appends_may_be_ignored() -> None:
+    """The operation keeps its meaning, so only optional fields may be appended."""
+    replica = Replica()
+
+    await served(replica).serve("n2", "operate", [0, [[*HEARTBEAT, "appended"]]], 1.0)
+
+    assert len(replica.asked) == 1

@@ -1,0 +1,154 @@
+"""Circuit breaker: closed, open and half-open; bounded memory."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
+
+HOST, OTHER = "hooks.example:443", "other.example:443"
+
+
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return what the clock shows."""
+        return self.now_s
+
+
+def _breaker(clock: Clock, **bounds: float) -> CircuitBreaker:
+    return CircuitBreaker(
+        now_s=clock,
+        failures_max=3,
+        cooldown_s=bounds.get("cooldown_s", 5.0),
+        cooldown_s_max=bounds.get("cooldown_s_max", 15.0),
+        hosts_max=int(bounds.get("hosts_max", 10)),
+    )
+
+
+def _fail(breaker: CircuitBreaker, times: int, host: str = HOST) -> None:
+    for _ in range(times):
+        assert breaker.admit(host) == 0.0
+        breaker.failed(host)
+
+
+def test_failures_in_a_row_open_the_circuit_of_that_host_alone() -> None:
+    """One success in between resets the count."""
+    breaker = _breaker(Clock())
+    _fail(breaker, 2)
+    breaker.succeeded(HOST)
+    _fail(breaker, 2)
+    before = breaker.wait_s(HOST)
+    _fail(breaker, 1)
+
+    assert before == 0.0
+    assert breaker.wait_s(HOST) == breaker.admit(HOST) == 5.0
+    assert breaker.admit(OTHER) == 0.0
+
+
+def test_after_the_cool_down_one_request_probes_and_the_others_wait() -> None:
+    """Its success closes the circuit for all."""
+    clock = Clock()
+    breaker = _breaker(clock)
+    _fail(breaker, 3)
+    clock.now_s += 4.0
+    early = breaker.admit(HOST)
+    clock.now_s += 1.0
+    first, second = breaker.admit(HOST), breaker.admit(HOST)
+    breaker.succeeded(HOST)
+
+    assert (early, first) == (1.0, 0.0)
+    assert second > 0.0
+    assert breaker.admit(HOST) == 0.0
+    assert len(breaker) == 0
+
+
+def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
+    """A success resets it."""
+    clock = Clock()
+    breaker = _breaker(clock)
+    _fail(breaker, 3)
+    waits = []
+    for _ in range(4):
+        waits.append(breaker.wait_s(HOST))
+        clock.now_s += waits[-1]
+        _fail(breaker, 1)
+    clock.now_s += breaker.wait_s(HOST)
+    breaker.succeeded(HOST)
+    _fail(breaker, 3)
+
+    assert waits == [5.0, 10.0, 15.0, 15.0]
+    assert breaker.wait_s(HOST) == 5.0
+
+
+def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() -> None:
+    """Requests in progress when a circuit opens are no news."""
+    clock = Clock()
+    breaker = _breaker(clock)
+    _fail(breaker, 3)
+    clock.now_s += 2.0
+    breaker.failed(HOST)
+
+    assert breaker.wait_s(HOST) == 3.0
+
+
+def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
+    """A cancelled request decides nothing."""
+    clock = Clock()
+    breaker = _breaker(clock)
+    _fail(breaker, 3)
+    clock.now_s += 5.0
+    breaker.admit(HOST)
+    during = breaker.wait_s(HOST)
+    breaker.undecided(HOST)
+    breaker.undecided(OTHER)
+
+    assert during > 0.0
+    assert breaker.admit(HOST) == 0.0
+
+
+def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
+    """Users who name hosts cannot fill the memory."""
+    breaker = _breaker(Clock(), hosts_max=2)
+    _fail(breaker, 3, "a")
+    _fail(breaker, 2, "b")
+    breaker.failed("a")
+    _fail(breaker, 1, "c")
+
+    assert len(breaker) == 2
+    assert breaker.wait_s("a") > 0.0
+    _fail(breaker, 2, "b")
+    assert breaker.wait_s("b") == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("admit", "failed", "succeeded", "undecided")),
+            st.sampled_from("abcd"),
+            st.floats(0.0, 20.0),
+        )
+    )
+)
+def test_whatever_happens_a_host_is_tried_again_within_the_cap(
+    events: list[tuple[str, str, float]],
+) -> None:
+    """Memory stays within its bound as well."""
+    clock = Clock()
+    breaker = _breaker(clock, hosts_max=3)
+    for name, host, passes_s in events:
+        clock.now_s += passes_s
+        getattr(breaker, name)(host)
+
+        assert 0.0 <= breaker.wait_s(host) <= 15.0
+        assert len(breaker) <= 3
+    for host in "abcd":
+        breaker.undecided(host)
+    clock.now_s += 15.0
+
+    assert [breaker.admit(host) for host in "abcd"] == [0.0] * 4

@@ -1,0 +1,105 @@
+"""Items of a kind that a newer version has written, while a cluster is upgraded node by node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.codec import entries
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.items import Mode
+from codeq_cluster.core.operations import Subscribe
+from codeq_cluster.core.outcomes import Subscribed
+from codeq_cluster.testing.memory_store import MemoryShard
+from codeq_cluster.webhooks.queue_ready import Notices
+from tests.unit.broker.conftest import START_MS, Shard, TestClock
+from tests.unit.webhooks.test_notification_queue import World, opened
+from tests.unit.webhooks.test_outbox import Setting, setting_over
+
+pytestmark = pytest.mark.asyncio
+
+_PAST = (START_MS - 1).to_bytes(8, "big")
+_ROWS = {
+    b"codeq/item/alarm/acme/a1": b"?",
+    b"codeq/errand/%b/alarm/acme/a1" % _PAST: b"",
+    b"codeq/expiry/%b/alarm/acme/a1" % _PAST: b"",
+}
+
+
+@pytest_asyncio.fixture
+async def older() -> AsyncIterator[Setting]:
+    """Yield a shard with its outbox jobs, without leadership."""
+    made = setting_over(MemoryShard(), TestClock())
+    yield made
+    await made.stop()
+
+
+def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
+    """Apply an entry of a newer leader."""
+    payload = entries.encode(entries.Entry(shard.log.term, 1, START_MS, 1, rows), level=LEVEL)
+    shard.engine.apply(shard.engine.applied_index + 1, shard.log.term, payload)
+
+
+async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> None:
+    """It stores and deletes the rows unchanged, and continues."""
+    world, shard = World(), older.shard
+    catalogue = Catalogue()
+    catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
+    box = opened(world, Background())
+    notices = Notices(catalogue, [shard.engine], notification_queue=box, counted=world.counted)
+    shard.engine.on_rows(notices.rows)
+    _apply(shard, dict(_ROWS))
+
+    assert [b"?", b"", b""] == shard.store.state.get_many(list(_ROWS))
+
+    _apply(shard, dict.fromkeys(_ROWS))
+
+    assert [None, None, None] == shard.store.state.get_many(list(_ROWS))
+    notices.stop()
+
+
+async def test_an_older_leader_runs_the_errands_it_knows(older: Setting) -> None:
+    """One of an unknown kind is due earlier, and waits for a newer leader."""
+    _apply(older.shard, dict(_ROWS))
+    older.shard.log.lead()
+    await older.end("a")
+    async with asyncio.timeout(60):
+        await older.gone("a.1")
+
+    assert ["a.1"] == older.world.begun
+    assert [b"?", b"", b""] == older.shard.store.state.get_many(list(_ROWS))
+
+
+async def test_an_older_leader_ends_the_items_it_knows(older: Setting) -> None:
+    """One of an unknown kind has expired earlier, and waits for a newer leader."""
+    shard = older.shard
+    _apply(shard, dict(_ROWS))
+    shard.log.lead()
+    subscribe = Subscribe(
+        id="s1",
+        tenant="acme",
+        worker="ann",
+        callback_url="http://swift/s1",
+        event_types=("render",),
+        mode=Mode.FANOUT,
+        group_id="",
+        ttl_ms=10,
+        min_interval_ms=0,
+    )
+    [first] = await shard.engine.operate([subscribe])
+    applied = asyncio.Event()
+    shard.engine.on_rows(lambda _: applied.set())
+    shard.clock.pass_ms(10)
+    async with asyncio.timeout(60):
+        await applied.wait()
+    [second] = await shard.engine.operate([subscribe])
+
+    assert isinstance(first, Subscribed)
+    assert isinstance(second, Subscribed)
+    assert first.subscription.created_ms < second.subscription.created_ms
+    assert [b"?", b"", b""] == shard.store.state.get_many(list(_ROWS))

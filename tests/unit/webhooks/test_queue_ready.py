@@ -1,0 +1,104 @@
+"""Notices of a node that has installed a snapshot in one of its replicas."""
+
+from __future__ import annotations
+
+import asyncio
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.core.items import Mode
+from codeq_cluster.core.operations import Subscribe
+from codeq_cluster.testing.memory_store import MemoryShard
+from codeq_cluster.webhooks.queue_ready import Notices
+from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard
+from tests.unit.webhooks.test_notification_queue import World, opened
+
+_GUARD_S = 60.0
+
+
+class _Node:
+    """A node that leads the tenant's home shard, and has a replica of another one."""
+
+    def __init__(self, world: World, background: Background) -> None:
+        self.home = make_shard(MemoryShard(), TestClock())
+        self.other = make_shard(MemoryShard(), TestClock())
+        self.home.log.lead()
+        self.other.log.lead()
+        self.catalogue = Catalogue()
+        self.catalogue.attach(
+            [self.home.store.state, self.other.store.state],
+            [lambda: self.home.engine.replica, lambda: self.other.engine.replica],
+        )
+        self.notices = Notices(
+            self.catalogue,
+            [self.home.engine],
+            notification_queue=opened(world, background),
+            counted=world.counted,
+        )
+        for shard in (self.home, self.other):
+            shard.engine.on_rows(self.catalogue.rows)
+            shard.engine.on_rows(self.notices.rows)
+            shard.engine.on_reload(self.catalogue.reload)
+            shard.engine.on_reload(self.notices.reload)
+
+    def falls_behind(self) -> Shard:
+        """Let another leader run the other shard without this node, and return that leader."""
+        self.other.log.depose()
+        elsewhere = make_shard(self.other.store, self.other.clock)
+        elsewhere.log.term = self.other.log.term
+        elsewhere.log.lead()
+        return elsewhere
+
+    def catches_up(self, elsewhere: Shard) -> None:
+        """Replace the whole state, and lead the shard from there."""
+        elsewhere.log.depose()
+        self.other.engine.reload()
+        self.other.log.term = elsewhere.log.term
+        self.other.log.lead()
+
+
+def _subscribe() -> Subscribe:
+    return Subscribe(
+        id="s1",
+        tenant="acme",
+        worker="ann",
+        callback_url="http://swift/s1",
+        event_types=("render",),
+        mode=Mode.FANOUT,
+        group_id="",
+        min_interval_ms=0,
+        ttl_ms=3_600_000,
+    )
+
+
+async def test_a_queue_that_was_emptied_unheard_of_is_told_of_when_it_fills() -> None:
+    """The node's state before the snapshot does not suppress later notices."""
+    world, background = World(), Background()
+    node = _Node(world, background)
+    await node.home.engine.operate([_subscribe()])
+    await node.other.engine.operate([create("t1")])
+    async with asyncio.timeout(_GUARD_S):
+        await world.until_heard(1)
+    elsewhere = node.falls_behind()
+    await elsewhere.engine.operate([claim("c")])
+    node.catches_up(elsewhere)
+
+    await node.other.engine.operate([create("t2")])
+
+    async with asyncio.timeout(_GUARD_S):
+        await world.until_heard(2)
+    node.notices.stop()
+
+
+async def test_a_queue_that_was_filled_unheard_of_is_told_of() -> None:
+    """The snapshot itself may make a queue non-empty."""
+    world, background = World(), Background()
+    node = _Node(world, background)
+    await node.home.engine.operate([_subscribe()])
+    elsewhere = node.falls_behind()
+    await elsewhere.engine.operate([create("t1")])
+    node.catches_up(elsewhere)
+
+    async with asyncio.timeout(_GUARD_S):
+        await world.until_heard(1)
+    node.notices.stop()
