@@ -10,7 +10,12 @@ import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = sorted(
-    [_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md"), *(_ROOT / "deploy").rglob("*.md")]
+    [
+        _ROOT / "README.md",
+        *(_ROOT / "docs").rglob("*.md"),
+        *(_ROOT / "deploy").rglob("*.md"),
+        *(_ROOT / "codeq_cluster").rglob("DESIGN.md"),
+    ]
 )
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -6,7 +6,10 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 from codeq_cluster.config.keys import KEYS, SettingKey
 from codeq_cluster.config.reference import FOREIGN
@@ -18,6 +21,7 @@ _CONFIGURATION, _COMING = (
     (_ROOT / "docs" / "configuration.md").read_text().split("## Coming from codeQ's configuration")
 )
 _PACKAGE = _ROOT / "codeq_cluster"
+_DESIGNS = sorted(_PACKAGE.rglob("DESIGN.md"))
 _DEPENDENCIES = (_ROOT / "docs" / "dependencies.md").read_text()
 _PLACE = re.compile(r"`([\w/]+(?:/|\.py))`")
 # Import names of libraries, if they differ from the package's name.
@@ -120,18 +124,46 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def test_the_design_of_raft_names_its_modules() -> None:
+def test_every_hard_package_has_its_design() -> None:
+    """Those whose rules no single module shows."""
+    packages = [design.parent.name for design in _DESIGNS]
+
+    assert packages == ["broker", "membership", "raft", "snapshots", "storage", "wire"]
+
+
+@pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
+def test_a_design_names_the_modules_of_its_package(design: Path) -> None:
     """Each module exactly once, so that a reader can find its content."""
-    package = _PACKAGE / "raft"
-    table = (package / "DESIGN.md").read_text().partition("## Modules")[2].partition("\n## ")[0]
+    package = design.parent
+    table = design.read_text().partition("## Modules")[2].partition("\n## ")[0]
     named = [
         name
         for cell in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", cell)
+        for name in re.findall(r"`([\w/]+)`", cell)
     ]
 
     assert sorted(named) == sorted(
-        path.stem for path in package.glob("*.py") if path.stem != "__init__"
+        path.relative_to(package).with_suffix("").as_posix()
+        for path in package.rglob("*.py")
+        if path.stem != "__init__"
+    )
+
+
+@pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
+def test_a_design_names_tests_that_are_there(design: Path) -> None:
+    """A rule with a test that is gone would be held by nothing."""
+    named = set(re.findall(r"`(test_\w+)`", design.read_text()))
+
+    assert named - _tests() == set()
+
+
+@cache
+def _tests() -> frozenset[str]:
+    """Return the names of all test functions."""
+    return frozenset(
+        name
+        for path in (_ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
     )
 
 
