@@ -1,7 +1,11 @@
-"""Command `completion`: a script that has a shell complete commands, flags and file names.
+"""Command `completion`: a script that completes commands, flags and file names.
 
-For bash, put this into ~/.bashrc: eval "$(codeq-cluster completion bash)". For zsh, fish, tcsh and
-powershell see docs/command-line.md. It holds the commands of the release that made it.
+It knows the commands of the release that made it.
+For bash, put this into ~/.bashrc:
+
+  eval "$(codeq-cluster completion bash)"
+
+For zsh, fish, tcsh and powershell see docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ _FILES = {
 def add(commands: Verbs) -> None:
     """Add the command; among its options, `every_command` must return the parser of all."""
     parser = commands.add_parser(
-        "completion", help="print a script for a shell's completion", description=__doc__
+        "completion",
+        help="print a script for a shell's completion",
+        description=__doc__,
+        # A line to copy stays a line.
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     parser.set_defaults(run=_run)

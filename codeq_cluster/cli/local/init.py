@@ -44,11 +44,13 @@ def add(commands: Verbs) -> None:
         metavar="URL",
         help="base URL of a node; may be repeated",
     )
-    parser.add_argument("--token", help="for every command that has none of its own below")
-    parser.add_argument("--producer-token", metavar="TOKEN", help="of who creates tasks")
-    parser.add_argument("--worker-token", metavar="TOKEN", help="of who claims them")
-    parser.add_argument("--ca", type=Path, metavar="FILE", help="authorities believed for https")
-    parser.add_argument("--no-prompt", action="store_true", help="ask for nothing")
+    parser.add_argument("--token", help="for all commands without one of the two below")
+    parser.add_argument("--producer-token", metavar="TOKEN", help="for `task` and `bench`")
+    parser.add_argument("--worker-token", metavar="TOKEN", help="for `worker` and `bench`")
+    parser.add_argument(
+        "--ca", type=Path, metavar="FILE", help="PEM file of the authorities believed for https"
+    )
+    parser.add_argument("--no-prompt", action="store_true", help="do not ask, even on a terminal")
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)
 
@@ -71,7 +73,7 @@ def _run(options: argparse.Namespace) -> Exit:
         document({"profile": name, "file": str(kept.file)}, compact=True)
     else:
         print(name)
-        note(f"profile {name} is kept in {kept.file}, and current")
+        note(f"profile {name} is kept in {kept.file} and is now the current one")
     with waiting("asking the cluster"):
         found = asyncio.run(_looked(profile))
     note(found)

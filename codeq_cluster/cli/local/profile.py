@@ -51,7 +51,7 @@ def _list(options: argparse.Namespace) -> Exit:
         ("PROFILE", "CURRENT", "BASE URL", "TOKENS", "CA FILE"), ([*row.values()] for row in rows)
     )
     if not rows:
-        note(f"there is none in {kept.file}; make one with: codeq-cluster init")
+        note(f"no profiles in {kept.file}; make one with: codeq-cluster init")
     return Exit.OK
 
 

@@ -41,6 +41,7 @@ def add(commands: Verbs) -> None:
 
     listing = verbs.add_parser(
         "ls",
+        aliases=["list"],
         help="list the backups of a node, or of a place",
         epilog=f"{OPERATORS} With --in no node is asked.",
     )

@@ -61,7 +61,10 @@ def add(commands: Verbs) -> None:
     parser.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
     parser.add_argument("--id", default="", help="of the backup; default: the newest with it")
     parser.add_argument(
-        "--as", dest="other", metavar="NAME", help="what the tenant is called here; default: alike"
+        "--as",
+        dest="other",
+        metavar="NAME",
+        help="the tenant's name in the cluster; default: the same",
     )
     parser.add_argument(
         "--forget-keys",

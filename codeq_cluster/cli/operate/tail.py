@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ _LINES_DEFAULT = 10
 _LINES_MAX = 500  # A page of the audit.
 _NEW_MAX = 100  # Of the audit, and of each queue's dead letters, at one look.
 _SECONDS_MAX = 7 * 86_400
+_BEFORE_TEXT = 18  # Columns of an event's time and kind.
 _GIVE_UP_S = 300.0  # Without an answer from any node.
 
 _ADMIN = "codeq:admin"
@@ -217,8 +219,18 @@ def _tell(events: Iterable[Event], say: Callable[[Event], None]) -> None:
 
 
 def _say(event: Event) -> None:
-    text = Text(event.line, style=_STYLES.get(event.kind, ""))
-    console().print(text, soft_wrap=True)
+    printed = console()
+    line = event.line
+    if printed.is_terminal:
+        # A terminal would break it within a word.
+        line = textwrap.fill(
+            line,
+            printed.width,
+            subsequent_indent=" " * _BEFORE_TEXT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    printed.print(Text(line, style=_STYLES.get(event.kind, "")), soft_wrap=True)
     sys.stdout.flush()
 
 

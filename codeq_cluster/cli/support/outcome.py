@@ -14,7 +14,7 @@ from codeq_cluster.errors import CodeqError
 # What to type next, by the code of a refusal.
 _NEXT = {
     "not-found": "see that the id or name is right and the token is of its tenant",
-    "result-not-found": "it has not ended; see codeq-cluster task explain ID, or wait with --wait",
+    "result-not-found": "see codeq-cluster task explain ID, or wait with --wait",
     "already-terminal": "it has ended; see codeq-cluster task result ID",
     "not-transferred": "the node is away, behind or busy; see codeq-cluster cluster status",
     "no-leader": "a majority of nodes must run; see codeq-cluster cluster status, or doctor",
@@ -88,7 +88,9 @@ def _refused(error: Refused) -> tuple[Exit, str]:
     told = f"HTTP {error.status}" if error.status else ""
     if error.status in (401, 403):
         return Exit.AUTH, f"{error} ({told}); {_who_may(str(error))}"
-    known = ", ".join(each for each in (told, error.code) if each and error.status)
+    # Some refusals have no other words than their code.
+    code = "" if error.code == str(error) else error.code
+    known = ", ".join(each for each in (told, code) if each and error.status)
     line = f"{error} ({known})" if known else str(error)
     todo = _NEXT.get(error.code, "")
     if not todo and error.retryable:

@@ -62,11 +62,11 @@ def table(
     cells = [[cell(value, chars_max) for value in row] for row in rows]
     columns = [*zip(headers, *cells, strict=True)]
     printed = console()
+    if not printed.is_terminal:
+        # A program reads a line a row, however long.
+        whole = sum(max(map(len, column)) + _GAP for column in columns)
+        printed.width = max(printed.width, whole)
     widths = _widths(columns, printed.width)
-    if widths is None and not printed.is_terminal:
-        # A program reads a line a row.
-        printed.width = sum(max(map(len, column)) + _GAP for column in columns)
-        widths = _widths(columns, printed.width)
     if widths is None:
         _print_stacked(printed, headers, cells)
         return

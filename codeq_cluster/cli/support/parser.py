@@ -7,6 +7,8 @@ import sys
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from codeq_cluster.cli.support.outcome import fitting
+
 
 class Parser(argparse.ArgumentParser):
     """A parser of a command line; the parsers of its commands are of this class too."""
@@ -14,7 +16,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and one line, and end with 2."""
         self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        after = " See" if message.endswith("?") else "; see"
+        self.exit(2, fitting(f"{self.prog}: {message}{after} {self.prog} --help") + "\n")
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        """Parse, and refuse what is unknown.
+
+        Else the parser of all commands would refuse the flag of one, with the usage of all.
+        """
+        found, unknown = super().parse_known_args(*given, **named)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is no choice; argparse has no public way to say it in other words."""

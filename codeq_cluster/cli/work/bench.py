@@ -54,7 +54,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--worker-token",
         metavar="TOKEN",
-        help="of who claims; default: --token, else as for worker",
+        help="token that claims; default: --token, else as for worker",
     )
     asks(parser, Client, _bench, deadline_s=_DEADLINE_S)
 

@@ -88,7 +88,8 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
         document({"name": topic.get("name"), "tasks": waiting, "deleted": doing}, compact=True)
     elif doing:
         print(topic.get("name"))
-    what = f"1 topic, which governs {waiting} tasks that have not ended,"
+    unfinished = f"{waiting} unfinished task{'' if waiting == 1 else 's'}"
+    what = f"topic {options.name} ({unfinished} in its queue)"
     if not doing:
         return withheld(options, what=what, done="deleted")
     note(f"{what} deleted")

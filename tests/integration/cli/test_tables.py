@@ -1,4 +1,4 @@
-"""Tables: what lists look like in a terminal of 80 columns."""
+"""Tables: what lists and errors look like in a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
     assert max(len(line) for line in shown.splitlines()) <= 80 + len("\x1b[1m\x1b[0m")
     assert made.id in shown
     assert f"event {made.command}" in shown
+
+
+def test_a_wrong_use_is_told_in_whole_words(variables: Mapping[str, str]) -> None:
+    """The line with the verbs there are is longer than the terminal is wide."""
+    with run("queue", "destroy", environment=variables) as terminal:
+        code, shown = terminal.ended()
+
+    assert code == 2
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert "pause, resume; see codeq-cluster queue --help" in " ".join(shown.split())

@@ -52,6 +52,21 @@ def test_a_misspelt_command_is_told_its_name(
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
+def test_an_unknown_flag_is_told_with_the_usage_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And not with that of all commands, which does not have the flags it could be."""
+    with pytest.raises(SystemExit) as ended:
+        main(["dlq", "ls", "greet", "--group-by", "error"])
+
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith("usage: codeq-cluster dlq ls ")
+    assert error.endswith(
+        "unrecognized arguments: --group-by error; see codeq-cluster dlq ls --help\n"
+    )
+
+
 @pytest.mark.parametrize(
     "url", ["foo", "http://", "ftp://h", "http://h:99999", "http://[::1", "http://u:turnip@h:1"]
 )

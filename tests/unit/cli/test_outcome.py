@@ -66,3 +66,14 @@ def test_a_shard_without_a_leader_names_the_command_that_shows_the_nodes(
 
     assert code == Exit.API
     assert "codeq-cluster cluster status" in capsys.readouterr().err
+
+
+def test_a_refusal_that_is_only_a_code_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to type next."""
+    code = report(Refused("already-terminal", status=409, code="already-terminal"))
+
+    assert code == Exit.API
+    assert capsys.readouterr().err == (
+        "codeq-cluster: already-terminal (HTTP 409); it has ended; "
+        "see codeq-cluster task result ID\n"
+    )

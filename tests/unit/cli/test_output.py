@@ -102,9 +102,11 @@ def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
 def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """However wide it is."""
     table([f"COLUMN {n}" for n in range(12)], [["x" * 100] * 12, ["y"] * 12])
+    table(["ID", "MEANING"], [["a", "two words " * 50]], chars_max=500)
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[1:]] == [["x" * 100] * 12, ["y"] * 12]
+    assert [line.split() for line in lines[1:3]] == [["x" * 100] * 12, ["y"] * 12]
+    assert [line.split() for line in lines[4:]] == [["a", *["two", "words"] * 50]]
 
 
 async def test_pages_are_read_until_the_limit() -> None:
