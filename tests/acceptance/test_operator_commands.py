@@ -348,7 +348,7 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
     checks = {row["check"] for row in well.document["findings"]}
     assert checks == {
         *("reachable", "ready", "version", "token", "clock", "artifacts", "webhooks"),
-        *("config", "data", "disk", "operator"),
+        *("config", "data", "disk", "durability", "operator"),
     }
     assert ill.code == 3
     assert "FAIL" in ill.out
