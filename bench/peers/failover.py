@@ -22,6 +22,8 @@ _PAUSE_S = 0.05
 _ACKNOWLEDGED_WITHIN_S = 90.0
 _LANES = 8
 _SILENCE_S = 3.0
+# A broker that has handed out nothing yet may still be electing a leader for its workers.
+_FIRST_WITHIN_S = 30.0
 # Three times what the slowest broker here has needed.
 _DRAINED_WITHIN_S = 120.0
 
@@ -101,14 +103,18 @@ async def _load(client: Client, contender: Contender, leader: str) -> dict[int, 
 async def _drained(client: Client) -> Counter[int]:
     """Return how often each number was given to a worker, until there is nothing more."""
     given: Counter[int] = Counter()
-    deadline_s = time.monotonic() + _DRAINED_WITHIN_S
+    begun_s = time.monotonic()
+    deadline_s = begun_s + _DRAINED_WITHIN_S
 
     async def work(lane: int) -> None:
         while time.monotonic() < deadline_s:
             try:
                 handle = await client.claim(lane, within_s=_SILENCE_S)
             except (TimeoutError, OSError):
-                return
+                if given or time.monotonic() > begun_s + _FIRST_WITHIN_S:
+                    return
+                await asyncio.sleep(_PAUSE_S)
+                continue
             given[msgspec.json.decode(client.payload(handle))["n"]] += 1
             # Refused where another worker was given it, too, which `given` has counted.
             with suppress(OSError):
