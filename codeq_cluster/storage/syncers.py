@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from statistics import median_low
 from typing import Protocol
 
 from codeq_cluster.settings import LogSync
@@ -183,7 +182,12 @@ class AdaptiveSyncer:
     def _compare(self) -> None:
         kernel, thread = self._took[True], self._took[False]
         if kernel and thread:
-            self._prefers_kernel = median_low(kernel) <= SLOWER_MAX * median_low(thread)
+            self._prefers_kernel = _median(kernel) <= SLOWER_MAX * _median(thread)
+
+
+def _median(seconds: deque[float]) -> float:
+    """Return the middle one; of an even number, the lower of the two in the middle."""
+    return sorted(seconds)[(len(seconds) - 1) // 2]
 
 
 def syncer_of(

@@ -70,10 +70,9 @@ class Placement:
         wait for an election.
         """
         count = self._shards.count
-        replicas = [self._shards.local(shard) for shard in range(count)]
-        led = [shard for shard in range(count) if replicas[shard].leads]
-        if len(led) == count == 1:
+        if count == 1:
             return 0
+        replicas = [self._shards.local(shard) for shard in range(count)]
         queue = item.command.lower()
         ready = [replica.ready(tenant, queue) for replica in replicas]
         shortest = min(ready)
@@ -89,7 +88,11 @@ class Placement:
                     for shard in ((turn + step) % count for step in range(count))
                     if open_to_all[shard]
                 )
-        led = [shard for shard in led if ready[shard] <= shortest + AHEAD_MAX]
+        led = [
+            shard
+            for shard, replica in enumerate(replicas)
+            if replica.leads and ready[shard] <= shortest + AHEAD_MAX
+        ]
         return led[self._placed // TOGETHER % len(led)] if led else None
 
     def _meets(self, item: RequestedTask) -> bool:
