@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,14 @@ class World:
     Attributes:
         app: What the node serves.
         fixed: What no caller uses up.
+        numbers: What names are told apart by.
     """
 
     client: Client
     app: web.Application
     settings: NodeSettings
     fixed: dict[str, str] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
 
     async def call(self, caller: str, route: str) -> Answer:
         """Send a route's request by a caller's token, to something that is there."""
@@ -130,11 +132,13 @@ class World:
             return self.fixed["artifact"]
         # Nobody claims from the one that is paused.
         command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
-        known = {"command": command, "name": "topic", "artifact": "a"}
+        known = {"command": command, "artifact": "a"}
         if "{id}" in path:
             known["id"] = await self._id(route, path)
         if "{name}" in path:
-            await self._done("admin", "PUT", "admin/topics/topic", {"maxAttempts": 3})
+            # Tests run in any order, and an admin of the other tenant may make one of that name.
+            known["name"] = f"topic-{next(self.numbers)}"
+            await self._done("admin", "PUT", f"admin/topics/{known['name']}", {"maxAttempts": 3})
         if path.startswith("/tasks/claim"):
             await self._task("ready")
         filled = re.sub(r"{(\w+)}", lambda part: known[part[1]], path)
