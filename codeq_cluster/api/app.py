@@ -15,14 +15,6 @@ from codeq_cluster.api.http.middleware import Answering, Handler, Route, for_lib
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.api.openapi import document
-from codeq_cluster.api.ports import (
-    BackupsPort,
-    BrokerPort,
-    Cluster,
-    MembershipPort,
-    RateLimiterPort,
-    TargetsPort,
-)
 from codeq_cluster.api.routes import (
     audit,
     dead_letters,
@@ -47,10 +39,16 @@ from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Access, Authenticator
+from codeq_cluster.backup.job import BackupJobs
 from codeq_cluster.broker.polls import Polls
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.membership.service import MembershipService
+from codeq_cluster.ratelimit.limiter import RateLimiter
+from codeq_cluster.routing.leadership import LeadershipTransfers
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
+from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
 BASE = "/v1/codeq"
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
@@ -159,18 +157,18 @@ ROUTES = (
 
 
 def make_app(
-    broker: BrokerPort,
+    broker: Broker,
     authenticator: Authenticator,
     settings: NodeSettings,
     metrics: Metrics,
     *,
-    targets: TargetsPort,
-    quotas: RateLimiterPort,
-    cluster: Cluster,
-    members: MembershipPort,
+    targets: Targets,
+    quotas: RateLimiter,
+    cluster: LeadershipTransfers,
+    members: MembershipService,
     polls: Polls,
     artifacts: ArtifactStore | None = None,
-    backups: BackupsPort | None = None,
+    backups: BackupJobs | None = None,
     tracing: Tracing | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> web.Application:

@@ -21,7 +21,11 @@ from codeq_cluster.broker.waiters import Waiters
 
 
 class Broker:
-    """The front end's one object; each part of it does its own work.
+    """The front end's one object for every shard, wherever it is led; each part does its own work.
+
+    `timeout_s` bounds a call from its start, not counting the time it was asked to wait. Unless a
+    method says otherwise, it raises `CodeqError` if the operation was not carried out or its
+    outcome is unknown. No task stays leased for a cancelled claim: its client has gone away.
 
     Attributes:
         operators: Lists of tasks, and actions on many of them.

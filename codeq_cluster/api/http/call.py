@@ -15,21 +15,19 @@ from codeq_cluster.api.http.import_room import ImportRoom
 from codeq_cluster.api.http.memory_limits import LargeBodies
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import Whole
-from codeq_cluster.api.ports import (
-    BackupsPort,
-    BrokerPort,
-    Cluster,
-    MembershipPort,
-    RateLimiterPort,
-    TargetsPort,
-)
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator, Identity
+from codeq_cluster.backup.job import BackupJobs
 from codeq_cluster.broker.polls import Polls
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.membership.service import MembershipService
+from codeq_cluster.ratelimit.limiter import RateLimiter
 from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.routing.leadership import LeadershipTransfers
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
+from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # The `consistency` parameter of the query string, and its default.
@@ -60,22 +58,22 @@ class Services:
         tracing: Makes the spans of requests; None for none.
     """
 
-    broker: BrokerPort
+    broker: Broker
     authenticator: Authenticator
     settings: NodeSettings
     metrics: Metrics
     now_ms: Callable[[], int]
     waits: Waits
     access_log: AccessLog
-    quotas: RateLimiterPort
-    targets: TargetsPort
-    cluster: Cluster
-    members: MembershipPort
+    quotas: RateLimiter
+    targets: Targets
+    cluster: LeadershipTransfers
+    members: MembershipService
     large_bodies: LargeBodies
     import_room: ImportRoom
     polls: Polls
     artifacts: ArtifactStore | None = None
-    backups: BackupsPort | None = None
+    backups: BackupJobs | None = None
     tracing: Tracing | None = None
 
 

@@ -8,10 +8,9 @@ from aiohttp import web
 
 from codeq_cluster.api.http.call import Call, reply
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.ports import BackupsPort
 from codeq_cluster.api.schemas.backup_views import backup_page, backup_view
 from codeq_cluster.api.schemas.responses import encode
-from codeq_cluster.backup.job import SETTLE_S, BackupRunning
+from codeq_cluster.backup.job import SETTLE_S, BackupJobs, BackupRunning
 from codeq_cluster.errors import BackupFailed
 
 NO_PLACE = ApiError(
@@ -68,7 +67,7 @@ async def backups(call: Call) -> web.Response:
     return reply(encode(backup_page(found)))
 
 
-def _of(call: Call) -> BackupsPort:
+def _of(call: Call) -> BackupJobs:
     if call.services.backups is None:
         raise NO_PLACE
     return call.services.backups

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from codeq_cluster.api.http.call import Call, is_task_id, reply
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.ports import DeadLetterSelection, Done, FoundTask
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.responses import ErrorGroup, TaskPage, encode, result_view, task_view
-from codeq_cluster.broker.requests.dead_letters import BULK_MAX
+from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
+from codeq_cluster.broker.requests.operators import Done
+from codeq_cluster.broker.values import FoundTask
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.task import State
 

@@ -7,8 +7,8 @@ import asyncio
 from aiohttp import web
 
 from codeq_cluster.api.http.call import COMMAND, Call, reply
-from codeq_cluster.api.ports import QueueDepth
 from codeq_cluster.api.schemas.responses import encode, queue_view
+from codeq_cluster.broker.values import QueueDepth
 from codeq_cluster.core.task import Counters
 
 

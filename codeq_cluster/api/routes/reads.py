@@ -9,7 +9,6 @@ from aiohttp import web
 from codeq_cluster.api.http.call import Call, reply
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.waits import WaitEnded
-from codeq_cluster.api.ports import FoundTask
 from codeq_cluster.api.routes.workers import EARLY_S
 from codeq_cluster.api.schemas.responses import (
     TaskView,
@@ -18,6 +17,7 @@ from codeq_cluster.api.schemas.responses import (
     result_view,
     task_view,
 )
+from codeq_cluster.broker.values import FoundTask
 
 _NOT_FOUND = ApiError(404, "not found", "not-found")
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")

@@ -18,10 +18,10 @@ from codeq_cluster.api.http.errors import (
     from_rejection,
     invalid_body,
 )
-from codeq_cluster.api.ports import RequestedTask
 from codeq_cluster.api.routes.webhooks import require_webhooks, takes_webhooks
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.responses import encode, task_view
+from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError

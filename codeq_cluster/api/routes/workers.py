@@ -14,11 +14,11 @@ from codeq_cluster.api.http.errors import (
     invalid_body,
 )
 from codeq_cluster.api.http.waits import WaitEnded
-from codeq_cluster.api.ports import NewResult
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.responses import encode, result_view, task_view
+from codeq_cluster.broker.values import NewResult
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
 from codeq_cluster.errors import CodeqError

@@ -8,7 +8,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.ports import FoundTask, QueueDepth, ShardStatus
+from codeq_cluster.broker.values import FoundTask, QueueDepth, ShardStatus
 from codeq_cluster.core.explaining import Explanation, Reason
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of

@@ -52,7 +52,8 @@ class Done(Struct, frozen=True, kw_only=True):
 class Operators:
     """Operators' actions on many tasks; every change leaves an audit record.
 
-    An action that fails half way ends with OutcomeUnknown: some of the tasks are changed.
+    An action that fails half way ends with OutcomeUnknown: some of the tasks are changed. A page
+    may be short or empty although more pages follow.
     """
 
     def __init__(self, shards: Shards) -> None:

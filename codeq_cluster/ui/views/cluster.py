@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.ports import ShardStatus
+from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.membership.node_report import NodeReport, ShardReport
 from codeq_cluster.ui.sources import Sources
