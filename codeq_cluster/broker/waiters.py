@@ -31,15 +31,17 @@ class Ticket:
 
     Attributes:
         queue: For a claim, the queue with the work it was last woken for; empty for any.
+        owes: Whether a claim was woken for work that it has not taken, so that another claim could.
     """
 
-    __slots__ = ("_places", "_room", "event", "queue")
+    __slots__ = ("_places", "_room", "event", "owes", "queue")
 
     def __init__(self, room: _Room, places: tuple[object, ...]) -> None:
         self._room = room
         self._places = places
         self.event = asyncio.Event()
         self.queue = ""
+        self.owes = False
 
     def __enter__(self) -> Self:
         self._room.count += 1
@@ -54,6 +56,11 @@ class Ticket:
             del tickets[self]
             if not tickets:
                 del self._room.tickets[place]
+
+    def begin_look(self) -> None:
+        """Begin to look for work; the event shows from here on whether more may have come."""
+        self.owes = self.event.is_set()
+        self.event.clear()
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the event, at most `timeout_s`; return False on timeout."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import compress, groupby
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from codeq_cluster.broker.ports import Head, Shards
 from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
-from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.broker.waiters import Ticket, Waiters
 from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
@@ -35,10 +36,12 @@ RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished clie
 # A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
 # it. Ask it again, soon at first: no event on this node need show when the two agree.
 AGAIN_S = 0.02
+AGAIN_S_MAX = 1.0
 # An older task elsewhere may wait this much longer, so that a claim can take a younger one from a
 # shard led here.
 NEAR_MS = 100
-AGAIN_S_MAX = 1.0
+
+_NOTHING = Claimed((), ())
 
 
 class Consumer:
@@ -70,8 +73,7 @@ class Consumer:
         policy than this node, so it is asked again while the replicas show work that it does not
         give. All leaders are asked again while a replica of this node is out of service.
         """
-        loop = asyncio.get_running_loop()
-        waits_until = loop.time() + wait_s
+        waits_until = asyncio.get_running_loop().time() + wait_s
         queues = tuple(dict.fromkeys(command.lower() for command in commands))
         wanted = Claim(
             request="",
@@ -90,37 +92,10 @@ class Consumer:
             claimed = await self._take_from(known, wanted, deadline=deadline_in(timeout_s))
             if claimed.tasks:
                 return claimed
-        ticket = self._waiters.for_work(tenant, queues)
-        ask_leaders = True
-        woken = False
-        again_s = AGAIN_S
-        try:
-            with ticket:
-                while True:
-                    woken = ticket.event.is_set()
-                    ticket.event.clear()
-                    claimed = await self._take(
-                        wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders
-                    )
-                    ask_leaders = self._shards.deaf
-                    # If it took tasks of another queue, the work that woke it may still be there.
-                    woken = woken and _of_another_queue(claimed, ticket.queue)
-                    remaining_s = waits_until - loop.time()
-                    if claimed.tasks or remaining_s <= 0:
-                        return claimed
-                    if self._known(tenant, queues):
-                        await ticket.wait(min(remaining_s, again_s))
-                        again_s = min(2 * again_s, AGAIN_S_MAX)
-                    elif self._shards.deaf:
-                        await ticket.wait(min(remaining_s, AGAIN_S_MAX))
-                    elif await ticket.wait(remaining_s):
-                        again_s = AGAIN_S
-                    else:
-                        return claimed
-        finally:
-            if woken or ticket.event.is_set():
-                # It was woken for work that it does not take: wake the next waiter in line.
-                self._pass_on(tenant, (ticket.queue,) if ticket.queue else queues)
+        with self._in_line(tenant, queues) as ticket:
+            return await self._take_when_woken(
+                ticket, wanted, queues, waits_until=waits_until, timeout_s=timeout_s
+            )
 
     async def heartbeat(
         self,
@@ -234,13 +209,57 @@ class Consumer:
 
     # -- claiming --------------------------------------------------------------------------------
 
+    @contextmanager
+    def _in_line(self, tenant: str, queues: tuple[str, ...]) -> Iterator[Ticket]:
+        """Wait in line for work; if it is left unclaimed at the end, wake the next one in line."""
+        ticket = self._waiters.for_work(tenant, queues)
+        try:
+            with ticket:
+                yield ticket
+        finally:
+            if ticket.owes or ticket.event.is_set():
+                self._pass_on(tenant, (ticket.queue,) if ticket.queue else queues)
+
+    async def _take_when_woken(
+        self,
+        ticket: Ticket,
+        wanted: Claim,
+        queues: tuple[str, ...],
+        *,
+        waits_until: float,
+        timeout_s: float,
+    ) -> Claimed:
+        """Claim at once and whenever there may be work, until there are tasks or time is up."""
+        loop = asyncio.get_running_loop()
+        ask_leaders = True
+        again_s = AGAIN_S
+        while True:
+            ticket.begin_look()
+            claimed = await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders)
+            ask_leaders = self._shards.deaf
+            # If it took tasks of another queue, the work that woke it may still be there.
+            ticket.owes = ticket.owes and _of_another_queue(claimed, ticket.queue)
+            remaining_s = waits_until - loop.time()
+            if claimed.tasks or remaining_s <= 0:
+                return claimed
+            if self._known(wanted.tenant, queues):
+                await ticket.wait(min(remaining_s, again_s))
+                again_s = min(2 * again_s, AGAIN_S_MAX)
+            elif self._shards.deaf:
+                await ticket.wait(min(remaining_s, AGAIN_S_MAX))
+            elif await ticket.wait(remaining_s):
+                again_s = AGAIN_S
+            else:
+                return claimed
+
     async def _take(
         self, wanted: Claim, queues: tuple[str, ...], *, timeout_s: float, ask_leaders: bool
     ) -> Claimed:
         """Claim from the shards that have work, the oldest highest-priority head first."""
         deadline = deadline_in(timeout_s)
-        known = self._known(wanted.tenant, queues)
-        claimed = await self._take_from(known, wanted, deadline=deadline)
+        claimed = _NOTHING
+        if known := self._known(wanted.tenant, queues):
+            claimed = await self._take_from(known, wanted, deadline=deadline)
         if not claimed.tasks and ask_leaders:
             heads = await self._shards.heads(wanted.tenant, queues, deadline=deadline)
             claimed = await self._take_from(heads, wanted, deadline=deadline)
