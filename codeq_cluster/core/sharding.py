@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from functools import lru_cache
 
 SHARDS_MAX = 256  # Per cluster.
@@ -26,8 +25,8 @@ def shard_of(text: str, shards: int) -> int:
     return fnv1a_64(text) % shards
 
 
-def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
-    """Return a text of the same length whose shard is one of the wanted.
+def with_shard(text: str, *, shards: int, wanted: int) -> str:
+    """Return a text of the same length whose shard is the wanted one.
 
     Only the last four characters change, to hexadecimal digits. The part before them is hashed
     once, and each try then costs four steps of the hash.
@@ -35,7 +34,7 @@ def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
     Args:
         text: ASCII, at least four characters.
         shards: Of the cluster, at most `SHARDS_MAX`.
-        wanted: Not empty. Each shard has hundreds of the 65,536 endings.
+        wanted: From 0. Each shard has hundreds of the 65,536 endings.
     """
     head, drawn = text[:-4], int(text[-4:], 16)
     state = fnv1a_64(head)
@@ -44,7 +43,7 @@ def with_shard(text: str, *, shards: int, wanted: Container[int]) -> str:
         value = state
         for byte in ending.encode():
             value = ((value ^ byte) * _FNV_PRIME) & _MASK
-        if value % shards in wanted:
+        if value % shards == wanted:
             return head + ending
     raise AssertionError(f"no ending of {head} is on {wanted}")
 

@@ -135,6 +135,16 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
     assert found.document["task"]["lastKnownLocation"] == "NONE"
 
 
+async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
+    """Standard output has a line of each task; standard error has the reason without the ending."""
+    task_id = await _created(cluster, "brief", "1", "--max-attempts", "1")
+    asked = ("worker", "start", "--events", "brief", "--handler", "false", "--once")
+    ran = await _ran(cluster, *asked, token=WORKER_TOKEN)
+
+    assert (ran.code, ran.out) == (0, f"{task_id} dead\n")
+    assert f"{task_id}: exit code 1" in ran.err.splitlines()
+
+
 async def test_a_dead_letter_is_seen_requeued_and_finished(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -329,6 +339,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     # What took longer than the command waits was done when it was asked again.
     assert sent.document["changed"] or refused
     assert nobody.code == 4
+    assert "see codeq-cluster cluster status" in nobody.err
     assert "LEADER" in table.out
 
 
@@ -367,9 +378,12 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
         (("task", "get", "no-such-task"), ADMIN_TOKEN, 4),
         (("queue", "pause", "no spaces"), ADMIN_TOKEN, 4),
         (("task", "list", "--limit", "0"), ADMIN_TOKEN, 2),
-        (("delivery", "replay", "--id", "none"), ADMIN_TOKEN, 2),
+        (("delivery", "replay", "--all"), ADMIN_TOKEN, 0),
+        (("delivery", "replay", "--id", "none"), ADMIN_TOKEN, 4),
         (("delivery", "replay", "--id", "none", "--yes"), ADMIN_TOKEN, 4),
         (("delivery", "ls"), ADMIN_TOKEN, 0),
+        (("dlq", "requeue", "never-used", "--all"), ADMIN_TOKEN, 0),
+        (("dlq", "delete", "never-used", "--id", "none"), ADMIN_TOKEN, 4),
     ],
 )
 async def test_exit_codes_tell_what_went_wrong(

@@ -71,7 +71,7 @@ class Producer:
         if shard is None:
             shard = shard_of(task_id, count)
         else:
-            task_id = with_shard(task_id, shards=count, wanted=(shard,))
+            task_id = with_shard(task_id, shards=count, wanted=shard)
         return shard, Create(
             id=task_id,
             tenant=tenant,

@@ -17,6 +17,7 @@ _NEXT = {
     "result-not-found": "see codeq-cluster task explain ID, or wait with --wait",
     "already-terminal": "it has ended; see codeq-cluster task result ID",
     "not-transferred": "the node is away, behind or busy; see codeq-cluster cluster status",
+    "no-such-node": "name a voter of the shard; see codeq-cluster cluster status",
     "no-leader": "a majority of nodes must run; see codeq-cluster cluster status, or doctor",
     "not-ready": "the node is not ready; see codeq-cluster doctor",
     "outcome-unknown": "see whether it was done before you try again",

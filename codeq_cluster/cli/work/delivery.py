@@ -65,7 +65,10 @@ async def _replay(operator: Operator, options: argparse.Namespace) -> Exit:
             document({"matched": found, "replayed": 0}, compact=True)
         else:
             print(found)
-        return withheld(options, what=_counted(found), done="tried again")
+        if found or options.dry_run:
+            return withheld(options, what=_counted(found), done="tried again")
+        note("no dead deliveries: nothing to try again")
+        return _missed(options, 0)
     answer = await operator.replay(options.id)
     replayed = int(str(answer.get("replayed", 0)))
     if options.json:
@@ -73,6 +76,11 @@ async def _replay(operator: Operator, options: argparse.Namespace) -> Exit:
     else:
         print(replayed)
     note(f"{_counted(replayed)} tried again")
+    return _missed(options, replayed)
+
+
+def _missed(options: argparse.Namespace, replayed: int) -> Exit:
+    """Tell when some of the ids that were named are no dead deliveries."""
     missed = len(set(options.id or ())) - replayed
     if missed <= 0:
         return Exit.OK

@@ -96,7 +96,7 @@ async def _act(options: argparse.Namespace, act: _Act, word: str) -> Exit:
         document(answer, compact=True)
     else:
         print(answer.get(word) if doing else answer.get("matched"))
-    if not doing:
+    if not doing and (answer.get("matched") or options.dry_run):
         return withheld(options, what=_counted(answer.get("matched"), options), done=word)
     note(f"{_counted(answer.get(word), options)} {word}")
     if answer.get("more"):

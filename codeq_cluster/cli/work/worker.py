@@ -139,7 +139,7 @@ def _check(options: argparse.Namespace) -> None:
 def _show(ended: Ended) -> None:
     print(ended.task.id, ended.ending.value, flush=True)
     if ended.note:
-        note(f"{ended.task.id} {ended.ending.value}: {ended.note}")
+        note(f"{ended.task.id}: {ended.note}")
 
 
 def _show_json(ended: Ended) -> None:

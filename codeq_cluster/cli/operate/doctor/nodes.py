@@ -109,12 +109,11 @@ async def _of_status(url: str, probe: Probe) -> list[Finding]:
 
 def _durability(url: str, status: object) -> list[Finding]:
     """Judge what an answered write survives, and say who syncs the log that it waits for."""
-    try:
-        assert isinstance(status, dict)
-        group = status["groups"][0]
-        durability, log_sync = str(group["durability"]), str(group["logSync"])
-    except (AssertionError, KeyError, IndexError, TypeError):
-        return []  # An earlier release, which the line of its version tells.
+    match status:
+        case {"groups": [{"durability": str(durability), "logSync": str(log_sync)}, *_]}:
+            pass
+        case _:
+            return []  # An earlier release, which the line of its version tells.
     if durability != Durability.FSYNC:
         text = f"{durability}: an answered write can be lost in a power cut"
         return [warn("durability", url, text, "set durability to fsync where tasks must not be")]
