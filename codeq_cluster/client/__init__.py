@@ -1,8 +1,9 @@
-"""Client: the broker from outside, over HTTP; imports no server code.
+"""Client: access to the broker from outside, over HTTP; imports no server code.
 
-`Client` for producers and readers, `Worker` for workers, `Operator` for admins of a tenant and
-operators of the cluster, each of them a `Connection` to all nodes; `SyncClient` and `SyncOperator`
-for programs without an event loop. `Leases` is what `Worker` is made of, for a loop of one's own.
+`Client` is for producers and readers, `Worker` for workers, `Operator` for admins of a tenant and
+operators of the cluster. Each is a `Connection` to all nodes. `SyncClient` and `SyncOperator` are
+for programs without an event loop. `Leases` has the requests behind `Worker`, for a hand-written
+loop.
 """
 
 from codeq_cluster.client.client import Client

@@ -33,8 +33,8 @@ from codeq_cluster.client.transport import Request
 
 WAIT_S_DEFAULT: Final = 60.0
 
-_WAIT_S_MAX: Final = 20  # Of one request; a node that hangs costs this much of a wait.
-# Of one task of several: the shard it goes to cannot take it now.
+_WAIT_S_MAX: Final = 20  # For one request; a node that hangs costs this much of a wait.
+# These codes refuse one task of several: its shard cannot take it now.
 _PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
 
 
@@ -74,13 +74,13 @@ class Client(Connection):
         """Prepare a client; nothing is sent yet.
 
         Args:
-            urls: As for `Connection`, like all but the last.
-            token: A producer's; reading takes any.
-            deadline_s: Of a call with all its repetitions.
-            timeout_s: Of one request.
+            urls: Base URLs of nodes, at least one, the preferred ones first.
+            token: A producer's token; for reading, any token.
+            deadline_s: The deadline of a call with all its repetitions.
+            timeout_s: The timeout of one request.
             discover: Learn the other nodes.
-            ca_file: The only authorities believed for https.
-            codec: Of payloads and results.
+            ca_file: The only authorities trusted for https.
+            codec: Converts payloads and results.
         """
         super().__init__(
             urls,
@@ -107,8 +107,8 @@ class Client(Connection):
     ) -> TaskRecord:
         """Create a task, exactly once even when the request is repeated, and return it.
 
-        See `NewTask` for what each argument means. With a key of the caller's own an existing task
-        may be returned, and a program that is started again can repeat the call.
+        `NewTask` explains each argument. If the caller passes its own key, a task created earlier
+        with that key is returned: a program that is started again can repeat the call.
         """
         new = NewTask(
             command=command,
@@ -135,7 +135,7 @@ class Client(Connection):
         Each item is independent: some may be created and others not.
 
         Raises:
-            Refused: The broker takes none of them, as for a token that may not create.
+            Refused: The broker refused them all, for instance because the token may not create.
         """
         asked = [_keyed(task) for task in tasks]
         # Encode all of them first: an item that cannot be encoded must not leave others half-way.
@@ -167,11 +167,11 @@ class Client(Connection):
         """Return how a task ended, as soon as it has: completed, failed, cancelled or dead.
 
         Args:
-            task_id: The task's.
-            timeout_s: From now, to the second; 0 does not wait.
+            task_id: The id of the task.
+            timeout_s: How long to wait, rounded to whole seconds; 0 does not wait.
 
         Raises:
-            NotFinished: It has not ended by then.
+            NotFinished: The task has not ended in that time.
         """
         until_s = time.monotonic() + timeout_s
         path = f"{BASE}/tasks/{part(task_id)}/result"
@@ -199,7 +199,7 @@ class Client(Connection):
         max_attempts: int | None = None,
         ttl: Duration | None = None,
     ) -> Result:
-        """Create a task and return how it ended; as `create` and then `wait`."""
+        """Create a task and return how it ended; the same as `create` and then `wait`."""
         task = await self.create(
             command, payload, priority=priority, max_attempts=max_attempts, ttl=ttl
         )
@@ -211,16 +211,16 @@ class Client(Connection):
         return await self._call(request, Explanation)
 
     async def cancel(self, task_id: str) -> None:
-        """Cancel a task that has not ended; its worker learns of it with its next heartbeat.
+        """Cancel a task that has not ended; its worker learns of it at its next heartbeat.
 
-        A cancel that a broken connection leaves open is not repeated: a second one would be refused
-        with the code `already-terminal`.
+        A cancel whose connection broke is not repeated: a second one would be refused with the code
+        `already-terminal`.
         """
         path = f"{BASE}/tasks/{part(task_id)}/cancel"
         await self._call(Request(method="POST", path=path, body=b"{}", repeatable=False), dict)
 
     async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
-        """Create tasks in one request, and repeat those that could not be created just now."""
+        """Create tasks in one request, and retry those that could not be created just now."""
         until_s = time.monotonic() + self._deadline_s
         made = await self._batch(bodies)
         failures = 0
@@ -237,7 +237,7 @@ class Client(Connection):
         return made
 
     async def _batch(self, bodies: Sequence[bytes]) -> list[_Item]:
-        """Send tasks in one request, or in halves when the broker refuses so many at once."""
+        """Send tasks in one request, or in halves if the broker refuses that many at once."""
         body = as_json({"tasks": [Raw(body) for body in bodies]})
         request = Request(method="POST", path=f"{BASE}/tasks/batch", body=body)
         try:

@@ -11,36 +11,36 @@ T = TypeVar("T")
 
 
 class Codec(Protocol):
-    """Turns values into JSON text and back; what it raises is for its caller to see."""
+    """Turns values into JSON text and back; its exceptions reach the caller unchanged."""
 
     def encode(self, value: object) -> bytes:
         """Return a value as JSON text."""
 
     def decoder(self, wanted: type[T]) -> Callable[[bytes], T]:
-        """Return what reads JSON text as a type.
+        """Return a function that reads JSON text as a type.
 
         Raises:
-            TypeError: The type is none that this codec can read.
+            TypeError: This codec cannot read the type.
         """
 
 
 class MsgspecCodec:
     """JSON by msgspec: builtins, dataclasses, attrs, msgspec structs, datetimes, UUIDs, decimals.
 
-    What is read as a type is checked against it. `msgspec.Raw` is JSON text already and is sent as
-    it is. Unknown fields are ignored, and a number that is none becomes null.
+    Reading as a type validates the input. `msgspec.Raw` is JSON text already and is sent unchanged.
+    Unknown fields are ignored, and NaN or an infinite number becomes null.
     """
 
     def encode(self, value: object) -> bytes:
         """Return a value as JSON text.
 
         Raises:
-            TypeError: Something in it has no form in JSON.
+            TypeError: A part of it cannot be written as JSON.
         """
         return msgspec.json.encode(value)
 
     def decoder(self, wanted: type[T]) -> Callable[[bytes], T]:
-        """Return what reads JSON text as a type; it raises `msgspec.ValidationError`.
+        """Return a function that reads JSON text as a type; it raises `msgspec.ValidationError`.
 
         Raises:
             TypeError: msgspec does not know the type.

@@ -21,11 +21,11 @@ from codeq_cluster.client.transport import Request, ServerAnswer, Transport, for
 from codeq_cluster.errors import ConfigInvalid
 
 BASE = "/v1/codeq"
-TIMEOUT_S: Final = 15.0  # Above the broker's own 10 s, so that it is the one to say what it knows.
-DEADLINE_S: Final = 30.0  # An election takes seconds; a second try of a silent node fits besides.
+TIMEOUT_S: Final = 15.0  # Above the broker's own 10 s, so that the broker answers first.
+DEADLINE_S: Final = 30.0  # Room for an election and a second try of a silent node.
 
 _LEARN_EVERY_S: Final = 60.0
-_LEARN_AGAIN_S: Final = 5.0  # After nobody could be asked.
+_LEARN_AGAIN_S: Final = 5.0  # After a round in which no node answered.
 _LEARN_TIMEOUT_S: Final = 5.0
 _STATUS: Final = Request(method="GET", path=f"{BASE}/raft/status")
 
@@ -48,7 +48,7 @@ class _Status(msgspec.Struct):
     groups: tuple[_Group, ...] = ()
 
     def urls(self) -> list[str]:
-        """Return where every node is that the answer names."""
+        """Return the URL of every node that the answer lists."""
         found = [
             url
             for group in self.groups
@@ -65,9 +65,9 @@ class _Status(msgspec.Struct):
 class Connection:
     """A connection to the nodes of one cluster; an async context manager, or closed by `close`.
 
-    A request goes to the node that answered last, and on to the next one when a node takes no
-    connection. It is repeated, ever less often, while it may succeed and a second time does no
-    harm, until its deadline. The nodes that were not named are learned from those that were.
+    A request goes to the node that answered last, and to the next one when a node takes no
+    connection. It is repeated until its deadline, with growing pauses, while a repetition may
+    succeed and is harmless. Nodes the caller did not name are learned from those it named.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Connection:
         Args:
             urls: Base URLs of nodes, at least one, the preferred ones first.
             token: Sent as a bearer token.
-            deadline_s: Of a call with all its repetitions; a wait the call asks for comes on top.
-                0 asks each node at most once.
-            timeout_s: Of one request to one node, the same way.
-            discover: Learn the other nodes. Off behind a balancer whose nodes are not reachable
-                from here.
-            ca_file: PEM file of the only authorities believed for https; None believes those of
+            deadline_s: The deadline of a call with all its repetitions, not counting a wait that
+                the call asks for. 0 asks each node at most once.
+            timeout_s: The timeout of one request to one node, not counting such a wait either.
+            discover: Learn the other nodes. Turn it off behind a load balancer whose nodes are not
+                reachable from here.
+            ca_file: PEM file of the only authorities trusted for https; None trusts those of
                 the system.
 
         Raises:
@@ -132,11 +132,11 @@ class Connection:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Base URLs of the nodes known so far: those named, then those learned."""
+        """Base URLs of the nodes known so far: those the caller named, then those learned."""
         return self._nodes.all
 
     async def raft_status(self) -> Mapping[str, Any]:
-        """Return the groups of the node that answers, as it sees them."""
+        """Return the Raft groups as the node that answers sees them."""
         return await self._call(_STATUS, dict[str, Any])
 
     async def _call(
@@ -149,19 +149,19 @@ class Connection:
         """Make a request and return its answer as a type; an empty body counts as `{}`.
 
         Args:
-            request: What is asked.
-            answer: What its answer is read as.
-            within_s: In place of the connection's deadline.
+            request: The request to make.
+            answer: The type to read the answer as.
+            within_s: The deadline of this call, in place of the connection's.
 
         Raises:
             Unreachable: No node took the request; nothing was done.
-            Refused: The broker refused it, or its outcome is not known.
+            Refused: The broker refused it, or its outcome is unknown.
         """
         got = await self._exchange(request, within_s=within_s)
         return read_as(got.content, answer, request)
 
     async def _exchange(self, request: Request, *, within_s: float | None = None) -> ServerAnswer:
-        """Make a request, and again while it may succeed, until it is answered or too late."""
+        """Make a request, and repeat it until it is answered, hopeless or too late."""
         if self._discover and self._learning is None:
             self._learning = asyncio.create_task(self._learn())
         deadline_s = self._deadline_s if within_s is None else within_s
@@ -175,17 +175,18 @@ class Connection:
                     raise
                 pause = pause_s(failures, error)
                 if until_s and request.wait_s and failures == 0:
-                    # What the broker was asked to wait does not count.
+                    # The wait that the broker was asked for does not count toward the deadline.
                     until_s = time.monotonic() + deadline_s
                 if until_s is None or time.monotonic() + pause >= until_s:
                     raise
                 failures += 1
-                # In the text too: a program that only prints messages shows no field.
+                # The path and the error are in the text too: a program that prints only messages
+                # shows no fields.
                 log.warning("%s: no answer, trying again: %s", request.path, error)
             await asyncio.sleep(pause)
 
     async def _round(self, request: Request, *, until_s: float | None) -> ServerAnswer:
-        """Ask one node after the other until one has the request."""
+        """Ask one node after the other until one takes the request."""
         last: Unreachable | Refused | None = None
         for url in self._nodes.order():
             if until_s is not None and time.monotonic() >= until_s:
@@ -193,7 +194,8 @@ class Connection:
             try:
                 return await self._sent(url, request, until_s=until_s)
             except Unreachable as error:
-                # A node that did not answer says more than one that is not there.
+                # Report the node that gave no answer rather than the one that took no connection:
+                # only the former may have done something.
                 last = last if isinstance(last, Refused) else error
             except Refused as error:
                 if error.status or not request.repeatable:
@@ -222,13 +224,14 @@ class Connection:
         return answer
 
     async def _learn(self) -> None:
-        """Learn the other nodes, again and again, for as long as the connection is open."""
+        """Learn the other nodes repeatedly, for as long as the connection is open."""
         while True:
             try:
                 answer = await self._round(_STATUS, until_s=time.monotonic() + _LEARN_TIMEOUT_S)
                 self._nodes.learn(read_as(answer.content, _Status, _STATUS).urls())
             except (Unreachable, Refused) as error:
-                # What was learned before stays; requests tell of a cluster that is away.
+                # Nodes learned before are kept. A cluster that is away is reported by the requests
+                # themselves.
                 log.debug("the other nodes are not known: %s", error)
                 await asyncio.sleep(_LEARN_AGAIN_S)
             else:
@@ -236,12 +239,12 @@ class Connection:
 
 
 def part(name: str) -> str:
-    """Return a name as one part of a path."""
+    """Return a name quoted as one segment of a path."""
     return quote(name, safe="")
 
 
 def query(**values: str | int) -> str:
-    """Return a query of those values that say something, with its question mark; or nothing."""
+    """Return the non-empty values as a query with its question mark, or an empty string."""
     given = {name: value for name, value in values.items() if value != ""}
     return f"?{urlencode(given)}" if given else ""
 
@@ -255,7 +258,7 @@ def read_as(content: bytes, answer: type[T], request: Request) -> T:
     """Return the body of an answer as a type; an empty one counts as `{}`.
 
     Raises:
-        Refused: It is none of the broker's.
+        Refused: The body is not a broker's.
     """
     try:
         return msgspec.json.decode(content or b"{}", type=answer)

@@ -1,4 +1,4 @@
-"""Delivery: one claimed task from its handler's start to the report of its end."""
+"""Delivery: one claimed task, from the start of its handler to the report of its end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from codeq_cluster.client.retrying import may_succeed
 from codeq_cluster.client.tracing import handling
 from codeq_cluster.errors import CodeqError
 
-# A heartbeat that fails leaves time for another before the lease ends.
+# Three per lease: after a failed heartbeat there is time for another before the lease ends.
 HEARTBEATS_A_LEASE: Final = 3
 
-_ABANDON_S_MAX: Final = 5.0  # Then the end of the lease gives the task back.
+_ABANDON_S_MAX: Final = 5.0  # After that the end of the lease returns the task.
 _NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
 
 
 class ClaimedDelivery:
-    """A task that was just claimed, and what is to be done with it."""
+    """A task that was just claimed, to be handled and reported."""
 
     def __init__(
         self, leases: Leases, task: TaskRecord, handler: Registered, *, lease_s: int
@@ -39,7 +39,7 @@ class ClaimedDelivery:
         self._begun = time.monotonic()
 
     async def run(self) -> Ended:
-        """Handle the task and report how it ended; cancelled, give it back and say that."""
+        """Handle the task and report its end; if cancelled, return the task and report that."""
         task = self._task
         with handling(
             task.command,
@@ -56,7 +56,7 @@ class ClaimedDelivery:
         return ended
 
     async def settled(self) -> None:
-        """Return when the handler's thread is free again, if it has one that went on."""
+        """Return when the handler's thread, if one is still running, is free again."""
         await self._call.settled()
 
     async def _outcome(self) -> Outcome:
@@ -75,7 +75,7 @@ class ClaimedDelivery:
         return Lost(holding.result())
 
     async def _hold(self) -> str:
-        """Extend the lease until it is lost, and say why."""
+        """Extend the lease until it is lost; return the reason."""
         ends = self._begun + self._lease_s
         while True:
             await asyncio.sleep(self._lease_s / HEARTBEATS_A_LEASE)
@@ -120,14 +120,14 @@ class ClaimedDelivery:
                 return self._ended(Ending.LOST, reason)
 
     def _untold(self, error: Refused | Unreachable) -> Ended:
-        """Say what is known of a delivery whose report was not taken."""
+        """Return the end of a delivery whose report was not accepted."""
         if isinstance(error, Refused) and error.code in _NO_LONGER_OURS:
             return self._ended(Ending.LOST, str(error))
         failure = None if may_succeed(error) else error
         return self._ended(Ending.UNKNOWN, str(error), failure)
 
     async def _abandon(self, note: str, failure: CodeqError | None = None) -> Ended:
-        """Give the task back, within a bound."""
+        """Return the task to its queue, within a time bound."""
         try:
             async with asyncio.timeout(_ABANDON_S_MAX):
                 died = await self._leases.abandon(self._task, within_s=_ABANDON_S_MAX)
@@ -148,7 +148,7 @@ class ClaimedDelivery:
 
 
 def _note(span: Span, ended: Ended) -> None:
-    """Say in a span how the delivery ended; what a handler says may hold what users sent."""
+    """Record in a span how the delivery ended, without the handler's text: it may be private."""
     span.set_attribute("codeq.ending", ended.ending.value)
     if ended.ending is not Ending.COMPLETED:
         span.set_status(StatusCode.ERROR)

@@ -1,4 +1,4 @@
-"""Handlers: the functions that work off tasks, and how each is called."""
+"""Handlers: the functions that process tasks, and how each is called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], object]
 Meaning = Fail | Retry
 
-_REASON_CHARS_MAX: Final = 1024  # The broker keeps no more of it.
+_REASON_CHARS_MAX: Final = 1024  # The broker cuts a longer one.
 _ERROR_CHARS_MAX: Final = 8192  # At most 32 KiB of UTF-8, half of the broker's bound.
 
 
@@ -37,16 +37,17 @@ class Registered:
         codec: Codec,
         threads: Threads,
     ) -> None:
-        """Look at the handler.
+        """Inspect the handler's signature.
 
         Args:
             handler: Takes one `Task`.
-            errors: What it means when the handler raises one of these, or a subclass.
+            errors: What to do when the handler raises one of these or a subclass.
             codec: Reads payloads and writes results.
-            threads: Where it runs when it is no coroutine function.
+            threads: Run the handler if it is not a coroutine function.
 
         Raises:
-            ConfigInvalid: It takes something else, or the codec cannot read its payload's type.
+            ConfigInvalid: The handler does not take one `Task`, or the codec cannot read its
+                payload's type.
         """
         self._handler = handler
         self._errors = dict(errors)
@@ -60,31 +61,32 @@ class Registered:
             raise ConfigInvalid(f"{_name(handler)}: its payload: {error}") from error
 
     def call(self, record: TaskRecord) -> HandlerCall:
-        """Prepare to handle a task."""
+        """Return a call of the handler, not yet started."""
         return HandlerCall(self, record)
 
     def task(self, record: TaskRecord) -> Task[Any] | GivenBack:
-        """Return what the handler gets; or why it cannot get it."""
+        """Return the task for the handler, or the reason it cannot be built."""
         try:
             return Task(record=record, payload=self._decode(record.payload.encode()))
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            # Not failed for good: a worker of another release may know the form.
+            # The task is not failed for good: a worker of another release may be able to read the
+            # payload.
             return GivenBack(f"the payload cannot be read: {error}"[:_REASON_CHARS_MAX])
 
     async def handle(self, task: Task[Any]) -> object:
-        """Handle a task by a coroutine, which is cancelled with this."""
+        """Await the handler; cancelling this cancels it."""
         handled = self._handler(task)
         assert inspect.isawaitable(handled)
         return await handled
 
     def start(self, task: Task[Any]) -> asyncio.Future[object]:
-        """Begin to handle a task in a thread."""
+        """Start the handler in a thread."""
         return self._threads.run(functools.partial(self._handler, task))
 
     def completed(self, result: object) -> Outcome:
         """Return the outcome of a handler that returned."""
         if result is None:
-            return Completed(b"{}")  # The broker takes null for no result at all.
+            return Completed(b"{}")  # The broker treats null as no result.
         try:
             text = self._codec.encode(result)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
@@ -101,7 +103,8 @@ class Registered:
                 return Failed(text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task")
             case Retry():
                 return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
-        # A handler is not ours: all it raises is a reason; where, is for its author to know.
+        # The handler is not our code: its exception is the reason, and the traceback is logged for
+        # its author.
         log.warning(
             "the handler raised %s; the task goes back", type(error).__name__, exc_info=error
         )
@@ -127,10 +130,10 @@ class HandlerCall:
         self._thread: asyncio.Future[object] | None = None
 
     async def run(self) -> Outcome:
-        """Run the handler; whatever it raises is an outcome.
+        """Run the handler and return its outcome; an exception of the handler is an outcome too.
 
-        When this is cancelled a coroutine is too, and is waited for. A thread cannot be: it is left
-        to itself, and its task says that it is to end.
+        Cancelling this cancels a coroutine handler and waits for it. A thread cannot be cancelled:
+        it goes on, and its task's `cancelled` becomes true.
         """
         task = self._handler.task(self._record)
         if isinstance(task, GivenBack):
@@ -155,7 +158,7 @@ class HandlerCall:
 
 
 def _payload_type(handler: Handler) -> Any:
-    """Return the type a handler's payload is read as."""
+    """Return the type that the handler declares for its payload."""
     taken = [
         each
         for each in inspect.signature(handler).parameters.values()
@@ -179,7 +182,7 @@ def _payload_type(handler: Handler) -> Any:
 
 
 def _function(handler: Handler) -> Callable[..., object]:
-    """Return the function behind a handler, which may be any object that can be called."""
+    """Return the function behind a handler, which may be any callable object."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if inspect.isroutine(handler):

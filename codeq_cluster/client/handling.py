@@ -1,4 +1,4 @@
-"""Handling: what a handler gets, what it may raise, and how a delivery ends."""
+"""Handling: the task a handler gets, the errors it may raise, and how a delivery ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Task(Generic[P]):
     """A task that this worker has leased.
 
     Attributes:
-        payload: As the type the handler names, `Task[Resize]`; plain values when it names none.
-        record: All the broker says of it, the payload's own text included.
+        payload: Of the type the handler declares, `Task[Resize]`; plain values without one.
+        record: Everything the broker returned about the task, including the payload's own text.
     """
 
     record: TaskRecord
@@ -44,38 +44,38 @@ class Task(Generic[P]):
 
     @property
     def attempts_max(self) -> int:
-        """The last delivery; a task that fails it is a dead letter."""
+        """The number of the last delivery; a task that fails it is a dead letter."""
         return self.record.max_attempts
 
     @property
     def lease_token(self) -> int:
-        """Grows with every delivery of the task; fences what a handler writes elsewhere."""
+        """The fencing token: grows with every delivery, and protects writes to other systems."""
         return self.record.lease_token
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler is to end: its lease is lost, or the worker stops.
+        """Whether the handler should end: its lease is lost, or the worker stops.
 
-        An async handler is cancelled besides. A handler in a thread cannot be: a long one looks
-        here from time to time.
+        An async handler is also cancelled. A handler in a thread cannot be cancelled, so a long one
+        must check this from time to time.
         """
         return self._gone.is_set()
 
     def cancel(self) -> None:
-        """Tell the handler to end; the worker's to call."""
+        """Ask the handler to end; only the worker calls this."""
         self._gone.set()
 
 
 class Fail(Exception):
-    """Raised by a handler: the task has failed for good; the text is its error."""
+    """Raised by a handler to fail the task for good; the text is its error."""
 
 
 class Retry(Exception):
-    """Raised by a handler: the task is to be tried again; the text is the reason.
+    """Raised by a handler to retry the task later; the text is the reason.
 
     Attributes:
-        after: When, a number counts seconds; 0 for the broker's back-off. The broker bounds it, by
-            15 minutes unless it is configured otherwise.
+        after: When to retry, a number in seconds; 0 for the broker's back-off. The broker bounds
+            it, by 15 minutes unless it is configured otherwise.
     """
 
     def __init__(self, reason: str = "", *, after: Duration = 0) -> None:
@@ -84,14 +84,15 @@ class Retry(Exception):
 
 
 class HandlerUnfit(CodeqError):
-    """Raised by a handler: it can handle nothing; the task goes back and the worker ends."""
+    """Raised by a handler that can handle nothing; the task is returned and the worker ends."""
 
 
 class Ending(StrEnum):
     """How a delivery ended.
 
-    `returned` tasks come again, `dead` ones had their last attempt; `lost` were no longer this
-    worker's; of an `unknown` one the broker did not say whether it took the report.
+    A `returned` task comes again, and a `dead` one had its last attempt. A `lost` one no longer
+    belonged to this worker. For an `unknown` one, the broker did not answer whether it took the
+    report.
     """
 
     COMPLETED = "completed"
@@ -108,9 +109,9 @@ class Ended:
     """A delivery that ended.
 
     Attributes:
-        note: Why, where it did not complete; one line or more.
-        seconds: From the claim's answer to the report's.
-        failure: Why the worker cannot go on, where it cannot.
+        note: Why the task did not complete; one line or more.
+        seconds: From the answer of the claim to the answer of the report.
+        failure: Why the worker cannot go on, if it cannot.
     """
 
     task: TaskRecord

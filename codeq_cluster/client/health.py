@@ -1,4 +1,4 @@
-"""Health: whether a worker reaches its broker, for whoever supervises the process."""
+"""Health: whether a worker reaches its broker, for the supervisor of its process."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from aiohttp import web
 
 
 class Health:
-    """What is known of the worker's claims, served at `/healthz`; an async context manager.
+    """The state of the worker's claims, served at `/healthz`; an async context manager.
 
-    It fails when no claim has been answered for too long. A worker that is full claims nothing and
-    is healthy.
+    It fails when a claim has had no answer for too long. A full worker makes no claims and is
+    healthy.
     """
 
     def __init__(self, *, host: str, port: int | None, silent_s_max: float) -> None:
         """Prepare it.
 
         Args:
-            host: Listened on.
-            port: Listened on; 0 for any free one, None serves nothing.
+            host: The address to listen on.
+            port: The port to listen on; 0 for any free one, None serves nothing.
             silent_s_max: How long a claim may go without an answer, its repetitions included.
         """
         self._host = host
@@ -32,7 +32,7 @@ class Health:
 
     @property
     def port(self) -> int:
-        """The port listened on, once entered."""
+        """The port it listens on, once entered."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
@@ -46,7 +46,7 @@ class Health:
 
     @property
     def silent_s(self) -> float:
-        """How long the claim under way has had no answer, in seconds; 0 without one."""
+        """How long the current claim has had no answer, in seconds; 0 if there is none."""
         since_s = self._claiming_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 

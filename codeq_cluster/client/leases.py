@@ -1,4 +1,4 @@
-"""Leases: what workers ask of a cluster; every request about a task carries its lease token."""
+"""Leases: the requests of workers; each request about a task carries its lease token."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class _Returned(Struct):
 
 
 class Leases(Connection):
-    """The routes of workers, for a loop of one's own; each raises as `Connection._call` does.
+    """The routes of workers, for a hand-written loop; each raises as `Connection._call` does.
 
-    What ends or extends a lease can be repeated: the lease token lets it take effect once.
+    A request that ends or extends a lease can be repeated: its lease token lets it take effect only
+    once.
     """
 
     async def claim(
@@ -34,14 +35,14 @@ class Leases(Connection):
         wait_s: int = 0,
         within_s: float | None = None,
     ) -> Sequence[TaskRecord]:
-        """Claim tasks; a claim whose answer is lost leaves its tasks to the ends of their leases.
+        """Claim tasks; if the answer is lost, the tasks come back when their leases end.
 
         Args:
-            commands: None at all for every one the token allows.
-            count: At most so many, from 1 to the broker's bound, 100 by default.
-            lease_s: How long they are ours without a heartbeat.
-            wait_s: How long to wait for the first, 0 to 30.
-            within_s: In place of the connection's deadline.
+            commands: The commands to claim; empty for every command the token allows.
+            count: Claim at most so many, from 1 to the broker's bound, 100 by default.
+            lease_s: How long the leases last without a heartbeat.
+            wait_s: How long to wait for the first task, 0 to 30.
+            within_s: The deadline of this call, in place of the connection's.
         """
         asked = {
             "commands": list(commands),
@@ -68,20 +69,20 @@ class Leases(Connection):
         await self._on(task, "result", fields, within_s)
 
     async def fail(self, task: TaskRecord, error: str, *, within_s: float | None = None) -> None:
-        """End a task with an error; it is not tried again."""
+        """End a task with an error; it is not retried."""
         await self._on(task, "result", {"status": "FAILED", "error": error}, within_s)
 
     async def nack(
         self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
     ) -> bool:
-        """Give a task back after a delay, the broker's back-off for 0; True when it died of it."""
+        """Return a task after a delay (0: the broker's back-off); True if it died of it."""
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
         return await self._on(task, "nack", fields, within_s)
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
-        """Give a task back at once; True when this was its last attempt and it died of it."""
+        """Return a task at once; True if this was its last attempt and it died."""
         return await self._on(task, "abandon", {}, within_s)
 
     async def _on(

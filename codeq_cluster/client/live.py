@@ -1,4 +1,4 @@
-"""Live: what the admin page shows now, for a program that looks every few seconds."""
+"""Live: the admin page's current view, for a program that reads it every few seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _API: Final = "/ui/api"
 
 
 class Live(Operator):
-    """An operator that looks at the page's views, too, by a session that any node takes.
+    """An operator that also reads the page's views, by a session that any node accepts.
 
-    The token must be a viewer's, an admin's or an operator's: each sees of a view what it may.
+    The token must be a viewer's, an admin's or an operator's; each sees what its role may see.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Live(Operator):
         discover: bool = True,
         ca_file: Path | None = None,
     ) -> None:
-        """Prepare it; see `Connection`. Each node is asked once, since the next look comes soon."""
+        """Prepare it; see `Connection`. Each node is asked once, since the next read comes soon."""
         super().__init__(
             urls,
             token=token,
@@ -42,10 +42,10 @@ class Live(Operator):
         self._session: Mapping[str, Any] = {}
 
     async def session(self) -> Mapping[str, Any]:
-        """Return who looks, in `roles` and `tenant`, and where, in `cluster` and `version`.
+        """Return the caller's `roles` and `tenant`, and the node's `cluster` and `version`.
 
         Raises:
-            Refused: 403 for a token that has nothing to see on the page.
+            Refused: 403: the token may see nothing of the page.
         """
         if not self._cookie:
             body = as_json({"token": self._token})
@@ -59,9 +59,9 @@ class Live(Operator):
         """Return the parts of a view: `standing`, `totals`, `view`, `series` and `trouble`.
 
         Args:
-            view: `overview`, or another one of the page.
-            since: The last slot of its charts that is known already; 0 for none.
-            limit: Of the rows of a list; 0 for the view's own.
+            view: `overview`, or another view of the page.
+            since: The last slot of its charts that the caller already has; 0 for none.
+            limit: At most so many rows of a list; 0 for the view's own limit.
         """
         given = {name: value for name, value in (("since", since), ("limit", limit)) if value}
         path = f"{_API}/now{query(view=view, **given)}"
@@ -71,7 +71,7 @@ class Live(Operator):
         except Refused as refused:
             if refused.status != 401:
                 raise
-        # It has ended, or the nodes were started with another secret.
+        # The session has ended, or the nodes were restarted with another secret.
         self._cookie = ""
         await self.session()
         return await self._parts(path)

@@ -1,4 +1,4 @@
-"""Nodes: the nodes a client knows, and which of them it asks next."""
+"""Nodes: the nodes a client knows, and the order in which it asks them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-NODES_MAX: Final = 100  # More than a cluster has; bounds what a wrong answer can make a client try.
+NODES_MAX: Final = 100  # More than any cluster has; bounds what a wrong answer can add.
 
-_REST_S: Final = 0.5  # After a first failure; doubles with each further one.
+_REST_S: Final = 0.5  # After the first failure; doubles with each further one.
 _REST_S_MAX: Final = 30.0
-_FAILURES_DOUBLED_MAX: Final = 6  # 0.5 s x 2^6 is beyond the longest rest.
+_FAILURES_DOUBLED_MAX: Final = 6  # 0.5 s x 2^6 is more than the longest rest.
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class _Trouble:
 
 
 class Nodes:
-    """The nodes that were named, then those learned from them.
+    """The nodes the caller named, then those learned from them.
 
     The node that answered last is asked first. A node that failed is asked after all others until
     it has rested; its rest doubles with every failure in a row, from 0.5 s to 30 s.
@@ -47,11 +47,11 @@ class Nodes:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every base URL known: those named, then those learned."""
+        """Every base URL known: those the caller named, then those learned."""
         return tuple(dict.fromkeys((*self._named, *self._learned)))
 
     def order(self) -> list[str]:
-        """Return every base URL in the order to ask them in."""
+        """Return all base URLs in the order to ask them."""
         known = self.all
         start = known.index(self._current) if self._current in known else 0
         turned = known[start:] + known[:start]
@@ -61,26 +61,26 @@ class Nodes:
             trouble = self._trouble.get(url)
             return trouble.until_s if trouble is not None and trouble.until_s > now_s else 0.0
 
-        # Sorting is stable: nodes without trouble keep their order.
+        # The sort is stable: nodes that have not failed keep their order.
         return sorted(turned, key=rests_until_s)
 
     def answered(self, url: str) -> None:
-        """Note that a node answered: the next request begins with it."""
+        """Note that a node answered: the next request starts with it."""
         self._current = url
         self._trouble.pop(url, None)
 
     def failed(self, url: str) -> None:
-        """Note that a node did not answer, or cannot serve now."""
+        """Note that a node did not answer or cannot serve now."""
         before = self._trouble.get(url)
         failures = 1 if before is None else before.failures + 1
         rest_s = min(_REST_S_MAX, _REST_S * 2 ** min(failures - 1, _FAILURES_DOUBLED_MAX))
         self._trouble[url] = _Trouble(failures, self._monotonic() + rest_s)
 
     def learn(self, urls: Iterable[str]) -> None:
-        """Replace what was learned before.
+        """Replace the nodes learned before.
 
-        A client that was given https alone never learns of a URL that would send its token in the
-        clear.
+        A client that was given only https URLs never learns an http one, which would send its token
+        in clear text.
         """
         secure = all(url.startswith("https://") for url in self._named)
         schemes = ("https://",) if secure else ("https://", "http://")

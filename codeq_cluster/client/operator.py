@@ -1,8 +1,7 @@
-"""Operator: what admins ask of their tenant, and operators of the cluster.
+"""Operator: the requests of a tenant's admins and of the cluster's operators.
 
 The token must be an admin's (scope `codeq:admin`); for the cluster and its backups, an operator's
-(`codeq:operator`). Answers are documents as the API has them: programs of operators show them or
-look at a field.
+(`codeq:operator`). Answers are plain documents as in the API: callers print them or read a field.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from typing import Any
 from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
 from codeq_cluster.client.transport import Request
 
-PAGE_MAX = 500  # Of the broker.
+PAGE_MAX = 500  # The broker's bound.
 
 _ADMIN = f"{BASE}/admin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which dead letters of a queue are meant.
+    """Selects dead letters of a queue.
 
     Attributes:
         error: Only those with exactly this error; empty for any.
-        ids: These alone; None for all there are.
+        ids: Only these; None for all.
         limit: At most so many, the newest; None for the broker's bound.
     """
 
@@ -47,7 +46,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list; `cursor` goes on after it and is empty at the end."""
+    """A page of a list; `cursor` continues after it and is empty at the end."""
 
     rows: Sequence[Mapping[str, Any]]
     cursor: str
@@ -56,24 +55,25 @@ class Page:
 class Operator(Connection):
     """The routes of admins and operators; each raises as `Connection._call` does.
 
-    Pages have up to `limit` entries, 1 to `PAGE_MAX`; a page may be short and still have a cursor.
+    A page has up to `limit` entries, 1 to `PAGE_MAX`; a page that is shorter may still have a
+    cursor.
     """
 
     async def queues(self) -> Sequence[Mapping[str, Any]]:
-        """Return how full every queue is, by name."""
+        """Return how many tasks each queue holds, by name."""
         request = Request(method="GET", path=f"{_ADMIN}/queues")
         return await self._call(request, list[dict[str, Any]])
 
     async def queue(self, command: str) -> Mapping[str, Any]:
-        """Return how full a queue is."""
+        """Return how many tasks a queue holds."""
         return await self._get(f"{_ADMIN}/queues/{part(command)}")
 
     async def pause(self, command: str) -> Mapping[str, Any]:
-        """Let nobody claim from a queue; the answer says whether that changed anything."""
+        """Stop all claims from a queue; the answer says whether that changed anything."""
         return await self._write("POST", f"{_ADMIN}/queues/{part(command)}/pause", repeatable=True)
 
     async def resume(self, command: str) -> Mapping[str, Any]:
-        """Let a paused queue be claimed from again."""
+        """Allow claims from a paused queue again."""
         return await self._write("POST", f"{_ADMIN}/queues/{part(command)}/resume", repeatable=True)
 
     async def tasks(
@@ -97,25 +97,25 @@ class Operator(Connection):
         return await self._page(f"{_ADMIN}/queues/{part(command)}/dlq{asked}", "tasks")
 
     async def death_causes(self, command: str, *, error: str = "") -> Mapping[str, Any]:
-        """Return how many of a queue's dead letters died of what, the most frequent first."""
+        """Return the causes of a queue's dead letters with counts, the most frequent first."""
         asked = query(groupBy="error", error=error)
         return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq{asked}")
 
     async def dead_letter(self, command: str, task_id: str) -> Mapping[str, Any]:
-        """Return a dead letter and the result it died with."""
+        """Return a dead letter with its result."""
         return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq/{part(task_id)}")
 
     async def requeue(
         self, command: str, selection: Selection, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Make dead letters ready again, or count them; `more` says that some are left."""
+        """Make dead letters ready again, or only count them; `more` is true if some are left."""
         path = f"{_ADMIN}/queues/{part(command)}/dlq/requeue"
         return await self._write("POST", path, selection.body(dry_run=dry_run))
 
     async def delete_dead_letters(
         self, command: str, selection: Selection, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Delete dead letters, or count them; `more` says that some are left."""
+        """Delete dead letters, or only count them; `more` is true if some are left."""
         path = f"{_ADMIN}/queues/{part(command)}/dlq"
         return await self._write("DELETE", path, selection.body(dry_run=dry_run))
 
@@ -128,16 +128,16 @@ class Operator(Connection):
         return await self._get(f"{_ADMIN}/topics/{part(name)}")
 
     async def put_topic(self, name: str, policy: Mapping[str, object]) -> Mapping[str, Any]:
-        """Make a topic or change it.
+        """Create or change a topic.
 
         Args:
             name: The command it governs.
-            policy: Fields of the topic; what it does not name is the broker's to decide.
+            policy: Fields of the topic; the broker chooses those that are missing.
         """
         return await self._write("PUT", f"{_ADMIN}/topics/{part(name)}", policy, repeatable=True)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; no task is deleted."""
+        """Delete a topic; its tasks stay."""
         await self._write("DELETE", f"{_ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
 
     async def deliveries(
@@ -148,12 +148,12 @@ class Operator(Connection):
         return await self._page(f"{_ADMIN}/deliveries{asked}", "deliveries")
 
     async def replay(self, ids: Sequence[str] | None) -> Mapping[str, Any]:
-        """Try dead deliveries again, from the first attempt; None for all."""
+        """Retry dead deliveries from the first attempt; None for all of them."""
         wanted = {"all": True} if ids is None else {"ids": list(ids)}
         return await self._write("POST", f"{_ADMIN}/deliveries/replay", wanted)
 
     async def audit(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
-        """Return a page of what admins and operators of the tenant changed, the newest first."""
+        """Return a page of the changes by admins and operators of the tenant, the newest first."""
         return await self._page(f"{_ADMIN}/audit{query(limit=limit, cursor=cursor)}", "records")
 
     async def cluster(self) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ class Operator(Connection):
         return await self._get(f"{_ADMIN}/cluster")
 
     async def transfer(self, shard: int, *, to: str = "") -> Mapping[str, Any]:
-        """Hand a shard's leadership to a node, or to whichever has most of its log."""
+        """Transfer a shard's leadership to a node, or to the one that has most of its log."""
         wanted: dict[str, object] = {"shard": shard}
         if to:
             wanted["to"] = to
@@ -170,20 +170,20 @@ class Operator(Connection):
     async def join(
         self, node_id: str, *, addr: str, http_addr: str, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Let a node come in, or say what that would do to each shard."""
+        """Add a node, or report what that would do to each shard."""
         body = {"nodeId": node_id, "addr": addr, "httpAddr": http_addr, "dryRun": dry_run}
         return await self._write("POST", f"{_ADMIN}/cluster/join", body)
 
     async def remove(self, node_id: str, *, dry_run: bool = False) -> Mapping[str, Any]:
-        """Remove a node for good, or say what that would do to each shard."""
+        """Remove a node for good, or report what that would do to each shard."""
         body = {"nodeId": node_id, "dryRun": dry_run}
         return await self._write("POST", f"{_ADMIN}/cluster/remove", body)
 
     async def upgrade(self, level: int | None, *, dry_run: bool = False) -> Mapping[str, Any]:
-        """Let newer formats be used, or say what that would do.
+        """Enable newer formats, or report what that would do.
 
         Args:
-            level: Of these; None for the newest that any node knows.
+            level: The version of the formats; None for the newest that any node knows.
             dry_run: Change nothing.
         """
         body: dict[str, object] = {"dryRun": dry_run}
@@ -192,17 +192,17 @@ class Operator(Connection):
         return await self._write("POST", f"{_ADMIN}/cluster/upgrade", body)
 
     async def begin_backup(self) -> Mapping[str, Any]:
-        """Have the node asked begin a backup; the answer names it."""
+        """Start a backup on the node asked; the answer names the backup."""
         return await self._write("POST", f"{_ADMIN}/backup")
 
     async def backups(self) -> Sequence[Mapping[str, Any]]:
-        """Return the backups where the node asked keeps its own, the oldest first."""
+        """Return the backups in the directory of the node asked, the oldest first."""
         answer = await self._get(f"{_ADMIN}/backup")
         rows: list[Mapping[str, Any]] = answer.get("backups", [])
         return rows
 
     async def backup(self, backup: str) -> Mapping[str, Any]:
-        """Return how far a backup is; only the node that takes it knows."""
+        """Return the progress of a backup; only the node that takes it knows it."""
         return await self._get(f"{_ADMIN}/backup/{part(backup)}")
 
     async def import_part(
@@ -215,15 +215,15 @@ class Operator(Connection):
         forget_keys: bool,
         dry_run: bool,
     ) -> Mapping[str, Any]:
-        """Have tasks and items of another cluster taken over; the same again does no harm.
+        """Import tasks and items of another cluster; repeating the call is harmless.
 
         Args:
-            part: As `codec.arrivals` makes it.
-            backup: It comes from.
-            tenant: That of the token, `_` for the default tenant.
-            level: Of the formats of the backup.
-            forget_keys: Take tasks over without idempotency keys that cannot be kept.
-            dry_run: Only say what would become of it.
+            part: As `codec.arrivals` encodes it.
+            backup: The id of the backup it comes from.
+            tenant: The tenant of the token, `_` for the default tenant.
+            level: The version of the backup's formats.
+            forget_keys: Drop idempotency keys that cannot be kept, and import their tasks without.
+            dry_run: Change nothing; only return what the import would do.
         """
         flags = {"forgetKeys": forget_keys, "dryRun": dry_run}
         set_ = {name: "true" for name, value in flags.items() if value}

@@ -1,4 +1,4 @@
-"""Outcomes: what came of a handler's run, before the broker is told."""
+"""Outcomes: how a handler's run ended, before it is reported to the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The task is to be tried again, after a delay; 0 for the broker's back-off."""
+    """The task is to be retried after a delay; 0 for the broker's back-off."""
 
     reason: str
     delay_s: int = 0
@@ -38,7 +38,7 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease is no longer this worker's."""
+    """The lease no longer belongs to this worker."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Probe: what one node says of itself."""
+"""Probe: a single node's answers about itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from codeq_cluster.client.transport import Request
 
 
 class Probe(Connection):
-    """Asks one node, once a question; each raises as `Connection._call` does."""
+    """Asks one node, without retries; each call raises as `Connection._call` does."""
 
     def __init__(
         self, url: str, *, token: str, timeout_s: float, ca_file: Path | None = None
     ) -> None:
-        """Prepare a probe of the node with this base URL; see `Connection` for the others."""
+        """Prepare a probe of the node with this base URL; see `Connection` for the rest."""
         super().__init__(
             [url],
             token=token,
@@ -42,9 +42,10 @@ class Probe(Connection):
         return await self._get("/openapi.json")
 
     async def clock_ahead_s(self) -> float:
-        """Return how far the node's clock is ahead of ours at least, negative when it is behind.
+        """Return by how much the node's clock is ahead of ours at least; negative if it is behind.
 
-        A node says its time in whole seconds: what is less than that and the way there is 0.
+        A node sends its time in whole seconds: a difference within that and the round trip counts
+        as 0.
         """
         asked = time.time()
         answer = await self._exchange(Request(method="GET", path="/healthz"))

@@ -1,4 +1,4 @@
-"""Producing: tasks that are to be created, and what becomes of each."""
+"""Producing: tasks to be created, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from codeq_cluster.client.codecs import Codec
 
 Duration: TypeAlias = timedelta | float  # A number counts seconds.
 
-BATCH_MAX: Final = 100  # Tasks of one request, by the broker's default.
+BATCH_MAX: Final = 100  # Tasks per request; the broker's default bound.
 _BATCH_BYTES_MAX: Final = (
     768 * 2**10
-)  # The broker takes 1 MiB by default; the frame is in the rest.
+)  # The broker takes 1 MiB by default; the rest leaves room for the frame.
 
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task that is to be created.
+    """A task to be created.
 
     Attributes:
         payload: Any value but None that the client's codec knows; `msgspec.Raw` is JSON as it is.
-        priority: 0 to 9; the greater goes first.
+        priority: 0 to 9; tasks with a greater one go first.
         max_attempts: Deliveries before it is a dead letter; None for the queue's.
-        delay: Not before so long from now; a number counts seconds.
-        run_at: Not before this instant, with its time zone; goes before `delay`.
-        ttl: Not delivered after so long, it is a dead letter.
-        webhook: Called with the result.
-        idempotency_key: Creates with the same key make one task; None for a fresh key, so that a
-            repeated request makes no second task.
+        delay: How long to wait before the first delivery; a number counts seconds.
+        run_at: The earliest instant of delivery, with its time zone; overrides `delay`.
+        ttl: A task not delivered within this time is a dead letter.
+        webhook: The URL that is called with the result.
+        idempotency_key: Creates with the same key make one task. None draws a fresh key, so that
+            a repeated request makes no second task.
     """
 
     command: str
@@ -51,12 +51,12 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """A task of several that was not created, or of which that is not known.
+    """One task of several that was not created, or may not have been.
 
     Attributes:
-        task: As it was sent, its key included: creating it again makes no second one.
-        error: Why.
-        code: The stable code of the error; `outcome-unknown` when it may have been created.
+        task: The task as sent, with its key: creating it again makes no second one.
+        error: Why it was not created.
+        code: The stable code of the error; `outcome-unknown` if it may have been created.
     """
 
     task: NewTask
@@ -80,7 +80,7 @@ def body_of(task: NewTask, codec: Codec) -> bytes:
     """Return a task as the body of a request.
 
     Raises:
-        ValueError: It has no key yet, or `run_at` has no time zone.
+        ValueError: The task has no key yet, or `run_at` has no time zone.
     """
     if not task.idempotency_key:
         raise ValueError("idempotency_key: allowed is a text that is not empty, or None")
@@ -102,17 +102,17 @@ def body_of(task: NewTask, codec: Codec) -> bytes:
 
 
 def fresh_key() -> str:
-    """Return an idempotency key that nobody else has."""
+    """Return a random, unique idempotency key."""
     return uuid4().hex
 
 
 def whole_seconds(duration: Duration) -> int:
-    """Return a duration as the API has it, rounded up."""
+    """Return a duration in the API's whole seconds, rounded up."""
     return ceil(duration.total_seconds() if isinstance(duration, timedelta) else duration)
 
 
 def in_chunks(bodies: Iterable[bytes], *, count_max: int) -> Iterator[list[bytes]]:
-    """Yield bodies in order, as many at once as one request can carry."""
+    """Yield bodies in order, in batches as large as one request can carry."""
     chunk: list[bytes] = []
     size = 0
     for body in bodies:

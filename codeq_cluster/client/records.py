@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 
 class Status(StrEnum):
-    """Where a task is in its life, as the API says it."""
+    """Where a task is in its life, in the API's terms."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """The state of a task, which the API says by `status` and `lastKnownLocation`."""
+    """The state of a task, which the API spreads over `status` and `lastKnownLocation`."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -40,7 +40,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """One finished delivery of a task.
 
     Attributes:
-        outcome: `completed`, `failed`, `nacked`, `abandoned`, `expired` and their like.
+        outcome: `completed`, `failed`, `nacked`, `abandoned`, `expired` and so on.
     """
 
     worker: str
@@ -54,15 +54,15 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     """A task as the broker keeps it.
 
     Attributes:
-        payload: JSON text as the producer wrote it, every digit of a number included.
+        payload: JSON text exactly as the producer wrote it, with every digit of its numbers.
         attempts: Deliveries so far.
-        max_attempts: The last one; then the task is a dead letter.
-        error: Why it failed or died, or what its last attempt ended with.
-        lease_token: Fences a delivery from every other; 0 but in the answer to a claim.
-        run_at: Not before this instant, as the producer asked.
+        max_attempts: Deliveries allowed; after the last one the task is a dead letter.
+        error: Why the task failed or died, or how its last attempt ended.
+        lease_token: The fencing token of this delivery; 0 except in the answer to a claim.
+        run_at: The instant the producer asked for; the task is not delivered earlier.
         ready_at: When a delayed task can be claimed.
-        expires_at: When a waiting task dies, by its time to live.
-        history: One entry a finished attempt, the latest last; the broker keeps the latest few.
+        expires_at: When a waiting task dies because its time to live is over.
+        history: One entry per finished attempt, the latest last; the broker keeps the last few.
     """
 
     id: str
@@ -98,7 +98,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
 
 
 class Artifact(Struct, frozen=True):
-    """A product of a task: its name, and where it is kept."""
+    """A product of a task: its name and its location."""
 
     name: str
     url: str
@@ -116,13 +116,13 @@ class ResultRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Explanation(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why a task is where it is.
+    """The reason a task is where it is.
 
     Attributes:
-        reason: A stable word, as `backing-off` or `queue-paused`.
-        message: The reason in words.
+        reason: A stable word, such as `backing-off` or `queue-paused`.
+        message: The reason as a sentence.
         waiting: Whether the task waits for something.
-        until: When time itself ends the reason.
+        until: When the reason ends by the passing of time alone.
     """
 
     task_id: str

@@ -1,4 +1,4 @@
-"""Refusals: how a request ends that brings no answer, or not the one wanted."""
+"""Refusals: the errors of requests that did not succeed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class Unreachable(CodeqError):
 
 
 class Untrusted(Unreachable):
-    """The node's certificate is not one this client believes; nothing was sent."""
+    """The node's certificate is not trusted; nothing was sent."""
 
 
 class Refused(CodeqError):
-    """The broker answered with an error, or not in its protocol.
+    """The broker answered with an error, or with something outside its protocol.
 
     Attributes:
-        status: The HTTP status, or 0 when the connection broke after the request was sent.
-        code: The stable code of the error, or empty; `outcome-unknown` when the request may have
+        status: The HTTP status, or 0 if the connection broke after the request was sent.
+        code: The stable code of the error, or empty; `outcome-unknown` if the request may have
             taken effect.
         retryable: Whether the same request may succeed later.
-        retry_after_s: When to try again, as the broker says; 0 when it does not.
-        nothing_done: Whether the broker says that the request had no effect.
+        retry_after_s: When to try again, as the broker suggests; 0 if it suggests nothing.
+        nothing_done: Whether the broker states that the request had no effect.
     """
 
     def __init__(

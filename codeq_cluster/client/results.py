@@ -1,4 +1,4 @@
-"""Results: how a task ended, for whoever waited for it."""
+"""Results: how a task ended, for those who waited for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class NotFinished(Refused, TimeoutError):
-    """The task had not ended when the wait was over; it goes on."""
+    """The task had not ended when the wait was over; the task goes on."""
 
     def __init__(self, task_id: str, waited_s: float) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class NotFinished(Refused, TimeoutError):
 
 
 class TaskFailed(CodeqError):
-    """A value was asked of a task that failed, was cancelled or died.
+    """The value was read of a task that failed, was cancelled or died.
 
     Attributes:
         result: How it ended.
@@ -44,8 +44,8 @@ class Result:
     """How a task ended.
 
     Attributes:
-        task: As it was when it had ended.
-        record: As the broker keeps it.
+        task: The task after its end.
+        record: The result as the broker keeps it.
     """
 
     task: TaskRecord
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the task completed; else it failed, was cancelled or died."""
+        """Whether the task completed; otherwise it failed, was cancelled or died."""
         return self.record.status is Status.COMPLETED
 
     @property
@@ -64,12 +64,12 @@ class Result:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """What the worker stored with the result."""
+        """The artifacts that the worker stored with the result."""
         return self.record.artifacts
 
     @property
     def text(self) -> bytes:
-        """The result's JSON as the worker wrote it; empty when there is none."""
+        """The result's JSON exactly as the worker wrote it; empty if there is none."""
         return bytes(self.record.result) if isinstance(self.record.result, Raw) else b""
 
     @property
@@ -86,7 +86,7 @@ class Result:
 
         Raises:
             TaskFailed: The task did not complete.
-            msgspec.ValidationError: It is of another form; a codec of one's own raises its own.
+            msgspec.ValidationError: The result has another form; other codecs raise their own.
         """
         if not self.ok:
             raise TaskFailed(self)

@@ -1,4 +1,4 @@
-"""Retrying: which failed requests are made again, and after how long."""
+"""Retrying: which failed requests are repeated, and after how long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codeq_cluster.errors import CodeqError
 
 _PAUSE_S: Final = 0.2
 _PAUSE_S_MAX: Final = 5.0
-_RETRY_AFTER_S_MAX: Final = 60  # A broker that says more is asked again then all the same.
+_RETRY_AFTER_S_MAX: Final = 60  # A longer Retry-After is cut to this.
 _FAILURES_DOUBLED_MAX: Final = 10  # 0.2 s x 2^10 is beyond the longest pause.
 
 
@@ -20,8 +20,8 @@ def may_succeed(error: CodeqError) -> bool:
         case Untrusted():
             return False
         case Refused(status=status):
-            # A proxy in front of the nodes answers 502 or 504 in a form of its own. A 404 or 409
-            # that may pass is for the caller to wait for: it is an answer.
+            # A proxy in front of the nodes answers 502 or 504 with a body that is not ours. A 404
+            # or 409 is an answer: the caller decides whether to ask again.
             return status == 0 or status >= 500 or (status in (408, 429) and error.retryable)
         case _:
             return isinstance(error, Unreachable)
@@ -33,12 +33,13 @@ def is_harmless(error: CodeqError) -> bool:
 
 
 def pause_s(failures: int, error: CodeqError) -> float:
-    """Return how long to wait after so many failures before this one, in seconds.
+    """Return how long to wait before the next attempt, in seconds.
 
-    It doubles from 0.2 s to 5 s, drawn from its upper half; or it is what the broker says.
+    The pause doubles with each earlier failure, from 0.2 s to 5 s, and is drawn from its upper
+    half. A `Retry-After` of the broker replaces it.
     """
     if isinstance(error, Refused) and error.retry_after_s:
-        # Clients that were refused together must not come back together.
+        # A random share is added, so that clients refused together do not return together.
         return min(error.retry_after_s, _RETRY_AFTER_S_MAX) + random.uniform(0, _PAUSE_S)  # noqa: S311
     longest = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(failures, _FAILURES_DOUBLED_MAX))
     return random.uniform(longest / 2, longest)  # noqa: S311, spreads load, guards nothing

@@ -1,4 +1,4 @@
-"""Sync: the same calls for programs without an event loop; each waits for its answer."""
+"""Sync: the same calls for programs without an event loop; each call waits for its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ C = TypeVar("C", bound=Connection)
 
 
 class _Sync(Generic[C]):
-    """A connection whose event loop runs in a thread of its own; a context manager.
+    """A connection whose event loop runs in its own thread; a context manager.
 
     Any number of threads may share it.
     """
@@ -45,7 +45,7 @@ class _Sync(Generic[C]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections to all nodes; nothing can be called any more."""
+        """Close the connections to all nodes; no call works afterwards."""
         if self._loop.is_closed():
             return
         self._wait(self._connection.close())
@@ -67,7 +67,7 @@ class _Sync(Generic[C]):
         try:
             return future.result()
         except BaseException:
-            # As for Ctrl-C: what nobody waits for is not to go on.
+            # Ctrl-C ends the wait; without the cancel the request would go on with nobody waiting.
             future.cancel()
             raise
 
@@ -75,7 +75,7 @@ class _Sync(Generic[C]):
 def _waiting(
     method: Callable[Concatenate[C, A], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Sync[C], A], T]:
-    """Return a method that does as a coroutine method does, and waits for its answer."""
+    """Return a method that calls a coroutine method and waits for its answer."""
 
     def call(self: _Sync[C], /, *given: A.args, **named: A.kwargs) -> T:
         return self._wait(method(self._connection, *given, **named))

@@ -1,4 +1,4 @@
-"""Threads: where handlers run that are no coroutines."""
+"""Threads: where handlers run that are not coroutines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class Threads:
-    """Threads that run one call each, started as they are needed and kept for the next call.
+    """Daemon threads that run one call each, started on demand and kept for the next call.
 
-    The standard library's pool would hold up the end of the process until the last call returns,
-    and a handler that hangs would keep a stopped worker alive. These are daemons.
+    The standard library's pool would delay the end of the process until the last call returns. A
+    handler that hangs would then keep a stopped worker alive.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Threads:
         return wrapped
 
     def stop(self) -> None:
-        """Wait for no call any more, and let each thread end that has nothing to do."""
+        """Cancel the wait for every call, and let each idle thread end."""
         for running in tuple(self._running):
             running.cancel()
         for _ in range(self._started):
@@ -48,7 +48,7 @@ class Threads:
     def _done(self, ended: asyncio.Future[Any]) -> None:
         self._running.discard(ended)
         if not ended.cancelled():
-            ended.exception()  # Seen: a call that nobody waits for any more may raise.
+            ended.exception()  # Retrieved, or asyncio would warn that nobody did.
 
     def _work(self) -> None:
         while (asked := self._calls.get()) is not None:
@@ -57,7 +57,8 @@ class Threads:
             try:
                 future.set_result(call())
             except StopIteration as error:
-                # A coroutine cannot be told of it as it is: to it, it is a plain return.
+                # A future refuses StopIteration: a coroutine that awaits it would end as if it had
+                # returned.
                 future.set_exception(RuntimeError(f"the handler raised {error!r}"))
             except BaseException as error:  # noqa: BLE001, it is the caller's
                 future.set_exception(error)

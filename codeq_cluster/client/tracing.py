@@ -1,4 +1,4 @@
-"""Tracing: spans by OpenTelemetry's API; they go nowhere in a program that sets up no SDK."""
+"""Tracing: spans by OpenTelemetry's API; they have no effect in a program without its SDK."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def inject(headers: dict[str, str]) -> None:
-    """Add what the broker needs to continue the current span."""
+    """Add the headers with which the broker continues the current span."""
     _PROPAGATOR.inject(headers)
 
 
 def creating(command: str, *, count: int = 1) -> AbstractContextManager[Span]:
-    """Create tasks within the block; whoever handles them continues its trace."""
+    """Create tasks within the block; their handlers continue its trace."""
     return _TRACER.start_as_current_span(
         f"create {command}",
         kind=SpanKind.PRODUCER,

@@ -1,4 +1,4 @@
-"""Transport: one request to one node over HTTP, and what came of it."""
+"""Transport: one request to one node over HTTP, and its outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codeq_cluster.client import tracing
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
 from codeq_cluster.errors import ConfigInvalid
 
-# Two claimed batches of the largest bodies fit; a status of many shards is smaller.
+# Room for two claimed batches of the largest bodies; a status of many shards is smaller.
 _ANSWER_BYTES_MAX = 256 * 2**20
 _PIECE_BYTES_MAX = 2**20
 _CONNECT_S_MAX = 3.0
@@ -26,13 +26,13 @@ _RETRY_AFTER_S_MAX = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, whichever node it goes to.
+    """A request that can be sent to any node.
 
     Attributes:
-        path: With the query.
-        body: JSON, or bytes as they are when `binary`; None for no body.
-        wait_s: How long the request asks the broker to wait, seconds.
-        repeatable: Whether carrying it out twice does no harm.
+        path: Includes the query.
+        body: JSON, or raw bytes if `binary`; None for no body.
+        wait_s: How long the request asks the broker to wait, in seconds.
+        repeatable: Whether carrying it out twice is harmless.
         cookie: Name and value; empty for none.
     """
 
@@ -47,14 +47,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """A success: its body, and the headers that came with it."""
+    """A successful answer: its body and its headers."""
 
     content: bytes
     headers: Mapping[str, str]
 
 
 class _Envelope(msgspec.Struct):
-    """An error as the broker tells it."""
+    """The body of a broker's error."""
 
     error: str = ""
     code: str = ""
@@ -70,7 +70,7 @@ class Transport:
 
         Args:
             token: Sent as a bearer token.
-            trust: For https; None believes the authorities of the system.
+            trust: The context for https; None trusts the authorities of the system.
         """
         self._headers = {"Authorization": f"Bearer {token}"}
         self._trust = trust
@@ -87,12 +87,12 @@ class Transport:
 
         Args:
             url: The node's base URL.
-            request: What is asked.
+            request: The request to send.
             timeout_s: From now to the last byte of the answer.
 
         Raises:
             Unreachable: The node took no connection, so nothing was sent.
-            Refused: The answer is an error, or none came and the status is 0.
+            Refused: The answer is an error; or no answer came, and the status is 0.
         """
         headers = {
             "Content-Type": "application/octet-stream" if request.binary else "application/json"
@@ -128,19 +128,21 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # Callers bound how much is under way; heartbeats must not queue behind claims.
+            # Callers bound how many requests are under way. A limit here would queue heartbeats
+            # behind claims.
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 connector=connector,
-                # Any node takes a session of the page, which a jar would give back to one alone.
+                # Any node accepts a session cookie of the page; a cookie jar would send it only to
+                # the node that set it.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
 
 def trust(ca_file: Path | None) -> ssl.SSLContext:
-    """Return the context of https that believes these authorities alone, or the system's.
+    """Return an https context that trusts only these authorities, or the system's.
 
     Raises:
         ConfigInvalid: The file holds no certificate.
@@ -154,7 +156,7 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def _data(body: bytes | None) -> bytes | BytesIO | None:
-    """Return a body as the library wants it: a large one piece by piece."""
+    """Return a body as the library wants it: a large one in chunks."""
     return BytesIO(body) if body is not None and len(body) > _PIECE_BYTES_MAX else body
 
 
@@ -180,12 +182,12 @@ async def _answer(response: aiohttp.ClientResponse) -> ServerAnswer:
 
 
 def foreign(where: object, status: int) -> Refused:
-    """Return the error for an answer that no broker gives."""
+    """Return the error for an answer that does not come from a broker."""
     return Refused(f"{where}: HTTP {status}, not JSON; is this a codeq-cluster?", status=status)
 
 
 def _retry_after_s(text: str) -> int:
-    """Return a `Retry-After` in seconds, which may be a number or a date; 0 when it is neither."""
+    """Return a `Retry-After` in seconds, from a number or a date; 0 if it is neither."""
     if text.isdecimal():
         return min(int(text[:9]), _RETRY_AFTER_S_MAX)
     try:
@@ -196,7 +198,7 @@ def _retry_after_s(text: str) -> int:
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
-    """Read an answer whole; a longer one than this client keeps is none of ours."""
+    """Read a whole answer; refuse one that is longer than a broker's answer can be."""
     pieces = bytearray()
     async for piece in response.content.iter_any():
         pieces += piece

@@ -1,4 +1,4 @@
-"""Worker: claims tasks and hands each to the handler of its command, until it is stopped."""
+"""Worker: claims tasks and passes each to the handler of its command, until it is stopped."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ class Worker:
 
         Args:
             urls: Base URLs of nodes, at least one, the preferred ones first.
-            token: A worker's.
+            token: A worker's token.
             concurrency: Tasks handled at once, at least 1.
-            lease_s: A lease's length, at least 3; a worker that dies is noticed after that long.
-            wait_s: Of one claim, 0 to 30.
-            grace_s: After a stop, handlers may go on for so long.
-            give_up_s: Claims that nobody answers are repeated for so long; then the worker ends.
+            lease_s: The length of a lease, at least 3; after that long a dead worker is noticed.
+            wait_s: How long one claim waits for tasks, 0 to 30.
+            grace_s: How long handlers may go on after a stop.
+            give_up_s: How long unanswered claims are repeated before the worker ends.
             discover: Learn the other nodes.
-            ca_file: The only authorities believed for https.
-            codec: Of payloads and results.
-            health_port: `/healthz` is served there; 0 for any free port, None for nowhere.
-            health_host: The same; 0.0.0.0 in a container.
-            silent_s_max: `/healthz` fails when a claim has had no answer for so long; above
-                `wait_s`.
-            ended: Told of each delivery that ended; without it, they are logged.
+            ca_file: The only authorities trusted for https.
+            codec: Converts payloads and results.
+            health_port: The port of `/healthz`; 0 for any free port, None to serve nothing.
+            health_host: The address of `/healthz`; 0.0.0.0 in a container.
+            silent_s_max: `/healthz` fails when a claim has had no answer for this long; must be
+                above `wait_s`.
+            ended: Called with each finished delivery; without it, deliveries are logged.
 
         Raises:
             ConfigInvalid: A value is out of bounds, or the file of authorities has none.
@@ -114,14 +114,14 @@ class Worker:
         function, or any other, which runs in a thread.
 
         Args:
-            commands: At least one; `*` stands for every one that the token allows and that has no
-                handler of its own.
-            errors: What it means when the handler raises one of these, or a subclass: `Fail()`, or
+            commands: At least one; `*` stands for every command that the token allows and that has
+                no handler.
+            errors: What to do when the handler raises one of these or a subclass: `Fail()`, or
                 `Retry(after=60)`.
 
         Raises:
-            ConfigInvalid: No command is named, one has a handler already, or the handler takes
-                something else.
+            ConfigInvalid: No command is named, a command has a handler already, or the handler
+                does not take one `Task`.
         """
         if not commands:
             raise ConfigInvalid("task(): no command is named; allowed is at least one, or *")
@@ -153,8 +153,8 @@ class Worker:
     def stop(self) -> None:
         """Stop claiming; handlers that outlast `grace_s` are cancelled, and their tasks returned.
 
-        May be called from any thread. A task of a claim that is being answered at this moment
-        returns to its queue when its lease ends.
+        Can be called from any thread. Tasks of a claim that is being answered at this moment return
+        to their queue when their leases end.
         """
         self._asked_to_stop = True
         loop = self._loop
@@ -171,7 +171,7 @@ class Worker:
 
         Args:
             tasks_max: As for `serve`.
-            signals: Those that stop it; they have their usual effect again afterwards.
+            signals: The signals that stop it; their previous handlers are restored afterwards.
 
         Raises:
             CodeqError: As `serve` does.
@@ -181,22 +181,22 @@ class Worker:
     async def serve(self, *, tasks_max: int | None = None) -> None:
         """Work until `stop`; for programs that have an event loop and take signals themselves.
 
-        When it is cancelled, it cancels its handlers and gives their tasks back at once.
+        If it is cancelled, it cancels its handlers and returns their tasks at once.
 
         Args:
-            tasks_max: Ends after so many deliveries, too.
+            tasks_max: Also end after so many deliveries.
 
         Raises:
             ConfigInvalid: No handler is registered.
             Refused: The broker does not let this worker go on.
             Unreachable: No node took a claim for `give_up_s`.
-            HandlerUnfit: As the handler raised it.
+            HandlerUnfit: A handler raised it.
             OSError: The port for `/healthz` is taken.
         """
         if not self._handlers:
             raise ConfigInvalid("no handler: register one with @worker.task(COMMAND)")
         self._loop = asyncio.get_running_loop()
-        if self._asked_to_stop:  # Stopped before there was a loop to notify.
+        if self._asked_to_stop:  # Stopped before a loop existed to notify.
             self._stopping.set()
         try:
             async with self._leases, self.health:
@@ -231,7 +231,7 @@ class Worker:
             stopping.cancel()
 
     async def _claim(self, count: int) -> Sequence[TaskRecord]:
-        """Return claimed tasks; none when the worker cannot go on, which stops it."""
+        """Return claimed tasks; none if the worker cannot go on, which also stops it."""
         commands = () if EVERY_COMMAND in self._handlers else tuple(self._handlers)
         self.health.claiming()
         try:
@@ -257,8 +257,8 @@ class Worker:
             self._fail(ended.failure)
         self._tell(ended)
         if not self._stopping.is_set():
-            # A slot is free only when its thread is; otherwise the number of threads would grow
-            # without bound.
+            # A slot is free only when its thread is free; otherwise the number of threads would
+            # grow without bound.
             settled = asyncio.ensure_future(delivery.settled())
             await asyncio.wait({settled, stopping}, return_when=asyncio.FIRST_COMPLETED)
             settled.cancel()
