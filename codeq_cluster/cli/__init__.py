@@ -1,1 +1,1 @@
-"""Command line: one file a command; exit codes 0 ok, 1 error, 2 usage, 3 auth, 4 API."""
+"""Command line: one file per command; exit codes 0 ok, 1 error, 2 usage, 3 auth, 4 API."""

@@ -15,8 +15,8 @@ from codeq_cluster import __version__
 from codeq_cluster.cli.support.outcome import Exit, report
 from codeq_cluster.cli.support.parser import Parser
 
-# In the order of `--help`. Each is a module with `add`; one is imported when it is the one that is
-# run: a node that starts shall not pay for twenty commands.
+# In the order of `--help`. Each is a module with `add`, imported only when its command runs: a
+# node's start must not pay for twenty commands.
 _COMMANDS = {
     "dev": "local.dev.command",
     "node": "local.node",
@@ -50,19 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: Without the program's name; None takes the process's own.
+        arguments: Without the program's name; None for the process's own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     _have_streams()
     try:
         options = _parser(given[:1]).parse_args(given)
         code = int(options.run(options))
-        # What is short is written only now; a reader that is gone shows here and not at the end.
+        # Short output is written only now; a closed pipe must fail here and not at exit.
         sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has had enough, as `head` does; nothing can be told it any more.
+        # The reader of the pipe closed it, as `head` does: nothing more can be written.
         with _nowhere() as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return Exit.NOT_READ
@@ -75,18 +75,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _have_streams() -> None:
-    """Open what the caller has closed: a command is run for what it does, too."""
+    """Replace streams that the caller has closed, so that the command still does its work."""
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
 
 
 def _nowhere() -> TextIO:
-    """Return a stream that keeps nothing."""
+    """Return a stream that discards everything."""
     return Path(os.devnull).open("w")
 
 
 def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for arguments that begin so: of one command, else of all."""
+    """Return the parser for these first arguments: of one command, or else of all."""
     parser = Parser(
         prog="codeq-cluster",
         description="A Raft-replicated task broker.",

@@ -1,4 +1,4 @@
-"""Command `cluster recover`: go on with one node when the majority is gone for good."""
+"""Command `cluster recover`: continue with one node when the majority is lost for good."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ _FILES = {
 
 
 def add(commands: Verbs) -> None:
-    """Add the command; among its options, `every_command` must return the parser of all."""
+    """Add the command; the option `every_command` must return the parser of all commands."""
     parser = commands.add_parser(
         "completion",
         help="print a script for a shell's completion",
         description=__doc__,
-        # A line to copy stays a line.
+        # The default formatter would wrap the line that users copy.
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> Exit:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of its commands, however deep."""
+    """Yield a parser and all parsers of its commands."""
     yield parser
     for action in parser._actions:  # noqa: SLF001 - see above
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""Command `init`: keep a cluster's address and tokens as a profile, for every other command.
+"""Command `init`: save a cluster's address and tokens as a profile for all other commands.
 
-What no flag says is asked for on a terminal; an empty answer leaves it as it was. The profile is
-the current one from then on.
+On a terminal, it asks for each value that has no flag; an empty answer keeps the old value. The
+profile then becomes the current one.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ def _run(options: argparse.Namespace) -> Exit:
 
 def _from_flags(options: argparse.Namespace, before: Profile) -> Profile:
     if options.ca:
-        trust(options.ca)  # Refused now, and not by every command from then on.
+        trust(options.ca)  # Refuse it now, or every later command would fail on it.
     given = {
         "base_url": ",".join(options.url or ()),
         "token": options.token,
         "producer_token": options.producer_token,
         "worker_token": options.worker_token,
-        # A command may be run from anywhere.
+        # Commands run from any directory.
         "ca_file": str(options.ca.expanduser().absolute()) if options.ca else "",
     }
     return replace(before, **{field: value for field, value in given.items() if value})
 
 
 def _prompted(profile: Profile, options: argparse.Namespace) -> Profile:
-    """Ask for what no flag says; tokens are not shown."""
+    """Ask for each value without a flag; tokens are not echoed."""
     address = profile.base_url
     while not options.url:
         answer = Prompt.ask("Base URL", default=address or _URL, console=notes())
@@ -124,7 +124,7 @@ def _prompted(profile: Profile, options: argparse.Namespace) -> Profile:
 
 
 async def _looked(profile: Profile) -> str:
-    """Say whether the cluster answers; a profile may be kept for one that does not run yet."""
+    """Report whether the cluster answers; a profile is saved even if it does not run yet."""
     url = profile.base_url.split(",")[0]
     token = profile.token or profile.producer_token or profile.worker_token
     ca = Path(profile.ca_file) if profile.ca_file else None

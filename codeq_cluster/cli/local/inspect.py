@@ -1,4 +1,4 @@
-"""Command `inspect`: look into the data directory of a node that does not run."""
+"""Command `inspect`: look into the data directory of a stopped node."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> Exit:
 
 
 def _listed(node: StoppedNode, options: argparse.Namespace) -> Iterator[_Row]:
-    """Yield what is asked for as JSON has it, of the shard asked for."""
+    """Yield the selected records of the selected shard, ready for JSON."""
     listing: Iterable[_Row]
     match options.what:
         case "tasks":
@@ -198,7 +198,7 @@ def _row(node: StoppedNode, options: argparse.Namespace) -> Exit:
 
 
 def _named(value: object) -> object:
-    """Return a record with the names of its fields, which stored ones go without."""
+    """Return a record with the names of its fields, which are not stored."""
     match value:
         case Struct():
             return {name: _named(field) for name, field in asdict(value).items()}
@@ -209,5 +209,5 @@ def _named(value: object) -> object:
 
 
 def _text(key: bytes) -> str:
-    """Return a key as text, bytes that are none in hexadecimal."""
+    """Return a key as text, with bytes that are not text in hexadecimal."""
     return key.decode("ascii", "backslashreplace")

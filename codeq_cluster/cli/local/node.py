@@ -1,4 +1,4 @@
-"""Command `node`: one node of a cluster, from a configuration file and the environment."""
+"""Command `node`: run one node of a cluster, configured by a file and the environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _run(options: argparse.Namespace) -> Exit:
     found = loaded(options)
     settings = found.settings
-    # A node's imports take longer than everything a wrong configuration needs.
+    # Import late: a node's imports take longer than the refusal of a wrong configuration.
     from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 

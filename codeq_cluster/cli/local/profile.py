@@ -1,4 +1,4 @@
-"""Command `profile`: the profiles that `init` has made."""
+"""Command `profile`: list, choose and remove the profiles that `init` saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `repair`: say what is wrong with a stopped node's data, and set it aside."""
+"""Command `repair`: report damage in a stopped node's data, and set the data aside."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def _run(options: argparse.Namespace) -> Exit:
 
 
 def _against(found: Examined) -> list[str]:
-    """Return why the data should stay where it is."""
+    """Return the reason to leave the data where it is; empty if there is none."""
     whole = [] if found.damages else ["nothing is wrong with it, as far as can be read"]
     return [*whole, *found.risks]

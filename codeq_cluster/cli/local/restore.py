@@ -1,4 +1,4 @@
-"""Command `restore`: make a new cluster's data directories from a backup."""
+"""Command `restore`: create a new cluster's data directories from a backup."""
 
 from __future__ import annotations
 

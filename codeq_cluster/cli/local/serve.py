@@ -1,4 +1,4 @@
-"""Serve: work until it ends or somebody asks it to stop."""
+"""Serve: run until the work ends or a signal asks for a stop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = False) -> None:
     """Await `work`; the first SIGINT, SIGTERM or SIGHUP cancels it, which counts as a clean end.
 
-    A second signal has its usual effect, so that a stop that hangs can be ended by hand.
+    A second signal has its default effect, so that a hanging stop can be ended by hand.
 
     Args:
-        work: What to run; it stops itself within a bound when it is cancelled.
-        stdin: Stop too when standard input closes: it does when the parent process is gone.
+        work: The coroutine to run; it must stop within a bound when it is cancelled.
+        stdin: Also stop when standard input closes, which means that the parent process is gone.
     """
     this = asyncio.current_task()
     assert this
@@ -40,7 +40,7 @@ async def until_signal(work: Coroutine[object, object, None], *, stdin: bool = F
 
 @contextmanager
 def _heard(stop: Callable[[], None], *, stdin: bool = False) -> Iterator[None]:
-    """Call `stop` at the first request and then listen no more."""
+    """Call `stop` at the first signal, and then restore the default handlers."""
     loop = asyncio.get_running_loop()
 
     def forget() -> None:

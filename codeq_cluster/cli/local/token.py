@@ -1,6 +1,6 @@
-"""Command `token`: make a token signed by HS256, for development and for first steps.
+"""Command `token`: create a token signed with HS256, for development and first steps.
 
-A provider `hs256` of the node's configuration, with the same secret, takes it.
+A node accepts it if it is configured with a provider `hs256` and the same secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.settings import environment
 
-_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2, and what the nodes ask for.
+_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2; the nodes enforce it too.
 _TTL_SECONDS_MAX = 366 * 86400
 _VARIABLE = "CODEQ_TOKEN_SECRET"
 
@@ -111,7 +111,7 @@ def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
 
 
 def _secret(file: str | None) -> str:
-    """Read the secret; never from a flag, where every user of the machine could see it."""
+    """Read the secret, but never from a flag: every user of the machine could see it there."""
     try:
         if file == "-":
             secret = sys.stdin.read().strip()

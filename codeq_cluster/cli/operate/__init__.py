@@ -1,1 +1,1 @@
-"""Operate: the commands of those who run the cluster, asked over HTTP."""
+"""Operate: the commands for operators of a cluster, over HTTP."""

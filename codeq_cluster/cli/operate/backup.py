@@ -115,7 +115,7 @@ async def _create(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _ended(operator: Operator, backup: str) -> Mapping[str, object]:
-    """Ask until a backup has ended, with a bar on a terminal."""
+    """Poll until a backup has ended, with a bar on a terminal."""
     console = notes()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[size]}"))
     with Progress(

@@ -1,4 +1,4 @@
-"""Command `cluster`: the nodes as one of them sees the cluster, and who leads which shard."""
+"""Command `cluster`: the nodes as one of them sees the cluster, and the leader of each shard."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _transfer(operator: Operator, options: argparse.Namespace) -> None:
 
 
 def _behind(shard: Mapping[str, object], peer: Mapping[str, object]) -> str:
-    """Return a peer and how many committed entries it is not known to hold."""
+    """Return a peer with the number of committed entries it is not known to hold."""
     if not peer.get("connected"):
         return f"{peer.get('id')} (away)"
     commit, match = shard.get("commitIndex"), peer.get("matchIndex")

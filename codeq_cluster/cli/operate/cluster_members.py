@@ -129,7 +129,8 @@ async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
         raise UsageRefused(
             "a node is replaced by another one; one that lost its disk comes back by itself"
         )
-    # Before anything is begun: what must not be removed, or is not there, is not replaced.
+    # Check first: a removal that would be refused, or a node that is missing, must not start a
+    # join.
     if not {options.old, options.new} & (await _nodes(operator)).keys():
         raise UsageRefused(f"{options.old} is no member of this cluster: nothing to replace")
     await operator.remove(options.old, dry_run=True)
@@ -168,7 +169,7 @@ async def _rebalance(operator: Operator, options: argparse.Namespace) -> Exit:
 async def _hand_back(
     operator: Operator, answers: dict[int, Mapping[str, object]]
 ) -> dict[int, str]:
-    """Ask every shard's leader once to let the right node lead; return who would not, and why."""
+    """Ask each shard's leader once to transfer to the preferred node; return the refusals."""
     refusals = {}
     for shard in rows_of((await operator.cluster()).get("shards")):
         number, preferred = int(str(shard.get("shard"))), str(shard.get("preferred"))
@@ -179,7 +180,7 @@ async def _hand_back(
         except Refused as refused:
             if not refused.retryable:
                 raise
-            # The node is away, or it is behind and may have caught up a moment later.
+            # The node is away, or it is behind and may soon catch up.
             refusals[number] = f"{preferred}, which should lead it: {refused}"
     return refusals
 
@@ -187,9 +188,9 @@ async def _hand_back(
 async def _begin(
     operator: Operator, options: argparse.Namespace, node_id: str, *, instead_of: str = ""
 ) -> bool:
-    """Show what a node's coming in does to each shard, and let it; False when it was only shown.
+    """Show what adding a node does to each shard, then add it; False if it was only shown.
 
-    With what the going of the one it comes for does after that.
+    With `instead_of`, also show what removing that node does afterwards.
     """
     _check_wait(options.wait)
     ahead = await operator.join(node_id, addr=options.addr, http_addr=options.http, dry_run=True)
@@ -230,7 +231,7 @@ async def _voting(operator: Operator, node_id: str) -> None:
 
 
 async def _lacks(operator: Operator, node_id: str) -> str:
-    """Say why a node does not vote yet."""
+    """Return why a node does not vote yet."""
     node = (await _nodes(operator)).get(node_id, {})
     if node.get("connected") is True:
         return f"{node_id} does not vote yet; it will once it holds the log"
@@ -288,7 +289,7 @@ def _show_ahead(effect: Mapping[str, object], options: argparse.Namespace) -> No
 
 
 def _without(row: Mapping[str, object], node_id: str) -> dict[str, object]:
-    """Return what a node's going does to a shard once all who are to come in vote."""
+    """Return the effect of removing a node from a shard once all joining nodes vote."""
     voters = sorted({*_listed(row.get("votersAfter")), *_listed(row.get("learnersAfter"))})
     after = [each for each in voters if each != node_id]
     return {

@@ -1,4 +1,4 @@
-"""Command `cluster upgrade`: newer formats are used from then on."""
+"""Command `cluster upgrade`: enable newer formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: what has changed between two looks at a cluster."""
+"""Events: the changes between two looks at a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.cli.support.output import cell
 
 
 class EventKind(StrEnum):
-    """What an event is about."""
+    """The kind of an event."""
 
     WRONG = "wrong"
     OVER = "over"
@@ -26,7 +26,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened; `at` is when, or when it was seen."""
+    """Something that happened; `at` is the time it happened or was first seen."""
 
     at: datetime
     kind: EventKind
@@ -34,24 +34,24 @@ class Event:
 
     @property
     def line(self) -> str:
-        """Return the event for a reader, in the time of this machine."""
+        """Return the event as a line for a reader, in local time."""
         return f"{self.at.astimezone():%H:%M:%S}  {self.kind:<6}  {self.text}"
 
     @property
     def row(self) -> dict[str, str]:
-        """Return the event for a program."""
+        """Return the event as a document for a program."""
         at = self.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"at": at, "kind": self.kind, "text": self.text}
 
 
 def begun(look: Look, *, at: datetime) -> Iterator[Event]:
-    """Yield what is wrong at the first look."""
+    """Yield the problems of the first look."""
     for problem in look.overview.problems:
         yield Event(at=at, kind=EventKind.WRONG, text=_worded(problem))
 
 
 def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
-    """Yield what is wrong since the look before, what no longer is, and who leads what now."""
+    """Yield new problems, problems that are over, and changes of leaders since the last look."""
     leaders = {shard.shard_idx: shard.leader_id for shard in before.shards}
     for shard in now.shards:
         was = leaders.get(shard.shard_idx)
@@ -65,7 +65,7 @@ def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
     for name, problem in found.items():
         if name not in known:
             yield Event(at=at, kind=EventKind.WRONG, text=_worded(problem))
-    # A node that could not show everything cannot say that anything is over.
+    # A node that could not show everything cannot prove that a problem is over.
     if not now.trouble:
         for name, problem in known.items():
             if name not in found:
@@ -73,7 +73,7 @@ def between(before: Look, now: Look, *, at: datetime) -> Iterator[Event]:
 
 
 def counted(flowed: Flowed) -> Iterator[Event]:
-    """Yield a line for each queue that tasks went through, the busiest first."""
+    """Yield a line for each queue with activity, the busiest first."""
     at = datetime.fromtimestamp((flowed.last + 1) * flowed.step, UTC)
     for queue in flowed.queues:
         yield Event(at=at, kind=EventKind.TASKS, text=f"{cell(queue.command)}: {_numbers(queue)}")
@@ -84,7 +84,7 @@ def counted(flowed: Flowed) -> Iterator[Event]:
 
 
 def audited(record: Mapping[str, object]) -> Event:
-    """Return what an admin or an operator changed, as the audit has it."""
+    """Return an audit record as an event."""
     said = [cell(record.get(name)) for name in ("actor", "action", "target", "detail")]
     return Event(
         at=_instant(record.get("at")),
@@ -94,7 +94,7 @@ def audited(record: Mapping[str, object]) -> Event:
 
 
 def died(task: Mapping[str, object]) -> Event:
-    """Return a new dead letter, as a list of them has it."""
+    """Return a new dead letter as an event."""
     named = f"{cell(task.get('id'))} of {cell(task.get('command'))}"
     return Event(
         at=_instant(task.get("updatedAt")),

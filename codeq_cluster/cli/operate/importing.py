@@ -1,4 +1,4 @@
-"""Command `import`: take one tenant of a backup over into a cluster that serves."""
+"""Command `import`: import one tenant of a backup into a running cluster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from codeq_cluster.client import Operator
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
 from codeq_cluster.errors import BackupFailed, CodeqError
 
-# A request is decided about at once on each shard's leader, before anybody else's; 128 are a few
+# Each shard's leader decides on a request in one step, ahead of all others; 128 tasks take a few
 # milliseconds.
 _TASKS = TASKS_MAX // 2
 _BYTES = 2**20
-_WITHIN_S = 120.0  # An election, or a node that is started again.
-_IDS_MAX = 1000  # Named in the answer, of each reason.
+_WITHIN_S = 120.0  # Room for an election or a restarting node.
+_IDS_MAX = 1000  # Shown in the summary, per reason.
 
 _WORDS = {
     "imported": "tasks imported",
@@ -106,7 +106,7 @@ def _chosen(place: BackupTarget, backup: str, tenant: str) -> BackupManifest:
 
 @dataclass(slots=True)
 class _Done:
-    """What has become of it so far."""
+    """The import's progress so far."""
 
     backup: str
     options: argparse.Namespace
@@ -115,14 +115,14 @@ class _Done:
 
     @property
     def tenant(self) -> str:
-        """Return what the tenant is called here."""
+        """The tenant's name in this cluster."""
         return str(self.options.other or self.options.tenant)
 
     def count(self, name: str, number: int) -> None:
         self.numbers[name] += number
 
     def add(self, answer: Mapping[str, object]) -> None:
-        """Add what one request was answered."""
+        """Add the counts of one answer."""
         for name in self.numbers:
             value = answer.get(name, 0)
             if isinstance(value, list):
@@ -132,7 +132,7 @@ class _Done:
                 self.count(name, value)
 
     def told(self) -> Exit:
-        """Say it; whatever was left out makes it an error."""
+        """Print the summary; anything left out makes it an error."""
         if self.options.json:
             shown: dict[str, object] = {
                 "backup": self.backup,
@@ -155,7 +155,7 @@ class _Done:
 
 
 async def _refuse_keys_apart(operator: Operator, tenant_reader: TenantReader, done: _Done) -> None:
-    """Refuse before anything is imported what cannot be kept of the idempotency keys."""
+    """Refuse before the import if idempotency keys cannot be kept."""
     shards = await _shards(operator)
     manifest = tenant_reader.manifest
     if manifest.shards % shards == 0 and done.tenant == done.options.tenant:
@@ -182,7 +182,7 @@ async def _shards(operator: Operator) -> int:
 
 
 class _Sending:
-    """Sends a backup's tenant part by part, each until it is answered."""
+    """Sends a backup's tenant in parts, each repeated until it is answered."""
 
     def __init__(self, operator: Operator, manifest: BackupManifest, done: _Done) -> None:
         self._operator = operator
@@ -190,7 +190,7 @@ class _Sending:
         self._done = done
 
     async def nothing(self) -> None:
-        """Have the token, the tenant and the backup's formats judged before anything is read.
+        """Send an empty part: the token, tenant and formats are checked before anything is read.
 
         Raises:
             Refused: The cluster does not take this backup from this caller.
@@ -201,7 +201,7 @@ class _Sending:
         """Send policies and subscriptions, then the tasks.
 
         Raises:
-            BackupFailed: The tenant has no room for more.
+            BackupFailed: The tenant's quota is full.
         """
         empty = True
         for part in tenant_reader.manifest.parts:

@@ -1,4 +1,4 @@
-"""Look: what a cluster is like at one moment, as one of its nodes shows it."""
+"""Look: the state of a cluster at one moment, as one of its nodes shows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RatesLine(Struct, rename="camel"):
 
 
 class TotalsLine(Struct, rename="camel"):
-    """How many tasks are in each state."""
+    """The number of tasks in each state."""
 
     ready: int = 0
     delayed: int = 0
@@ -37,7 +37,7 @@ class TotalsLine(Struct, rename="camel"):
 
 
 class Queue(Struct, rename="camel"):
-    """One queue."""
+    """A queue."""
 
     command: str
     ready: int = 0
@@ -50,7 +50,7 @@ class Queue(Struct, rename="camel"):
 
 
 class Tenant(Struct, rename="camel"):
-    """One tenant's share, which operators see; an empty name is the default tenant."""
+    """A tenant's share, shown to operators; an empty name is the default tenant."""
 
     tenant: str
     queues: int = 0
@@ -58,10 +58,10 @@ class Tenant(Struct, rename="camel"):
 
 
 class ProblemLine(Struct):
-    """Something that is wrong; `bad` comes before `warn`.
+    """A problem; `bad` comes before `warn`.
 
     Attributes:
-        id: The same for as long as it lasts, whatever its text measures.
+        id: Stays the same while the problem lasts, even if the figures in its text change.
     """
 
     id: str
@@ -78,7 +78,7 @@ class NodeLine(Struct):
 
 
 class StandingLine(Struct, rename="camel"):
-    """The node asked, and how it stands with the others."""
+    """The node asked, and its place in the cluster."""
 
     node: str
     nodes: list[NodeLine] = []
@@ -97,7 +97,7 @@ class OverviewLines(Struct, rename="camel"):
 
 
 class Series(Struct):
-    """Slots that follow each other, with the number of tasks in each."""
+    """Consecutive slots, with the number of tasks in each."""
 
     step: int
     first: int
@@ -106,7 +106,7 @@ class Series(Struct):
 
 
 class FlowLine(Struct, frozen=True):
-    """How many tasks went through a queue, or through several, which have no name."""
+    """The activity of a queue, or of several, which have no name."""
 
     command: str = ""
     created: int = 0
@@ -116,13 +116,13 @@ class FlowLine(Struct, frozen=True):
 
 
 class Flowed(Struct):
-    """What went through each queue in the slots up to the last one.
+    """The activity of each queue in the slots up to the last one.
 
     Attributes:
-        step: Seconds of a slot.
+        step: Seconds per slot.
         last: Number of the last slot: Unix seconds divided by the step.
         queues: The busiest first.
-        more: How many more queues `others` is the sum of.
+        more: The number of further queues, summed in `others`.
     """
 
     step: int
@@ -133,13 +133,13 @@ class Flowed(Struct):
 
 
 class Trouble(Struct):
-    """Why a part of the view cannot be shown now."""
+    """The reason a part of the view is missing."""
 
     error: str
 
 
 class Peer(Struct, rename="camel"):
-    """Another replica of a shard; an index of 0 is not known."""
+    """Another replica of a shard; an index of 0 is unknown."""
 
     id: str
     connected: bool = False
@@ -176,14 +176,14 @@ class _Groups(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One look.
+    """The state of a cluster at one moment.
 
     Attributes:
-        at_s: When it was taken, monotonic seconds.
+        at_s: When it was taken, in monotonic seconds.
         cluster: The cluster's id.
-        roles: Of who looks, as scopes.
-        totals: Of the caller's tenant; None for who has nothing to do with one.
-        trouble: Why something is missing; empty when nothing is.
+        roles: The caller's scopes.
+        totals: Of the caller's tenant; None for a caller without one.
+        trouble: Why something is missing; empty if nothing is.
     """
 
     at_s: float
@@ -198,7 +198,7 @@ class Look:
 
 @dataclass(slots=True)
 class Flows:
-    """What flowed, slot by slot, the last `SLOTS_MAX` of them."""
+    """Created and completed tasks per slot, the last `SLOTS_MAX` slots."""
 
     step_s: int = 5
     last: int = 0
@@ -206,7 +206,7 @@ class Flows:
     completed: deque[int] = field(default_factory=lambda: deque(maxlen=SLOTS_MAX))
 
     def add(self, series: Series) -> None:
-        """Add slots that follow."""
+        """Add the slots that follow."""
         self.step_s = series.step
         self.created.extend(series.created)
         self.completed.extend(series.completed)
@@ -214,7 +214,7 @@ class Flows:
 
 
 async def taken(live: Live, flows: Flows) -> Look:
-    """Look at the cluster, and note what has flowed since the look before.
+    """Return the cluster's state, and add the activity since the last look to `flows`.
 
     Raises:
         Refused: The token has nothing to see, or the answer has another form.
@@ -238,9 +238,9 @@ async def taken(live: Live, flows: Flows) -> Look:
 
 
 async def flowed(live: Live, *, since: int) -> Flowed | None:
-    """Return what went through the queues after a slot; with 0 nothing, but the last slot.
+    """Return the activity of the queues after a slot; for slot 0 only the last slot's number.
 
-    None where that cannot be told now, and of a node whose release does not tell it.
+    None if the node cannot tell now, or its release does not have it.
 
     Raises:
         Refused: The token has no tenant to look at.

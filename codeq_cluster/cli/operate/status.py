@@ -1,4 +1,4 @@
-"""Command `status`: the nodes of a cluster and its shards, as the nodes tell it."""
+"""Command `status`: the nodes of a cluster and its shards, as the nodes report them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAnswer:
-    """One replica of one shard, as its node sees it; `log_sync` is who syncs its log."""
+    """One replica of one shard, as its node sees it; `log_sync` says who syncs its log."""
 
     shard: int
     is_leader: bool
@@ -33,12 +33,12 @@ class ReplicaAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What one node answers.
+    """One node's answer.
 
     Attributes:
-        id: Empty when the node did not tell.
-        problem: Why it is not ready or did not tell; empty when all is well.
-        code: How the command ends because of this node.
+        id: Empty if the node did not answer.
+        problem: Why it is not ready or did not answer; empty if all is well.
+        code: The exit code of the command for this node.
     """
 
     url: str
@@ -52,7 +52,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLag:
-    """A shard on one node; `lag` counts entries committed and not applied there."""
+    """A shard on one node; `lag` counts entries that are committed but not applied there."""
 
     node: str
     applied_index: int
@@ -62,7 +62,7 @@ class ReplicaLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSummary:
-    """A shard as its replicas together tell it; no leader is None."""
+    """A shard as its replicas together report it; None for no leader."""
 
     shard: int
     leader: str | None
@@ -126,7 +126,7 @@ def _parsed(status: object) -> tuple[str, tuple[ReplicaAnswer, ...]]:
     """Read `GET /raft/status`.
 
     Raises:
-        Refused: It has another form.
+        Refused: The answer has another form.
     """
     try:
         assert isinstance(status, dict)
@@ -151,7 +151,7 @@ def _parsed(status: object) -> tuple[str, tuple[ReplicaAnswer, ...]]:
 
 
 def _plain(reports: Sequence[NodeAnswer]) -> dict[str, object]:
-    """Make the JSON document, its names those of the HTTP API."""
+    """Return the JSON document, named as in the HTTP API."""
     return {
         "nodes": [
             {
@@ -226,7 +226,7 @@ def _print(reports: Sequence[NodeAnswer]) -> None:
 
 
 def _log_sync(report: NodeAnswer) -> str:
-    """Return who syncs a node's log: one for all its shards; empty when it does not tell."""
+    """Return who syncs a node's log, the same for all its shards; empty if unknown."""
     return report.shards[0].log_sync if report.shards else ""
 
 
@@ -235,7 +235,7 @@ def _word(value: bool) -> str:
 
 
 def _shards(reports: Sequence[NodeAnswer]) -> list[ShardSummary]:
-    """Bring the replicas of each shard together; the leader of the highest term is believed."""
+    """Merge the replicas of each shard; the leader of the highest term is believed."""
     replicas: dict[int, list[tuple[str, ReplicaAnswer]]] = {}
     for report in reports:
         for shard in report.shards:

@@ -1,11 +1,11 @@
-"""Command `tail`: what happens in the cluster, a line each, until Ctrl-C.
+"""Command `tail`: follow the events of a cluster, one per line, until Ctrl-C.
 
-A line is of one kind: `wrong` and `over` for what needs attention and no longer does, `leader` for
-a shard that another node leads, `tasks` for how many of a queue were created, claimed, completed
-and failed in the seconds before, `dead` for a task that became a dead letter, `audit` for what an
-admin or an operator changed, `away` and `back` for a cluster that does not answer. Counts of tasks
-need a token of the tenant, dead letters and the audit that of its admin. It looks every few
-seconds, so what was wrong only between two looks is not told.
+Each line has a kind. `wrong` is a new problem and `over` one that is gone. `leader` is a shard with
+a new leader. `tasks` counts a queue's created, claimed, completed and failed tasks of the last
+seconds. `dead` is a task that became a dead letter. `audit` is a change by an admin or an operator.
+`away` and `back` are a cluster that stops or starts to answer. Counts of tasks need a token of the
+tenant, dead letters and the audit one of its admin. It looks every few seconds: a problem between
+two looks is not shown.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from codeq_cluster.errors import CodeqError
 
 _LINES_DEFAULT = 10
 _LINES_MAX = 500  # A page of the audit.
-_NEW_MAX = 100  # Of the audit, and of each queue's dead letters, at one look.
+_NEW_MAX = 100  # Per look: of the audit, and of each queue's dead letters.
 _SECONDS_MAX = 7 * 86_400
-_BEFORE_TEXT = 18  # Columns of an event's time and kind.
-_GIVE_UP_S = 300.0  # Without an answer from any node.
+_BEFORE_TEXT = 18  # Columns for an event's time and kind.
+_GIVE_UP_S = 300.0  # No node answered.
 
 _ADMIN = "codeq:admin"
 _OF_TENANT = frozenset((_ADMIN, "codeq:view"))
@@ -151,16 +151,16 @@ def _is_final(error: CodeqError) -> bool:
 
 
 class _Tasks:
-    """How many tasks went through each queue that was not told yet."""
+    """Counts the tasks of each queue that were not printed yet."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._last = 0  # Of the slots that were counted.
+        self._last = 0  # The last slot that was counted.
 
     async def since(self) -> list[Event]:
-        """Return what was counted since it was asked last; the first time nothing."""
+        """Return the counts since the last call; nothing at the first call."""
         found = await flowed(self._live, since=self._last)
-        # The clock of another node can be behind: what was told once must not be told again.
+        # Another node's clock may be behind: an event must not be printed twice.
         if found is None or found.last <= self._last:
             return []
         self._last = found.last
@@ -168,12 +168,12 @@ class _Tasks:
 
 
 class _News:
-    """What the audit and the queues of dead letters have that was not told yet."""
+    """Finds audit records and dead letters that were not printed yet."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._told: set[object] = set()  # The ids of the audit's newest page.
-        self._depths: dict[str, int] = {}  # Dead letters by queue.
+        self._depths: dict[str, int] = {}  # Dead letters per queue.
 
     async def begin(self, lines: int) -> list[Event]:
         """Return so many of the audit's last records, the oldest first."""
@@ -182,7 +182,7 @@ class _News:
         return [audited(record) for record in reversed(records[:lines])]
 
     async def since(self, before: Look, now: Look) -> list[Event]:
-        """Return what is new; of the dead letters, when their number has changed."""
+        """Return new records; dead letters are read only if their number has changed."""
         told = self._told
         records = await self._records(_NEW_MAX)
         fresh = [*takewhile(lambda record: record.get("id") not in told, records)]
@@ -222,7 +222,7 @@ def _say(event: Event) -> None:
     printed = console()
     line = event.line
     if printed.is_terminal:
-        # A terminal would break it within a word.
+        # The terminal would break the line within a word.
         line = textwrap.fill(
             line,
             printed.width,

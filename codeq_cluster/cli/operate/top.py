@@ -1,7 +1,7 @@
-"""Command `top`: flows, what is wrong, shards and queues on one screen, until q or Ctrl-C.
+"""Command `top`: flows, problems, shards and queues on one screen, until q or Ctrl-C.
 
-It shows what the admin page does, of what the token may see: a viewer's or an admin's its tenant,
-an operator's the nodes and each tenant's share. The queues are the longest-waiting and the busiest.
+It shows the parts of the admin page that the token may see: a viewer or an admin sees its tenant,
+an operator the nodes and each tenant's share. The queues are the longest-waiting and the busiest.
 Rates are those of the last minute, the charts have slots of five seconds.
 """
 
@@ -24,7 +24,7 @@ from codeq_cluster.cli.support.output import console, document
 from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
 
-_LINES_MAX = 60  # Where there is no terminal to say how many there are.
+_LINES_MAX = 60  # Where there is no terminal with a size.
 
 
 def add(commands: Verbs) -> None:
@@ -57,7 +57,7 @@ async def _top(live: Live, options: argparse.Namespace) -> Exit | None:
 
 
 async def _watch(live: Live, look: Look, flows: Flows, interval_s: float) -> None:
-    """Show look after look, and the last one with the reason while there is no newer."""
+    """Show each new look; while there is none, show the last one with the reason."""
     before: Look | None = None
     shown = console()
     with Screen(console=shown, screen=True, auto_refresh=False) as terminal:
@@ -76,7 +76,7 @@ async def _watch(live: Live, look: Look, flows: Flows, interval_s: float) -> Non
 
 
 def _plain(look: Look) -> dict[str, object]:
-    """Make the JSON document, its names those of the HTTP API."""
+    """Return the JSON document, named as in the HTTP API."""
     return {
         "cluster": look.cluster,
         "node": look.standing.node,

@@ -1,4 +1,4 @@
-"""Top screen: a look at a cluster as one screen, whatever its size, the worst news first."""
+"""Top screen: a cluster's state as one screen of any size, the worst news first."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def screen(
     """Return a look as lines that fit the console.
 
     Args:
-        look: To show.
-        before: The look before it, from which the shards' rates come; None for none.
-        flows: What has flowed until now.
+        look: The look to show.
+        before: The previous look, for the shards' rates; None for none.
+        flows: The activity until now.
         console: Its width and height are kept.
-        said: At the right of the first line, such as the time.
+        said: The right part of the first line, such as the time.
     """
     head = [_heading(look, said, width=console.width), *_flows(look, flows, console), Text()]
     problems, shards = _problems(look), _shards(look, before)
     listed = _queues(look) if look.totals is not None else _tenants(look)
-    # Three titles and two empty lines; on a screen that is too low for all, the end is cut off.
+    # Three titles and two empty lines; a screen that is too low cuts off the end.
     room = max(3, console.height - len(head) - 5)
     of_problems = min(len(problems), max(1, room // 4))
     of_rows = min(len(listed) - 1, max(1, (room - of_problems) // 2))
@@ -115,7 +115,7 @@ def _problems(look: Look) -> list[Text]:
 
 
 def _fitted(lines: Sequence[Text], most: int) -> list[Text]:
-    """Return at most so many lines, the last of which says how many are left out."""
+    """Return at most so many lines; the last one counts those left out."""
     if len(lines) <= most:
         return list(lines)
     if most == 1:
@@ -124,7 +124,7 @@ def _fitted(lines: Sequence[Text], most: int) -> list[Text]:
 
 
 def _shards(look: Look, before: Look | None) -> list[Sequence[str]]:
-    """Return the shards as rows, their titles first; those without a leader before the others."""
+    """Return the shards as rows below their titles; those without a leader come first."""
     earlier = {} if before is None else {shard.shard_idx: shard for shard in before.shards}
     seconds = 0.0 if before is None else look.at_s - before.at_s
     rows: list[Sequence[str]] = [
@@ -133,7 +133,7 @@ def _shards(look: Look, before: Look | None) -> list[Sequence[str]]:
     for shard in sorted(look.shards, key=lambda each: bool(each.leader_id)):
         was = earlier.get(shard.shard_idx)
         rate = "-"
-        # Another node may have been asked meanwhile, which is behind.
+        # This answer may come from another node, which is behind.
         if was is not None and seconds > 0 and shard.commit_index >= was.commit_index:
             rate = f"{(shard.commit_index - was.commit_index) / seconds:,.1f}"
         rows.append(
@@ -150,7 +150,7 @@ def _shards(look: Look, before: Look | None) -> list[Sequence[str]]:
 
 
 def _behind(shard: ShardLine) -> str:
-    """Return the replica that lacks most of what is committed, as far as the node asked knows."""
+    """Return the replica that lacks the most committed entries, as far as the node asked knows."""
     away = [peer.id for peer in shard.peers if not peer.connected]
     if away:
         return f"{', '.join(away)} away"
@@ -161,7 +161,7 @@ def _behind(shard: ShardLine) -> str:
 
 
 def _queues(look: Look) -> list[Sequence[str]]:
-    """Return the busiest and the longest-waiting queues as rows, their titles first."""
+    """Return the busiest and the longest-waiting queues as rows below their titles."""
     found: dict[str, Queue] = {}
     for queue in (*look.overview.waiting, *look.overview.busy):
         found.setdefault(queue.command, queue)
@@ -187,7 +187,7 @@ def _queues(look: Look) -> list[Sequence[str]]:
 
 
 def _tenants(look: Look) -> list[Sequence[str]]:
-    """Return the tenants as rows, for an operator who has no tenant's queues to see."""
+    """Return the tenants as rows, for an operator, who may not see a tenant's queues."""
     rows: list[Sequence[str]] = [("TENANT", "QUEUES", "READY", "DELAYED", "WORKING", "DEAD")]
     rows += [
         (
@@ -208,12 +208,12 @@ def _span(seconds: int) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], most: int, columns: int) -> list[RenderableType]:
-    """Return titles and at most so many lines, the last of which says how many are left out.
+    """Return titles and at most so many lines; the last one counts those left out.
 
     Args:
         rows: The titles first; each with a name, then numbers.
         most: At least 1.
-        columns: Of the screen; a name is cut to fit, a number never.
+        columns: The screen's width; names are cut to fit, numbers never.
     """
     fits = len(rows) - 1 <= most
     shown = rows[: most + 1 if fits else max(2, most)]

@@ -1,1 +1,1 @@
-"""Support: what commands share: the cluster they ask, what they print, how they end."""
+"""Support: shared parts of the commands: the cluster to ask, output, and exit codes."""

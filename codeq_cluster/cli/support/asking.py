@@ -1,4 +1,4 @@
-"""Asking: what every command has that puts one question to a cluster."""
+"""Asking: the shared part of all commands that send one request to a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codeq_cluster.client import Client, Live, Operator
 
 C = TypeVar("C", Client, Operator, Live)
 
-# argparse has no public name for what its own add_subparsers returns.
+# argparse has no public name for the result of its add_subparsers.
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
 
@@ -25,15 +25,15 @@ def asks(
     deadline_s: float = 0,
     discover: bool = False,
 ) -> None:
-    """Let a command run `act` with a connection to the cluster that its flags mean.
+    """Make a command run `act` with a connection to the cluster that its flags select.
 
     Args:
         parser: Gets the flags of `add_target`, and `--json`.
         connection: Opened for `act`.
-        act: Asks and prints; None counts as `Exit.OK`.
-        deadline_s: Of a request with its repetitions; 0 asks each node once, since a person who
-            waits for an error would rather see it.
-        discover: Learn the nodes that are not named, and go on with them when those are gone.
+        act: Sends the request and prints; None counts as `Exit.OK`.
+        deadline_s: Of a request with its repetitions; 0 asks each node once, so that a person
+            sees an error soon.
+        discover: Learn the other nodes, and use them when those that were named are gone.
     """
     add_target(parser, Caller.PRODUCER if connection is Client else Caller.ADMIN)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
@@ -56,6 +56,6 @@ def asks(
 
 
 def verbs_of(commands: Verbs, name: str, words: str, *, description: str | None) -> Verbs:
-    """Add a command that has verbs, and return where they go; `words` stand in the list."""
+    """Add a command with verbs, and return its list of verbs; `words` is its line of help."""
     parser = commands.add_parser(name, help=words, description=description)
     return parser.add_subparsers(dest="verb", required=True, metavar="VERB")

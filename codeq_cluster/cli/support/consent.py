@@ -1,4 +1,4 @@
-"""Consent: what destroys or repeats many things is counted first, and done with `--yes`."""
+"""Consent: commands that destroy or repeat many things only count them without `--yes`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from codeq_cluster.cli.support.output import note
 
 
 def add_consent(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a verb that needs a second thought."""
+    """Add the flags of a verb that needs a confirmation."""
     parser.add_argument("--dry-run", action="store_true", help="only print the count")
     parser.add_argument("--yes", action="store_true", help="do it; without, only print the count")
 
 
 def withheld(options: argparse.Namespace, *, what: str, done: str) -> Exit:
-    """Say what was not done, and how to have it done; a dry run is what was asked for.
+    """Print what was not done and the flag that does it; a dry run needs no advice.
 
     Args:
         options: With the flags of `add_consent`.
-        what: How many of what.
+        what: The number and kind of things.
         done: What would be done to them.
     """
     if options.dry_run:

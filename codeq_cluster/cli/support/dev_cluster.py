@@ -1,4 +1,4 @@
-"""Dev cluster: where a development cluster of this directory is found, and its token."""
+"""Dev cluster: the address and token of a development cluster in this directory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOKEN = "dev-token"  # noqa: S105 - printed for everyone to use, on a loopback a
 
 
 def published(directory: Path) -> tuple[Mapping[str, object], ...]:
-    """Return the nodes of a running cluster as cluster.json has them, or none.
+    """Return the nodes of a running cluster from cluster.json, or none.
 
     Raises:
-        CodeqError: The file is there and cannot be read.
+        CodeqError: The file exists and cannot be read.
     """
     file = directory / STATE
     try:

@@ -1,4 +1,4 @@
-"""Outcome: how a command ends, as an exit code and, for an error, one line."""
+"""Outcome: how a command ends: an exit code and, for an error, one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from codeq_cluster.client import Refused, Unreachable, Untrusted
 from codeq_cluster.errors import CodeqError
 
-# What to type next, by the code of a refusal.
+# The advice for each code of a refusal.
 _NEXT = {
     "not-found": "see that the id or name is right and the token is of its tenant",
     "result-not-found": "see codeq-cluster task explain ID, or wait with --wait",
@@ -33,7 +33,7 @@ _NEXT = {
     "level-not-used": "see codeq-cluster cluster upgrade --dry-run",
     "webhooks-not-configured": "create it without --webhook, or set webhookHmacSecret on the nodes",
 }
-# Who may, by what the broker says to whom may not.
+# The role that is allowed, by the broker's text of the refusal.
 _ROLES = {
     "Admin only": "admin",
     "Operator only": "operator",
@@ -43,25 +43,25 @@ _ROLES = {
 
 
 class Exit(IntEnum):
-    """The exit codes of every command; 2 is argparse's own, for a wrong use."""
+    """The exit codes of every command; 2 is argparse's own, for wrong usage."""
 
     OK = 0
     ERROR = 1
     USAGE = 2
     AUTH = 3
     API = 4
-    # The conventions of shells for a process that a signal ended.
+    # The shell's conventions for a process that a signal ended.
     INTERRUPTED = 130
     NOT_READ = 141
     TERMINATED = 143
 
 
 class UsageRefused(CodeqError):
-    """A command was used wrongly in a way argparse does not see; the text says what is allowed."""
+    """A command line is wrong in a way argparse does not check; the text says what is allowed."""
 
 
 def report(error: BaseException) -> Exit | None:
-    """Print an operating error as one line; None when the error is none, but a bug."""
+    """Print an operating error as one line; return None for a bug, which is not one."""
     error = _cause(error)
     match error:
         case Refused():
@@ -89,7 +89,7 @@ def _refused(error: Refused) -> tuple[Exit, str]:
     told = f"HTTP {error.status}" if error.status else ""
     if error.status in (401, 403):
         return Exit.AUTH, f"{error} ({told}); {_who_may(str(error))}"
-    # Some refusals have no other words than their code.
+    # Some refusals have no text but their code.
     code = "" if error.code == str(error) else error.code
     known = ", ".join(each for each in (told, code) if each and error.status)
     line = f"{error} ({known})" if known else str(error)
@@ -100,7 +100,7 @@ def _refused(error: Refused) -> tuple[Exit, str]:
 
 
 def _who_may(refusal: str) -> str:
-    """Return where a token comes from that would not be refused so."""
+    """Return where a token with the missing role comes from."""
     role = next((role for words, role in _ROLES.items() if words in refusal), "")
     if role:
         return f"pass a token that may with --token, or make one: codeq-cluster token --as {role}"
@@ -108,7 +108,7 @@ def _who_may(refusal: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the one error inside a group that holds nothing else."""
+    """Return the only error inside a group, if there is just one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -119,7 +119,7 @@ def _say(text: str) -> None:
 
 
 def fitting(text: str) -> str:
-    """Return a text for standard error: one line, or lines of whole words for a terminal."""
+    """Return a text for standard error: one line, or lines of whole words on a terminal."""
     line = " ".join(text.split())
     if not sys.stderr.isatty():
         return line

@@ -16,13 +16,13 @@ from rich.text import Text
 from codeq_cluster.cli.support.outcome import UsageRefused, fitting
 from codeq_cluster.client import Page
 
-# What a list shows without --limit, and the most that is gathered in memory for one table.
+# The rows of a list without --limit, and the most that one table gathers in memory.
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000
 
 _PAGE_MAX = 500
 CELL_CHARS_MAX = 100
-TEXT_CHARS_MAX = 2000  # Of what is there to be read, such as a reason.
+TEXT_CHARS_MAX = 2000  # For long texts, such as a reason.
 _PLAIN_WIDTH = 250
 _GAP = 2
 _WHOLE_CHARS = 24  # A time, or an address with its port.
@@ -37,33 +37,33 @@ def document(value: object, *, compact: bool) -> None:
 
 
 def _plain(record: object) -> object:
-    """Return a record of the client as the API has it."""
+    """Return a record of the client with the API's names."""
     return json.loads(msgspec.json.encode(record))
 
 
 def note(text: str) -> None:
-    """Say something beside the result."""
+    """Print a note beside the result."""
     print(fitting(text), file=sys.stderr, flush=True)
 
 
 def table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], *, chars_max: int = CELL_CHARS_MAX
 ) -> None:
-    """Print a table; where it is too wide for the terminal, each row as a few lines.
+    """Print a table; if it is too wide for the terminal, print each row as a few lines.
 
-    The first column is never broken, so that ids can be copied, nor is what is short, such as a
-    number, a time or an address.
+    The first column is never wrapped, so that ids can be copied, and neither are short values:
+    numbers, times, addresses.
 
     Args:
         headers: Of the columns.
         rows: As many values each.
-        chars_max: Of a value; what is longer is cut.
+        chars_max: Longer values are cut.
     """
     cells = [[cell(value, chars_max) for value in row] for row in rows]
     columns = [*zip(headers, *cells, strict=True)]
     printed = console()
     if not printed.is_terminal:
-        # A program reads a line a row, however long.
+        # A program reads one row per line, however long.
         whole = sum(max(map(len, column)) + _GAP for column in columns)
         printed.width = max(printed.width, whole)
     widths = _widths(columns, printed.width)
@@ -79,9 +79,9 @@ def table(
 
 
 def _widths(columns: Sequence[tuple[str, ...]], width: int) -> list[int] | None:
-    """Return how wide each column is, in all at most `width`; None when they do not fit.
+    """Return the width of each column, at most `width` in all; None if they do not fit.
 
-    Headers may be broken at their spaces, and cells that are long and not of the first column.
+    Headers may be wrapped at their spaces, and long cells of all columns but the first.
     """
     fitting = []
     for position, (header, *cells) in enumerate(columns):
@@ -101,7 +101,7 @@ def _widths(columns: Sequence[tuple[str, ...]], width: int) -> list[int] | None:
 def _print_stacked(
     printed: Console, headers: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> None:
-    """Print each row as its first cell, and below it what the others say."""
+    """Print each row as its first cell, with the other cells below."""
     for first, *others in cells:
         printed.print(Text(first, style="bold"), soft_wrap=True)
         line = ""
@@ -117,31 +117,31 @@ def _print_stacked(
 
 
 def rows_of(value: object) -> list[Mapping[str, object]]:
-    """Return the rows of a list that an answer holds."""
+    """Return the rows of a list in an answer."""
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide where there is none."""
+    """Return the console for tables: as wide as the terminal, and very wide without one."""
     width = None if sys.stdout.isatty() else _PLAIN_WIDTH
     return _Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 class _Console(Console):
-    """One whose reader may have had enough; what a command then ends with is for `main` to say."""
+    """A console whose reader may close the pipe; `main` decides how the command ends then."""
 
     def on_broken_pipe(self) -> None:
-        """Let the error through, which the library would make an exit code of its own."""
+        """Raise it for `main`: the library would end the process with its own exit code."""
         raise BrokenPipeError
 
 
 def notes() -> Console:
-    """Return where a bar goes: beside the result, as notes do."""
+    """Return the console for bars: standard error, as for notes."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
-    """Return a value in one line of bounded length, without what could command a terminal."""
+    """Return a value as one line of bounded length, without control characters for a terminal."""
     match value:
         case None | "":
             return "-"
@@ -156,7 +156,7 @@ def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for how much is shown; `check_limit` follows."""
+    """Add the flag for the number of rows; the command must call `check_limit`."""
     parser.add_argument(
         "--limit",
         type=int,
@@ -179,7 +179,7 @@ def add_paging(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for ids alone."""
+    """Add the flag for printing only ids."""
     parser.add_argument("-q", "--quiet", action="store_true", help="print ids alone, one a line")
 
 
@@ -190,7 +190,7 @@ async def gathered(
 
     Args:
         options: With the flags of `add_paging`.
-        fetch: One page of so many entries at most, from a cursor.
+        fetch: Returns one page, given a maximum size and a cursor.
 
     Raises:
         Usage: The limit is out of bounds.
@@ -209,11 +209,11 @@ async def gathered(
 def listed(
     options: argparse.Namespace, page: Page, *, name: str, columns: Mapping[str, str]
 ) -> None:
-    """Print a list as the flags say.
+    """Print a list as the flags ask.
 
     Args:
-        options: With `json`, and `quiet` where the command has it.
-        page: Its rows, as the API has them.
+        options: With `json`, and `quiet` if the command has it.
+        page: The rows, with the API's names.
         name: Of the list in JSON.
         columns: Field by header; the first is the id.
     """

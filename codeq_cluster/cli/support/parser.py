@@ -1,4 +1,4 @@
-"""Parser: argparse, whose errors say what was probably meant and where the help is."""
+"""Parser: argparse with errors that suggest a correction and name the help."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, fitting(f"{self.prog}: {message}{after} {self.prog} --help") + "\n")
 
     def parse_known_args(self, *given: Any, **named: Any) -> Any:
-        """Parse, and refuse what is unknown.
+        """Parse, and refuse unknown arguments.
 
-        Else the parser of all commands would refuse the flag of one, with the usage of all.
+        Otherwise the parser of all commands would refuse a command's unknown flag, with the usage
+        of all.
         """
         found, unknown = super().parse_known_args(*given, **named)
         if unknown:
@@ -30,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is no choice; argparse has no public way to say it in other words."""
+        """Refuse an unknown choice; argparse has no public way to change that text."""
         if isinstance(action.choices, dict) and value not in action.choices:
             close = get_close_matches(str(value), action.choices, n=1)
             meant = (

@@ -1,4 +1,4 @@
-"""Place: where backups are, as a command's flags name it."""
+"""Place: the storage of backups that a command's flags name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEME = "s3://"
 def add_place(
     parser: argparse.ArgumentParser, flag: str, words: str, *, required: bool = True
 ) -> None:
-    """Add the flag that names a place, `place` among the options, and those of a bucket."""
+    """Add the flag that names a place, `place` in the options, and those of a bucket."""
     parser.add_argument(
         flag,
         dest="place",
@@ -30,7 +30,7 @@ def add_place(
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a bucket needs beside its name."""
+    """Add the flags that a bucket needs beside its name."""
     parser.add_argument(
         "--s3-endpoint",
         default="",
@@ -44,13 +44,13 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Ba
     """Return the place of that name.
 
     Args:
-        name: Of a directory, or `s3://bucket/prefix`.
+        name: A directory, or `s3://bucket/prefix`.
         options: With the flags of a bucket.
-        new: It is written to; a directory need not be there.
+        new: It will be written to; the directory need not exist.
 
     Raises:
-        Usage: The name is no place.
-        BackupFailed: There is no such directory.
+        Usage: The name is not a place.
+        BackupFailed: The directory does not exist.
     """
     if not name.startswith(_SCHEME):
         if not new and not Path(name).is_dir():
@@ -65,7 +65,7 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Ba
             s3_prefix=prefix.strip("/"),
             s3_endpoint=options.s3_endpoint,
             s3_region=options.s3_region,
-            # Whoever types a URL without TLS means it.
+            # A URL typed by hand without TLS is deliberate.
             s3_allow_http=options.s3_endpoint.startswith("http:"),
         )
     )

@@ -1,7 +1,7 @@
 """Profiles: clusters and tokens by name, in a file of the user's.
 
-The file has the form and the place of codeQ's own, so profiles made there are found. Keys that mean
-nothing here stay in it as they are.
+The file has the form and the path of codeQ's own, so profiles made there are found. Unknown keys in
+it are kept.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BYTES_MAX = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One cluster and who speaks to it; what is empty is not said.
+    """The address and tokens of one cluster; an empty value is unset.
 
     Attributes:
-        base_url: Of a node, or of several with commas between them.
-        token: For every command that has none of its own below.
-        ca_file: PEM file of the authorities believed for https.
+        base_url: The URL of a node, or of several, separated by commas.
+        token: For every command whose own token below is empty.
+        ca_file: PEM file of the authorities trusted for https.
     """
 
     base_url: str = ""
@@ -41,7 +41,7 @@ class Profile:
     ca_file: str = ""
 
 
-# The names are codeQ's but for the last, which it has not.
+# All names but the last are codeQ's own.
 _KEYS = {
     "base_url": "baseUrl",
     "token": "token",
@@ -53,10 +53,10 @@ _KEYS = {
 
 @dataclass(slots=True, kw_only=True)
 class Profiles:
-    """What the file holds.
+    """The contents of the file.
 
     Attributes:
-        current: The profile that counts when none is named; empty for none.
+        current: The profile used when none is named; empty for none.
     """
 
     file: Path
@@ -73,7 +73,7 @@ class Profiles:
         """Return a profile.
 
         Raises:
-            ConfigInvalid: There is none of that name, or one of its keys holds no text.
+            ConfigInvalid: No profile has that name, or one of its keys holds no text.
         """
         row = self._rows.get(name)
         if row is None:
@@ -89,7 +89,7 @@ class Profiles:
         return Profile(**{each: str(value).strip() for each, value in values.items()})
 
     def put(self, name: str, profile: Profile) -> None:
-        """Keep a profile; keys of the same name that mean nothing here stay."""
+        """Store a profile; unknown keys of the same profile are kept."""
         row = self._rows.setdefault(name, {})
         for each, key in _KEYS.items():
             value = getattr(profile, each)
@@ -99,17 +99,17 @@ class Profiles:
                 row.pop(key, None)
 
     def delete(self, name: str) -> None:
-        """Forget a profile; the current one leaves none current."""
+        """Delete a profile; after deleting the current one, none is current."""
         self.get(name)
         del self._rows[name]
         if self.current == name:
             self.current = ""
 
     def write(self) -> None:
-        """Replace the file; nobody else may read it.
+        """Replace the file, readable only by its user.
 
         Raises:
-            ConfigInvalid: It cannot be written, or the user has no home and names no directory.
+            ConfigInvalid: It cannot be written; or the user has no home and no directory is set.
         """
         if self.file.parts[0] == "~":
             raise ConfigInvalid(
@@ -140,7 +140,7 @@ def read() -> Profiles:
     try:
         file = file.expanduser()
     except RuntimeError:
-        # A user without a home, as in a container, has no profiles, and needs none.
+        # A user without a home, as in a container, has no profiles and needs none.
         return Profiles(file=file)
     try:
         with file.open("rb") as stream:
@@ -163,10 +163,10 @@ def read() -> Profiles:
 
 
 def chosen(name: str | None, variables: Mapping[str, str]) -> Profile:
-    """Return the profile meant: the one named, else CODEQ_PROFILE's, else the current one.
+    """Return the selected profile: the one named, or CODEQ_PROFILE's, or the current one.
 
     Raises:
-        ConfigInvalid: The one that is named is not there, or the file cannot be read.
+        ConfigInvalid: The named profile does not exist, or the file cannot be read.
     """
     profiles = read()
     meant = name or variables.get("CODEQ_PROFILE") or profiles.current

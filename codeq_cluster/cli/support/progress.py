@@ -1,4 +1,4 @@
-"""Progress: how far a piece of work is, on a terminal's standard error."""
+"""Progress: the progress of a piece of work, on a terminal's standard error."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Bar:
         self._task = progress.add_task(words, total=total)
 
     def passed(self, size: int) -> None:
-        """Note so much more."""
+        """Add so much to the work done."""
         self._progress.advance(self._task, size)
 
     def stands_at(self, done: float, words: str) -> None:
-        """Note how much is done in all, and what to say of it."""
+        """Set how much is done in all, and the text beside it."""
         self._progress.update(self._task, completed=done, description=words)
 
 
 @contextmanager
 def waiting(words: str) -> Iterator[None]:
-    """Say what is waited for until the end of the block; nothing where there is no terminal."""
+    """Show a text until the end of the block; nothing without a terminal."""
     console = notes()
     if not console.is_terminal:
         yield
@@ -47,12 +47,12 @@ def waiting(words: str) -> Iterator[None]:
 
 @contextmanager
 def bar(words: str, total: int, *, what: str = "") -> Iterator[Bar]:
-    """Show a bar until the end of the block; nothing where standard error is no terminal.
+    """Show a bar until the end of the block; nothing if standard error is not a terminal.
 
     Args:
-        words: What is done.
-        total: In all.
-        what: Is counted; bytes if nothing is said.
+        words: The text beside the bar.
+        total: The whole work.
+        what: The unit; bytes if empty.
     """
     console = notes()
     counted = (MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())

@@ -9,7 +9,7 @@ from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 
-# The settings a node is most often started with by hand; `--set` reaches the others.
+# The settings that are most often given by hand when a node is started; `--set` reaches the others.
 _FLAGS = (
     ("--port", "port", "HTTP port"),
     ("--host", "host", "address the HTTP port listens on"),

@@ -1,4 +1,4 @@
-"""Target: which cluster a command means, and who asks: by flag, else variable, else profile."""
+"""Target: the cluster and the token of a command, by flag, else variable, else profile."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from codeq_cluster.config.kinds import URL
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 
-# At the end of the help of commands that act on the cluster and not on a tenant.
+# At the end of the help of commands that act on the cluster rather than on a tenant.
 OPERATORS = "The token must be that of an operator of the cluster (scope codeq:operator)."
 
 _VARIABLE = "CODEQ_TOKEN"
 
 
 class Caller(Enum):
-    """Who a command speaks as, with the variables that hold such a token, the first that is set."""
+    """The role a command speaks as, with the variables of its token; the first one set wins."""
 
     PRODUCER = ("CODEQ_PRODUCER_TOKEN", _VARIABLE)
     WORKER = ("CODEQ_WORKER_TOKEN", _VARIABLE)
-    # Of codeQ's variables the producer's is the admin's too.
+    # codeQ's variable for the producer serves the admin too.
     ADMIN = (_VARIABLE, "CODEQ_PRODUCER_TOKEN")
 
     def of_profile(self, profile: Profile) -> str:
-        """Return the caller's token in a profile; empty for none."""
+        """Return the role's token in a profile; empty for none."""
         match self:
             case Caller.PRODUCER:
                 return profile.producer_token or profile.token
@@ -39,7 +39,7 @@ class Caller(Enum):
 
 
 def add_target(parser: argparse.ArgumentParser, caller: Caller = Caller.ADMIN) -> None:
-    """Add the flags that say which cluster is meant and who asks."""
+    """Add the flags that select the cluster and the token."""
     parser.set_defaults(caller=caller)
     parser.add_argument(
         "--url",
@@ -71,7 +71,7 @@ def base_url(text: str) -> str:
     """Return the base URL of a node, for a flag.
 
     Raises:
-        ArgumentTypeError: It is none.
+        ArgumentTypeError: It is not a base URL.
     """
     try:
         return str(URL.parse(text))
@@ -81,10 +81,10 @@ def base_url(text: str) -> str:
 
 
 def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the nodes meant by the flags of `add_target`.
+    """Return the nodes selected by the flags of `add_target`.
 
     Raises:
-        ConfigInvalid: What a variable or a profile names is no base URL.
+        ConfigInvalid: A variable or a profile has a value that is not a base URL.
     """
     if options.url:
         return tuple(options.url)
@@ -97,12 +97,12 @@ def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def token_of(options: argparse.Namespace) -> str:
-    """Return the token meant by the flags of `add_target`."""
+    """Return the token selected by the flags of `add_target`."""
     return str(options.token) if options.token else token_for(options, options.caller)
 
 
 def token_for(options: argparse.Namespace, caller: Caller) -> str:
-    """Return a caller's token by variable, profile or default, whatever the flag says."""
+    """Return a role's token by variable, profile or default, ignoring the flag."""
     variables = environment()
     for name in caller.value:
         if variables.get(name):
@@ -111,13 +111,13 @@ def token_for(options: argparse.Namespace, caller: Caller) -> str:
 
 
 def ca_of(options: argparse.Namespace) -> Path | None:
-    """Return the authorities meant by the flags of `add_target`; None for the system's."""
+    """Return the trusted authorities by the flags of `add_target`; None for the system's."""
     given = options.ca or environment().get("CODEQ_CA") or _profile(options).ca_file
     return Path(given).expanduser() if given else None
 
 
 def names_cluster(options: argparse.Namespace) -> bool:
-    """Return whether a flag, a variable or a profile says which cluster is meant."""
+    """Return whether a flag, a variable or a profile selects a cluster."""
     named = options.url or environment().get("CODEQ_BASE_URL") or _profile(options).base_url
     return bool(named)
 

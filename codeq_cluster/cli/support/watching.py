@@ -1,4 +1,4 @@
-"""Watching: commands that go on until somebody has seen enough; the terminal is as it was then."""
+"""Watching: commands that run until the user ends them, and then restore the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from codeq_cluster.cli.support.outcome import Exit
 
-# The exit codes are those of shells for a process that the signal ended.
+# The shell's exit codes for a process that the signal ended.
 _ENDINGS = {
     signal.SIGINT: Exit.INTERRUPTED,
     signal.SIGTERM: Exit.TERMINATED,
@@ -22,11 +22,11 @@ _ENDINGS = {
 }
 _INTERVAL_S = 2.0
 INTERVALS_S = (1.0, 60.0)  # The least and the most.
-_LOCAL = 3  # Where termios has the local modes, echo among them.
+_LOCAL = 3  # The index of the local modes in termios, with echo among them.
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for how often a cluster is looked at."""
+    """Add the flag for the interval between looks."""
     least, most = INTERVALS_S
     parser.add_argument(
         "--interval",
@@ -39,7 +39,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class AskedToStop:
-    """With which exit code the command ends that was asked to; None for as long as it was not."""
+    """The exit code once a signal asked for the end; None before."""
 
     exit: Exit | None = None
 
@@ -49,7 +49,7 @@ async def asked_to_end(*, keys: bool) -> AsyncIterator[AskedToStop]:
     """Run the block until SIGINT, SIGTERM or SIGHUP cancels it.
 
     Args:
-        keys: The key q does too, and what is typed does not appear meanwhile.
+        keys: Let the key q end it too, and hide what is typed meanwhile.
     """
     asked = AskedToStop()
     loop = asyncio.get_running_loop()
@@ -95,5 +95,5 @@ def _keys(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[
         yield
     finally:
         loop.remove_reader(terminal)
-        # What was typed and not read must not reach the shell.
+        # Keys that were typed but not read must not reach the shell.
         termios.tcsetattr(terminal, termios.TCSAFLUSH, before)

@@ -1,1 +1,1 @@
-"""Work: the commands of producers, workers and admins, who have a tenant's tasks in hand."""
+"""Work: the commands of producers, workers and admins, for a tenant's tasks."""

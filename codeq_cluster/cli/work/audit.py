@@ -1,7 +1,7 @@
-"""Command `audit`: what admins and operators of a tenant changed, the newest first.
+"""Command `audit`: list the changes by admins and operators of a tenant, the newest first.
 
-The token must be that of an admin of the tenant. What an operator does to the cluster is put on
-record in the operator's own tenant.
+The token must be that of an admin of the tenant. An operator's change to the cluster is recorded in
+the operator's own tenant.
 """
 
 from __future__ import annotations

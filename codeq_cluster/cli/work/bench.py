@@ -1,8 +1,8 @@
-"""Command `bench`: how fast this cluster is from here: tasks created, claimed and completed.
+"""Command `bench`: measure how fast a cluster creates, claims and completes tasks from here.
 
-It makes a queue of its own, keeps so many creates and results under way for some seconds, completes
-what it has created and cancels what it could not. The tasks it completed stay until their retention
-is over. It is load: mind who else uses the cluster.
+It makes its own queue and keeps so many creates and results in flight for some seconds. Then it
+completes the tasks it created and cancels those it could not complete. Completed tasks stay until
+their retention is over. It is real load: other users of the cluster will notice it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
         batch=options.batch,
         payload_bytes=options.payload_bytes,
     )
-    status = await client.raft_status()  # Before any load: is it a cluster, is the token one?
+    status = await client.raft_status()  # Fails early for a wrong URL or token.
     worker = options.worker_token or options.token or token_for(options, Caller.WORKER)
     leases = Leases(
         urls_of(options),
@@ -142,7 +142,7 @@ def _show(load: BenchLoad, figures: Figures, durability: str, options: argparse.
 
 
 def _quantiles(times: array[float]) -> dict[str, float]:
-    """Return in milliseconds the times that so many of all do not exceed; zeros for none."""
+    """Return percentiles of the times in milliseconds; zeros if there are none."""
     found = sorted(times)
     if not found:
         return dict.fromkeys(_QUANTILES, 0.0)

@@ -1,4 +1,4 @@
-"""Bench load: tasks created, claimed and completed as fast as a cluster takes them, for a while."""
+"""Bench load: tasks created, claimed and completed as fast as a cluster takes them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from codeq_cluster.errors import CodeqError
 
 _CLAIMERS_MAX = 8
 _CLAIM_MAX = 100  # The broker's own bound.
-_WAITING_MAX = 4  # Tasks that wait to be claimed or completed, for each that may be in flight.
+_WAITING_MAX = 4  # Tasks waiting to be claimed or completed, per task in flight.
 _LEASE_S = 60
 _CLAIM_WAIT_S = 1
 _LOOK_S = 0.1
 _DRAIN_S_MAX = 30.0
 _CLEAN_S_MAX = 10.0
-_FAILURES_MAX = 100  # Then the cluster is not one that can be measured.
+_FAILURES_MAX = 100  # With this many failures, the cluster cannot be measured.
 _RESULT = b'{"done":true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLoad:
-    """What to do.
+    """The load to apply.
 
     Attributes:
         event: The queue, which nobody else uses.
-        in_flight: Creates under way at once, and as many results.
-        batch: Tasks of one create.
+        in_flight: Concurrent creates, and as many concurrent results.
+        batch: Tasks per create.
     """
 
     event: str
@@ -57,7 +57,7 @@ class BenchLoad:
 
 @dataclass(slots=True)
 class Figures:
-    """What has come of it; times in seconds.
+    """The measurements so far; times in seconds.
 
     Attributes:
         creating: Of each create, until its answer.
@@ -80,10 +80,10 @@ class Figures:
         return len(self.completing)
 
     def failed(self, error: CodeqError | str) -> None:
-        """Count what was not done.
+        """Count a failed request.
 
         Raises:
-            CodeqError: The token is refused, or nearly nothing is done.
+            CodeqError: The token is refused, or almost everything fails.
         """
         if isinstance(error, Refused) and error.status in (401, 403):
             raise error
@@ -99,8 +99,8 @@ class Bench:
     Args:
         client: Creates.
         leases: Claims and completes.
-        load: What to do.
-        told: Called now and then with the figures, for who looks on.
+        load: The load to apply.
+        told: Called now and then with the figures, to show progress.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class Bench:
         self._load = load
         self._told = told
         self._figures = Figures()
-        # By task, when its create began; bounded, since creates wait for room.
+        # By task: when its create began. Bounded, since creates wait for room.
         self._open: dict[str, float] = {}
         self._creates: set[asyncio.Task[None]] = set()
-        # By task, when it was completed whose create is not answered yet.
+        # By task: when it was completed, if its create is not answered yet.
         self._early: dict[str, float] = {}
         self._room = asyncio.Semaphore(_WAITING_MAX * load.in_flight * load.batch)
         self._over = False
         self._is_enough = False
 
     async def run(self) -> Figures:
-        """Create for as long as wanted, complete what there is, cancel the rest; return figures.
+        """Create for the set time, complete the rest, cancel leftovers; return the figures.
 
         Raises:
             CodeqError: A token is refused, or nearly every request fails.
@@ -139,14 +139,16 @@ class Bench:
                     await self._drained(time.monotonic() + _DRAIN_S_MAX)
                     self._figures.whole_s = time.monotonic() - began_s
                 finally:
-                    # A request may fail just as it is cancelled: its loop ends by this alone.
+                    # A cancellation can be lost when a request fails at the same moment; the flag
+                    # ends the loop all the same.
                     self._is_enough = True
                     for each in claiming:
                         each.cancel()
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
-            # What was asked for is there soon, whoever waits for the answer.
+            # Creates already sent are in the queue soon, so wait for their answers and cancel their
+            # tasks too.
             if self._creates:
                 await asyncio.wait(self._creates, timeout=_CLEAN_S_MAX)
             self._figures.left = len(self._open)
@@ -175,7 +177,7 @@ class Bench:
             create = asyncio.create_task(self._create())
             self._creates.add(create)
             create.add_done_callback(self._creates.discard)
-            # Cancelled half-way, its tasks would be in the queue and nobody would know of them.
+            # A create cancelled half-way would leave tasks in the queue that nobody knows of.
             await asyncio.shield(create)
 
     async def _create(self) -> None:
@@ -234,20 +236,21 @@ class Bench:
             return
         began_s = self._open.pop(task.id, None)
         if began_s is None:
-            # The create's answer is still on its way here, or was lost: then it counts as neither.
+            # The create's answer is still on its way or was lost; if it was lost, the task is not
+            # counted.
             self._early[task.id] = time.monotonic()
         else:
             self._ended(began_s, time.monotonic())
 
     async def _clean(self) -> None:
-        """Cancel what is left, so that nothing of it waits for a worker that never comes."""
+        """Cancel the remaining tasks: no worker would ever take them."""
         if not self._open:
             return
         many = asyncio.Semaphore(self._load.in_flight)
 
         async def cancel(task_id: str) -> None:
             async with many:
-                with suppress(Refused, Unreachable):  # What is left over is counted in any case.
+                with suppress(Refused, Unreachable):  # Tasks that are left are counted in any case.
                     await self._client.cancel(task_id)
 
         with suppress(TimeoutError):
@@ -257,6 +260,6 @@ class Bench:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, which the others repeat: all ask the same cluster."""
+    """Return the first error of a group; the others repeat it, since all ask the same cluster."""
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,4 +1,4 @@
-"""Command `delivery`: result callbacks that are on their way, or that nobody took."""
+"""Command `delivery`: list and repeat result callbacks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _missed(options: argparse.Namespace, replayed: int) -> Exit:
 
 
 async def _dead(operator: Operator, ids: set[str]) -> list[object]:
-    """Return the ids of dead deliveries: all, or those of `ids` that are."""
+    """Return the ids of dead deliveries: all of them, or those in `ids`."""
     every = argparse.Namespace(limit=LIMIT_MAX, cursor="")
     page = await gathered(
         every,

@@ -1,4 +1,4 @@
-"""Command `dlq`: the dead letters of a queue, and what is to become of them."""
+"""Command `dlq`: list, requeue and delete the dead letters of a queue."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
 
 
 async def _act(options: argparse.Namespace, act: _Act, word: str) -> Exit:
-    # A script whose variable is empty must not act on all there are.
+    # A script with an empty variable must not act on all dead letters.
     if not options.all and options.id is None and not options.error:
         raise UsageRefused(
             "--error is empty: allowed is the error of some dead letters, or use --all"
@@ -105,7 +105,7 @@ async def _act(options: argparse.Namespace, act: _Act, word: str) -> Exit:
 
 
 def _missed(options: argparse.Namespace, answer: Mapping[str, object]) -> Exit:
-    """Tell when some of the ids that were named are no dead letters."""
+    """Print a note if some of the ids are not dead letters."""
     missed = len(set(options.id or ())) - int(str(answer.get("matched", 0)))
     if options.id is None or missed <= 0:
         return Exit.OK

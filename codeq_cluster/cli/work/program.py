@@ -1,4 +1,4 @@
-"""Program: an executable file as a worker's handler, the payload on its standard input."""
+"""Program: an executable file as a worker's handler, with the payload on its standard input."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from msgspec import Raw
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Task
 
-EXIT_FAILED = 100  # The task has failed for good; every other code but 0 is an attempt that did.
+EXIT_FAILED = 100  # The task has failed for good; any other code but 0 fails only the attempt.
 
-_OUTPUT_BYTES_MAX: Final = 2**20  # As much as a broker takes for a result by default.
-_REASON_BYTES: Final = 1000  # Of standard error's end; the broker keeps 1024 characters.
-_PIPE_S_MAX: Final = 2.0  # A program that ended while a child of its own holds its pipes.
+_OUTPUT_BYTES_MAX: Final = 2**20  # The broker's default bound on a result.
+_REASON_BYTES: Final = 1000  # Of the end of standard error; the broker keeps 1024 characters.
+_PIPE_S_MAX: Final = 2.0  # For a program that has ended while its own child holds its pipes.
 _TERMINATION_S_MAX: Final = 5.0  # From SIGTERM to SIGKILL.
 
 _VARIABLES = {
@@ -43,7 +43,7 @@ def executable(path: str) -> str:
     """Return the full path of a program, found as a shell finds it.
 
     Raises:
-        Usage: There is none, or it may not be run.
+        Usage: It does not exist or may not be run.
     """
     found = shutil.which(path) or shutil.which(os.path.join(os.curdir, path))  # noqa: PTH118
     if found is not None:
@@ -54,15 +54,15 @@ def executable(path: str) -> str:
 
 
 class Program:
-    """Runs a program once a task; a handler for `Worker`.
+    """Runs a program once per task; a handler for `Worker`.
 
     It gets the payload's JSON text on standard input and the task in variables. Exit 0 completes
-    the task with its standard output, as JSON or else as a JSON string; 100 fails it for good, any
-    other end gives it back, each with the end of its standard error. All of that it writes to
-    standard error passes through.
+    the task with its standard output, as JSON or else as a JSON string. Exit 100 fails it for good,
+    and any other end returns it; both keep the end of standard error as the reason. Its standard
+    error is also copied to ours.
 
-    Its process group is its own: a Ctrl-C at the terminal is the worker's to act on. When the
-    handler is cancelled, the group gets SIGTERM and SIGKILL after five seconds.
+    It has its own process group: Ctrl-C at the terminal is for the worker to handle. When the
+    handler is cancelled, the group gets SIGTERM, and SIGKILL after five seconds.
     """
 
     def __init__(self, path: str, *, environment: Mapping[str, str]) -> None:
@@ -70,13 +70,13 @@ class Program:
 
         Args:
             path: An executable file.
-            environment: What the program gets beside the task's own variables.
+            environment: The program's variables beside the task's own.
         """
         self._path = path
         self._environment = dict(environment)
 
     async def __call__(self, task: Task[Raw]) -> Raw:
-        """Run it; raises what `Worker` expects of a handler."""
+        """Run it; raises the exceptions that `Worker` expects of a handler."""
         try:
             transport, process = await self._started(task)
         except OSError as error:
@@ -102,7 +102,8 @@ class Program:
                 start_new_session=True,
             )
         )
-        # Cancelled half-way, the library would wait for the program's children without end.
+        # If the start were cancelled half-way, asyncio would wait for the program's children
+        # without end.
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -112,7 +113,7 @@ class Program:
 
 
 class _Process(asyncio.subprocess.SubprocessStreamProtocol):
-    """The pipes of a program, and its end: the library's own `wait` waits for the pipes as well."""
+    """The pipes of a program and its end; asyncio's own `wait` waits for the pipes as well."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=2**16, loop=loop)
@@ -126,7 +127,7 @@ class _Process(asyncio.subprocess.SubprocessStreamProtocol):
 async def _exchange(
     transport: asyncio.SubprocessTransport, process: _Process, payload: str
 ) -> tuple[bytes | None, str]:
-    """Feed the program until it ends; return what it wrote, None for too much."""
+    """Feed the program until it ends; return its output, None if it is too much."""
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -152,7 +153,7 @@ def _variables(task: Task[Raw]) -> dict[str, str]:
     fields = msgspec.to_builtins(task.record)
     found = {name: fields.get(field, "") for name, field in _VARIABLES.items()}
     return {
-        # An environment cannot carry a NUL, and what names a task has none.
+        # A variable cannot contain a NUL; ids and names of a task never do.
         name: str(value)
         for name, value in found.items()
         if value != ""
@@ -171,7 +172,7 @@ def _result(code: int, output: bytes | None, errors: str) -> Raw:
 
 
 def _as_json(output: bytes) -> Raw:
-    """Return the output itself when it is JSON, else the JSON string of it."""
+    """Return the output itself if it is JSON, or else as a JSON string."""
     text = output.decode(errors="replace").strip()
     try:
         json.loads(text, parse_constant=_refuse)
@@ -196,7 +197,7 @@ async def _feed(stdin: asyncio.StreamWriter, payload: bytes) -> None:
 
 
 async def _keep(stdout: asyncio.StreamReader, output: bytearray) -> None:
-    """Read to the end, or until there is too much."""
+    """Read to the end, or until the output is too long."""
     while len(output) <= _OUTPUT_BYTES_MAX and (piece := await stdout.read(2**16)):
         output += piece
 
@@ -215,7 +216,7 @@ async def _ended(process: _Process) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> None:
-    """See that nothing of the program's group goes on."""
+    """End the whole process group."""
     if not process.ended.is_set():
         _signal(transport, signal.SIGTERM)
         with suppress(TimeoutError):
@@ -226,6 +227,6 @@ async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> Non
 
 
 def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
-    # All of the group may have ended.
+    # The whole group may have ended already.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(transport.get_pid(), number)

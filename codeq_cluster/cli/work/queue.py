@@ -1,4 +1,4 @@
-"""Command `queue`: how full queues are, and whether they may be claimed from."""
+"""Command `queue`: show the sizes of queues, pause and resume them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def _create(client: Client, options: argparse.Namespace) -> None:
         raise ConfigInvalid(f"--payload: {error}; allowed is JSON text") from error
     task = await client.create(
         options.event,
-        Raw(text.encode()),  # As it is: numbers keep every digit.
+        Raw(text.encode()),  # Unparsed, so that numbers keep every digit.
         priority=options.priority,
         max_attempts=options.max_attempts,
         delay=options.delay_seconds,

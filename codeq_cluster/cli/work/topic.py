@@ -100,7 +100,7 @@ def _policy(options: argparse.Namespace) -> dict[str, object]:
     """Return the policy.
 
     Raises:
-        Usage: There are both a file and flags, or one of them cannot be read.
+        Usage: Both a file and flags are given, or one of them cannot be read.
     """
     flags: dict[str, object] = {
         "priorityTiers": _priorities(options.priorities),

@@ -1,10 +1,10 @@
-"""Command `worker`: claim tasks and hand each to a program.
+"""Command `worker`: claim tasks and run a program for each.
 
-The program gets the payload as JSON on standard input, and CODEQ_TASK_ID, CODEQ_TASK_COMMAND,
-CODEQ_TASK_ATTEMPT and their like in its environment. Exit 0: the task is completed with what the
-program wrote to standard output. Exit 100: it has failed for good. Any other end: it is tried
-again. While the program runs, its lease is extended. SIGTERM or Ctrl-C: nothing more is claimed and
-running programs may finish; a second one stops them and gives their tasks back.
+The program gets the payload as JSON on standard input, and variables such as CODEQ_TASK_ID,
+CODEQ_TASK_COMMAND and CODEQ_TASK_ATTEMPT. Exit 0: the task is completed with the program's standard
+output. Exit 100: it has failed for good. Any other end: it is retried. While the program runs, its
+lease is extended. SIGTERM or Ctrl-C: nothing more is claimed and running programs may finish; a
+second one stops them and returns their tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from codeq_cluster.client import Ended, Worker
 from codeq_cluster.client.worker import EVERY_COMMAND
 from codeq_cluster.settings import environment
 
-_CONCURRENCY_MAX = 256  # Processes at once; beyond it, start another worker.
+_CONCURRENCY_MAX = 256  # Concurrent processes; beyond that, start another worker.
 _LEASE_SECONDS = (3, 12 * 3600)
 _WAIT_SECONDS_MAX = 30
 
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> Exit:
     worker.task(*events)(handler)
     working_on = "all events" if EVERY_COMMAND in events else ", ".join(events)
     note(f"working on {working_on} with {path}; Ctrl-C ends it")
-    # A terminal that is closed stops it like Ctrl-C.
+    # Closing the terminal stops it like Ctrl-C.
     worker.run(
         tasks_max=1 if options.once else None,
         signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> Exit:
 
 
 def _events(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the commands named; a blank name is not taken for all there are."""
+    """Return the commands named; a blank name must not stand for all of them."""
     names = [name.strip() for each in options.events for name in str(each).split(",")]
     if not all(names):
         raise UsageRefused("--events: a name is empty; allowed are names, or * for all")
@@ -156,7 +156,7 @@ def _show_json(ended: Ended) -> None:
 
 
 def _set_up_notes() -> None:
-    """Show what the client logs as notes: requests that are tried again, and a stop."""
+    """Print the client's log records as notes: retried requests, and a stop."""
     log = logging.getLogger("codeq_cluster.client")
     log.handlers = [logging.StreamHandler()]
     log.propagate = False

@@ -14,7 +14,7 @@ _RESULT = '{"status":"COMPLETED","result":{"greeting":"hello world"}}'
 
 
 def banner(nodes: Sequence[PlannedNode], directory: Path, *, shards: int) -> str:
-    """Return the text, with a task's life as three shell commands, one for each node in turn."""
+    """Return the text, with a task's life as three shell commands, one per node."""
     create, claim, result = (f"{nodes[step % len(nodes)].url}/v1/codeq/tasks" for step in range(3))
     curl = f"curl -sS -w '\\n' -H 'Authorization: Bearer {TOKEN}'"
     width = max(len(node.id) for node in nodes)

@@ -67,7 +67,8 @@ def _run(options: argparse.Namespace) -> Exit:
         port_base=port_base_of(options.port_base, environment()),
     )
     with locked(directory):
-        # Before anything is written: a refused start leaves no directory that has a shard count.
+        # Check before anything is written: a refused start must not leave a directory that fixes a
+        # shard count.
         require_free(nodes)
         shards = prepare(directory, nodes, shards=options.shards)
         text = banner(nodes, options.data, shards=shards)
@@ -85,8 +86,8 @@ def _say(text: str) -> None:
 
 
 def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
-    """Run the only node inside this process, its log in the file where a child's would be."""
-    # A node's imports take longer than all that can be refused before them.
+    """Run the only node inside this process, with its log in the file where a child's would be."""
+    # Import late: a node's imports take longer than every check before them.
     from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Directory: what a development cluster keeps on disk, and the lock on it."""
+"""Directory: the files of a development cluster on disk, and the lock on them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LOCK = "dev.lock"
 _SECRET = "cluster-secret"  # noqa: S105 - a file's name
 _FORMAT = 1
 
-# A log of a node that is larger at a start moves aside, so two files of this size are the bound
-# that a restart now and then keeps.
+# At a start, a larger log is moved aside. With restarts now and then, a node keeps at most two
+# files of this size.
 _LOG_BYTES_MAX = 64 * 2**20
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process alone; made when it is not there.
+    """Lock the directory for this process, creating it if it is missing.
 
     Raises:
-        DataDirectoryRefused: Another development cluster uses it, or it holds other things.
+        DataDirectoryRefused: Another development cluster uses it, or it holds unrelated files.
     """
     if directory.is_dir() and not _ours(directory):
         raise DataDirectoryRefused(
@@ -60,24 +60,24 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _ours(directory: Path) -> bool:
-    """Whether it is empty, a cluster's, or one that a start left unfinished."""
+    """Return whether it is empty, a cluster's, or left by an unfinished start."""
     names = {entry.name for entry in directory.iterdir()}
     return _IDENTITY in names or names <= {_LOCK}
 
 
 def prepare(directory: Path, nodes: tuple[PlannedNode, ...], *, shards: int | None) -> int:
-    """Write every node's configuration, and what the cluster is when the directory is new.
+    """Write every node's configuration and, in a new directory, the cluster's size.
 
     Args:
         directory: Locked by this process.
         nodes: The same number at every start.
-        shards: None for what the data has, 4 when it is new.
+        shards: None for the data's own number, 4 if it is new.
 
     Returns:
         The number of shards.
 
     Raises:
-        DataDirectoryRefused: The data was made for other numbers, or cannot be read or written.
+        DataDirectoryRefused: The data belongs to other numbers, or cannot be read or written.
     """
     try:
         shards = _identify(directory, nodes=len(nodes), shards=shards)
@@ -121,7 +121,7 @@ def _identify(directory: Path, *, nodes: int, shards: int | None) -> int:
 
 
 def publish(directory: Path, nodes: Sequence[tuple[PlannedNode, int | None]]) -> None:
-    """Write cluster.json: the nodes and their process ids, None for one that does not run."""
+    """Write cluster.json: the nodes and their process ids, None for a node that does not run."""
     rows = [
         {"id": node.id, "pid": pid, "url": node.url, "dataDir": str(node.data_directory)}
         for node, pid in nodes
@@ -135,7 +135,7 @@ def retract(directory: Path) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace the file at once, so that a reader sees the old or the new one; readable by us."""
+    """Replace the file atomically: a reader sees the old or the new one; readable by this user."""
     fresh = file.with_name(f".{file.name}.new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as stream:

@@ -14,14 +14,14 @@ from codeq_cluster.errors import ConfigInvalid
 
 HOST = "127.0.0.1"
 
-# Beside the nodes' directories: all of them keep theirs in it.
+# One directory beside the nodes' own, shared by all of them.
 ARTIFACTS = "artifacts"
 BACKUPS = "backups"
 
 _LINK_OFFSET = 10_000
 _PORT_MAX = 65_535
 
-# A laptop runs three nodes beside an editor and a browser: 64 MiB of cache each is enough.
+# A laptop runs three nodes beside an editor and a browser: 64 MiB of cache per node is enough.
 _BLOCK_CACHE_BYTES = 64 * 2**20
 
 
@@ -30,7 +30,7 @@ class PlannedNode:
     """One node of the cluster.
 
     Attributes:
-        directory: Its configuration, its log and, below, its data.
+        directory: Holds its configuration, its log and a directory with its data.
     """
 
     id: str
@@ -45,32 +45,32 @@ class PlannedNode:
 
     @property
     def data_directory(self) -> Path:
-        """Where the node keeps its shards, and nobody else keeps anything."""
+        """The directory of the node's shards; nothing else is kept there."""
         return self.directory / "data"
 
     @property
     def config_file(self) -> Path:
-        """What `codeq-cluster node --config` takes."""
+        """The file for `codeq-cluster node --config`."""
         return self.directory / "node.yaml"
 
     @property
     def log_file(self) -> Path:
-        """Where its standard output and error go."""
+        """The file for its standard output and error."""
         return self.directory / "node.log"
 
 
 def plan(directory: Path, *, nodes: int, port_base: int) -> tuple[PlannedNode, ...]:
-    """Lay out the nodes n1, n2, … on ports that follow each other.
+    """Return the nodes n1, n2, … on consecutive ports.
 
-    The link ports are ten thousand above, or below where that leaves the range of ports.
+    Link ports are ten thousand above the HTTP ports, or below them if that is out of range.
 
     Args:
-        directory: Of the whole cluster; absolute, since nodes may run from anywhere.
+        directory: The cluster's directory; absolute, since nodes may run from anywhere.
         nodes: At least 1.
         port_base: HTTP port of the first node.
 
     Raises:
-        Usage: The ports leave the range.
+        Usage: A port is out of range.
     """
     last = port_base + nodes - 1
     if port_base < 1 or last > _PORT_MAX:
@@ -94,7 +94,7 @@ def port_base_of(flag: int | None, environment: Mapping[str, str]) -> int:
     """Return the first HTTP port: flag, else CODEQ_PORT_BASE, else 8080.
 
     Raises:
-        ConfigInvalid: The variable is no whole number.
+        ConfigInvalid: The variable is not a whole number.
     """
     if flag is not None:
         return flag
@@ -107,7 +107,7 @@ def port_base_of(flag: int | None, environment: Mapping[str, str]) -> int:
 def document(
     node: PlannedNode, nodes: tuple[PlannedNode, ...], *, shards: int, secret_file: Path
 ) -> dict[str, object]:
-    """Make the configuration file of one node, as `codeq-cluster node` reads it."""
+    """Return the configuration file of one node, as `codeq-cluster node` reads it."""
     token = {
         "token": TOKEN,
         "subject": "dev",
@@ -132,7 +132,7 @@ def document(
         "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
         "allowProducerAsWorker": True,
         "webhooks": {"allowPrivate": True, "unsigned": "allow"},
-        # No balancer has to hear that a node stops.
+        # No load balancer needs time to notice that a node stops.
         "limits": {"drainMs": 0},
         "artifacts": {
             "provider": "local",
@@ -144,15 +144,15 @@ def document(
 
 
 def require_free(nodes: tuple[PlannedNode, ...]) -> None:
-    """Bind every port once and let it go again.
+    """Check that every port can be bound.
 
     Raises:
-        ConfigInvalid: Somebody else holds one, or this user may not bind it.
+        ConfigInvalid: Another process holds a port, or this user may not bind it.
     """
     for node in nodes:
         for port in (node.port, node.link_port):
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-                # As a server does: a connection that lingers after a restart is no obstacle.
+                # The same option as a server's: a lingering connection must not block a restart.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind((HOST, port))

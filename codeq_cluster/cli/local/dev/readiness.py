@@ -1,4 +1,4 @@
-"""Readiness: waiting until every node says that it can serve."""
+"""Readiness: waiting until every node reports that it can serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def all_ready(nodes: Sequence[PlannedNode], *, timeout_s: float = READY_TI
     """Return when /readyz of every node answers 200.
 
     Raises:
-        CodeqError: Not within `timeout_s`; the text says what each late node answers.
+        CodeqError: Not within `timeout_s`; the text has the answer of each late node.
     """
     waiting: dict[str, str] = {node.id: "did not answer" for node in nodes}
 

@@ -18,10 +18,10 @@ from codeq_cluster.config import without_settings
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
 
-# A node ends its work in a few seconds; one that needs longer hangs.
+# A node stops in a few seconds; one that needs longer hangs.
 _STOP_TIMEOUT_S = 20.0
 
-# A node that dies this soon after its start this often in a row will not be cured by one more.
+# After this many quick deaths in a row, another restart will not help.
 _HASTY_S = 10.0
 _HASTY_DEATHS_MAX = 5
 _RESTART_PAUSE_S = 0.2
@@ -31,7 +31,7 @@ _LAST_LINE_BYTES = 4096
 
 
 class Supervisor:
-    """Runs the nodes and says, a line at a time, what happens to them."""
+    """Runs the nodes and reports events about them, one per line."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Supervisor:
         self._ready = False
 
     async def run(self, ready_text: str) -> None:
-        """Run until cancelled; then every node has ended.
+        """Run until cancelled; every node has ended on return.
 
         Args:
-            ready_text: Said once, when every node is ready.
+            ready_text: Printed once, when every node is ready.
 
         Raises:
-            CodeqError: A node died before all were ready, they were not ready in time, or none
+            CodeqError: A node died before all were ready, they were not ready in time, or no node
                 is left.
         """
         try:
@@ -76,8 +76,9 @@ class Supervisor:
         command = ("-m", "codeq_cluster.cli.main", "node", "--config", str(node.config_file))
         log = os.open(node.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            # Its own session: Ctrl-C in the terminal reaches this process alone, which then stops
-            # the nodes in order. The pipe tells a node that this process is gone, however it went.
+            # The node gets its own session: Ctrl-C in the terminal reaches only this process, which
+            # then stops the nodes in order. The pipe closes when this process is gone for any
+            # reason, and then the node stops.
             self._running[node.id] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *command,
@@ -85,7 +86,7 @@ class Supervisor:
                 stdin=PIPE,
                 stdout=log,
                 stderr=log,
-                # A PORT or RAFT_PEERS meant for something else must not move one node.
+                # A PORT or RAFT_PEERS meant for another program must not reconfigure one node.
                 env=without_settings(environment()),
                 start_new_session=True,
             )
@@ -93,10 +94,10 @@ class Supervisor:
             os.close(log)
 
     async def _watch(self, node: PlannedNode) -> None:
-        """Report the node's death, and start it again when that is wanted.
+        """Report the node's death, and restart it if it should run.
 
         Raises:
-            CodeqError: It died before the cluster was ready, or no node is left.
+            CodeqError: The node died before the cluster was ready, or no node is left.
         """
         hasty = 0
         while True:
@@ -124,7 +125,7 @@ class Supervisor:
         publish(self._directory, [(node, pids.get(node.id)) for node in self._nodes])
 
     async def _stop(self) -> None:
-        """Ask every node to stop, and end what has not after a bound."""
+        """Ask every node to stop, and kill those that still run after a bound."""
         left = dict(self._running)
         for process in left.values():
             _signal(process, signal.SIGTERM)
@@ -143,7 +144,7 @@ class Supervisor:
 
 
 def _program() -> str:
-    """Return how this command was called, where that can be typed again."""
+    """Return the command as the user typed it, or its plain name."""
     called = sys.argv[0]
     return called if Path(called).name == "codeq-cluster" else "codeq-cluster"
 
@@ -160,7 +161,7 @@ def _ended(code: int) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log, or where it is when it has none."""
+    """Return the last line of a log, or its path if it is empty."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _LAST_LINE_BYTES))

@@ -1,1 +1,1 @@
-"""Doctor: what is wrong with a node, a cluster or a configuration, and what to do about it."""
+"""Doctor: finds faults of a node, a cluster or a configuration, and how to mend each."""

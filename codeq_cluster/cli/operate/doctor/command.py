@@ -1,7 +1,7 @@
-"""Command `doctor`: look for what is wrong, and say what to do.
+"""Command `doctor`: find faults, and print how to mend each.
 
-Nodes that run are asked over HTTP; with --config, or where the environment configures a node, what
-a node of this machine starts with is checked too: configuration, data directory, free disk,
+Running nodes are asked over HTTP. With --config, or where the environment configures a node, the
+settings of a node on this machine are checked too: configuration, data directory, free disk,
 certificates, artifacts and webhooks.
 """
 
@@ -39,7 +39,7 @@ _STYLES = {
     FindingLevel.FAIL: "bold red",
 }
 
-# Where the environment says where the data is, it configures a node.
+# An environment that names a data directory configures a node.
 _DATA_VARIABLES = ("PERSISTENCE_PATH", "PERSISTENCE_CONFIG")
 
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> Exit:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    """Print findings for a reader: below what each is about, in columns."""
+    """Print findings for a reader: in columns, grouped by what they are about."""
     printed = console()
     for about, group in groupby(findings, key=lambda each: each.about):
         printed.print(Text(about, style="bold"))
@@ -101,12 +101,12 @@ async def _of_nodes(options: argparse.Namespace) -> list[Finding]:
 
 
 def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
-    """Check the configuration that is named or set, else those of a development cluster."""
+    """Check the configuration that is named or set, or else those of a development cluster."""
     named = options.config or environment().get("CODEQ_CONFIG_PATH")
     if options.set or getattr(options, "set_persistenceConfig.path"):
         named = named or "flags"
     elif any(environment().get(name) for name in _DATA_VARIABLES):
-        named = named or "environment"  # As in a container, which has no file.
+        named = named or "environment"  # As in a container, which has no configuration file.
     if named:
         yield from _of_configuration(str(named), lambda: loaded(options))
         return

@@ -9,7 +9,7 @@ from codeq_cluster.cli.support.outcome import Exit
 
 
 class FindingLevel(StrEnum):
-    """How bad it is; `skipped` was not looked at."""
+    """The severity; a `skipped` check was not made."""
 
     OK = "ok"
     SKIPPED = "skipped"
@@ -23,8 +23,8 @@ class Finding:
 
     Attributes:
         about: A URL, a file or a directory.
-        todo: Empty when there is nothing to do.
-        code: How the command ends because of it, when it failed.
+        todo: Empty if there is nothing to do.
+        code: The exit code of the command if this check failed.
     """
 
     level: FindingLevel
@@ -44,29 +44,29 @@ class Finding:
 
 
 def ok(check: str, about: str, text: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding that all is well."""
     return Finding(level=FindingLevel.OK, check=check, about=about, text=text)
 
 
 def warn(check: str, about: str, text: str, todo: str) -> Finding:
-    """Return what will be wrong soon, or may be."""
+    """Return a finding that something may or will fail soon."""
     return Finding(level=FindingLevel.WARN, check=check, about=about, text=text, todo=todo)
 
 
 def fail(check: str, about: str, text: str, todo: str, code: Exit = Exit.ERROR) -> Finding:
-    """Return what is wrong."""
+    """Return a finding of a failure."""
     return Finding(
         level=FindingLevel.FAIL, check=check, about=about, text=text, todo=todo, code=code
     )
 
 
 def certificate(about: str, left_s: float) -> Finding:
-    """Judge a certificate that is good for so many seconds more."""
+    """Judge a certificate that stays valid for so many seconds."""
     days = left_s / 86400
     renew = "renew it; the node takes new files up while it runs"
     if days < 0:
         return fail("certificate", about, f"it ended {-days:.0f} days ago", renew)
-    # As long as the alarm of the metrics gives.
+    # The same margin as the metric's alert.
     if days < 14:
         return warn("certificate", about, f"it ends in {days:.1f} days", renew)
     return ok("certificate", about, f"it ends in {days:.0f} days")

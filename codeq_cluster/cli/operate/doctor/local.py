@@ -1,4 +1,4 @@
-"""Local: checks of what a node on this machine starts with: configuration, disk, certificates."""
+"""Local: checks of a node's settings on this machine: configuration, disk, certificates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, AuthSettings, NodeSettings
 from codeq_cluster.wire.certificates import http_certificates, link_certificates
 
-# A full disk stops a node: below this the log of a few minutes does not fit any more.
+# A full disk stops a node; below this, a few minutes of log no longer fit.
 _FREE_BYTES_FAIL = 512 * 2**20
-_FREE_SHARE_WARN = 0.2  # As the operator's alarm.
+_FREE_SHARE_WARN = 0.2  # The same threshold as the operator's alert.
 _GIB = 2**30
 
 
 def local_findings(name: str, loaded: Loaded) -> list[Finding]:
-    """Check what a valid configuration names.
+    """Check the files and directories that a valid configuration names.
 
     Args:
-        name: Of the configuration.
+        name: The name of the configuration in findings.
         loaded: The configuration.
     """
     settings = loaded.settings
@@ -46,7 +46,7 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
 
 
 def _operator(name: str, settings: AuthSettings) -> Finding:
-    """Judge whether anybody may command the cluster; what an issuer signs is not known here."""
+    """Judge whether a token can have the operator's scope; an issuer's tokens are unknown."""
     providers = (*settings.producer, *settings.worker)
     if any(provider.kind != "static" for provider in providers):
         return ok("operator", name, f"whom an issuer gives the scope {Role.OPERATOR}")
@@ -128,5 +128,5 @@ def _writable(path: Path) -> bool:
 
 
 def _standing(path: Path) -> Path:
-    """Return the directory, or the nearest above it that is there."""
+    """Return the directory, or its nearest parent that exists."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())

@@ -18,14 +18,14 @@ from codeq_cluster.client.transport import trust
 from codeq_cluster.settings import ArtifactProvider, Durability, LogSync, Signing
 
 _TIMEOUT_S = 5.0
-# A lease is kept this much longer than its clock says, and a token's times are this lenient.
+# Leases and token times tolerate this much difference between clocks.
 _SKEW_S_WARN = 2.0
 _SKEW_S_FAIL = 60.0
 _BY: Mapping[str, str] = {LogSync.THREAD: "a thread", LogSync.KERNEL: "the kernel"}
 
 
 async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
-    """Check one node; when it is not reached, that alone."""
+    """Check one node; if it cannot be reached, return only that finding."""
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         reached = await _reachable(url, probe)
         if reached.todo:
@@ -67,7 +67,7 @@ async def _ready(url: str, probe: Probe) -> Finding:
 
 
 async def _of_description(url: str, probe: Probe) -> list[Finding]:
-    """Judge what a node says of itself in the description of its API."""
+    """Judge the version and settings in a node's description of its API."""
     try:
         described = await probe.described()
     except (Refused, Unreachable) as error:
@@ -77,7 +77,7 @@ async def _of_description(url: str, probe: Probe) -> list[Finding]:
 
 def _offers(url: str, said: object) -> list[Finding]:
     if not isinstance(said, dict):
-        return []  # An earlier release, which the line of its version tells.
+        return []  # An earlier release; the line about its version shows that.
     try:
         provider = ArtifactProvider(str(said.get("artifacts")))
         signing = Signing(str(said.get("webhooks")))
@@ -95,7 +95,7 @@ def _version(url: str, about: object) -> Finding:
 
 
 async def _of_status(url: str, probe: Probe) -> list[Finding]:
-    """Judge the token by whether the node shows its status, and what it says there."""
+    """Judge the token by whether the node shows its status, and then judge that status."""
     try:
         status = await probe.raft_status()
     except Refused as error:
@@ -108,12 +108,12 @@ async def _of_status(url: str, probe: Probe) -> list[Finding]:
 
 
 def _durability(url: str, status: object) -> list[Finding]:
-    """Judge what an answered write survives, and say who syncs the log that it waits for."""
+    """Judge which failures an acknowledged write survives, and report who syncs the log."""
     match status:
         case {"groups": [{"durability": str(durability), "logSync": str(log_sync)}, *_]}:
             pass
         case _:
-            return []  # An earlier release, which the line of its version tells.
+            return []  # An earlier release; the line about its version shows that.
     if durability != Durability.FSYNC:
         text = f"{durability}: an answered write can be lost in a power cut"
         return [warn("durability", url, text, "set durability to fsync where tasks must not be")]
@@ -129,7 +129,7 @@ async def _clock(url: str, probe: Probe) -> Finding:
 
 
 def clock(url: str, ahead_s: float) -> Finding:
-    """Judge a node's clock that is so far ahead of ours."""
+    """Judge a node's clock that is ahead of ours by so much."""
     text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
     todo = "set both clocks by NTP: leases, delays and tokens go by them"
     if abs(ahead_s) > _SKEW_S_FAIL:

@@ -1,4 +1,4 @@
-"""Offers: judgements on what a node takes beside tasks: artifacts and webhooks."""
+"""Offers: checks of what a node accepts beside tasks: artifacts and webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def artifacts(about: str, provider: ArtifactProvider) -> Finding:
 
 
 def webhooks(about: str, signing: Signing) -> Finding:
-    """Judge whether receivers of callbacks can tell whose they are."""
+    """Judge whether receivers can verify the sender of a callback."""
     match signing:
         case Signing.SIGNED:
             return ok("webhooks", about, "signed")
