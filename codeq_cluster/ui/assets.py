@@ -1,7 +1,7 @@
 """Assets: the page's files, read once, and the headers they are sent with.
 
-Their addresses hold a digest of them all, so a browser keeps what it has for ever and never mixes
-two releases.
+Their URLs contain a digest of all files. So a browser caches them for ever and never mixes two
+releases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INDEX = "index.html"
 _ROOT = b"{static}"
 _NOT_FOUND = ApiError(404, "not found", "no-such-route")
 
-# Nothing but the page's own files runs, is shown or is asked, whatever a payload holds.
+# Only the page's own files may run, be shown or be fetched, whatever a payload contains.
 _PAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": (
@@ -65,11 +65,11 @@ class Assets:
         self._found = {name: _asset(name, content) for name, content in found.items()}
 
     async def page(self, call: Call) -> web.Response:
-        """Return the page, which finds out itself what its address means."""
+        """Return the page, whose script reads the address and picks the view."""
         return _sent(call, self._page, _PAGE_HEADERS)
 
     async def asset(self, call: Call) -> web.Response:
-        """Return a file of this release, or of none."""
+        """Return a file of this release; 404 for any other."""
         asked = call.request.match_info
         found = self._found.get(asked["name"])
         if found is None or not self.root.endswith(asked["digest"]):

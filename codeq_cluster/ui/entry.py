@@ -1,4 +1,4 @@
-"""Entry: logging in with a token, saying who is logged in, logging out."""
+"""Entry: logging in with a token, reading the session, and logging out."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ log = logging.getLogger(__name__)
 
 _INVALID = invalid_body()
 _NO_TOKEN = bad_request("a token is needed", "token-required")
-_SITE_BITS = 64  # Of an IPv6 address: a customer of a provider has all that share them.
+_SITE_BITS = 64  # Of an IPv6 address: one customer of a provider has all addresses behind it.
 
 
 class LoginBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """What the log-in form sends."""
+    """The body of a log-in."""
 
     token: str | None = None
 
 
 class SessionView(Struct, rename="camel", kw_only=True):
-    """Who is logged in, and where.
+    """The session's user, and the cluster.
 
     Attributes:
         tenant: Empty for the default tenant.
-        roles: Scopes that the page knows.
-        csrf: To be sent along with every write.
+        roles: The scopes that the page knows.
+        csrf: Must be sent with every write.
     """
 
     subject: str
@@ -56,10 +56,10 @@ LOGIN = requests.Schema(LoginBody)
 
 
 class LoginRoutes:
-    """Lets in and out.
+    """The routes for logging in and out.
 
     Args:
-        sessions: Of the node.
+        sessions: The node's.
         now_ns: Monotonic nanoseconds.
     """
 
@@ -68,10 +68,10 @@ class LoginRoutes:
         self._throttle = Throttle(now_ns)
 
     async def login(self, call: Call) -> web.Response:
-        """Begin a session with a token; an address that tries many has to wait."""
+        """Start a session with a token; an address with too many wrong tokens must wait."""
         self._sessions.refuse_foreign(call.request)
         if call.request.content_type != "application/json":
-            # A form of another site could send anything else without being asked first.
+            # Another site's form could send any other content type without a preflight request.
             raise ApiError(415, "use Content-Type application/json", "unsupported-media-type")
         address = _site(call.request.remote or "")
         wait_s = self._throttle.wait_s(address)
@@ -93,7 +93,7 @@ class LoginRoutes:
         return response
 
     async def session(self, call: Call) -> web.Response:
-        """Say who is logged in; null for nobody, which is no error of the page."""
+        """Return the session's user; null without a session, which is not an error here."""
         try:
             session = await self._sessions.of(call.request)
         except ApiError as refused:
@@ -103,7 +103,7 @@ class LoginRoutes:
         return self._view(call, session)
 
     async def logout(self, call: Call) -> web.Response:  # noqa: ARG002, every handler takes the call
-        """Have the browser forget its session."""
+        """Make the browser delete its session."""
         response = reply(encode({"loggedOut": True}))
         self._sessions.drop(response)
         return response
@@ -135,7 +135,7 @@ def _too_often(wait_s: int) -> ApiError:
 
 
 def _site(address: str) -> str:
-    """Return an address as far as it tells one caller from others."""
+    """Return the part of an address that tells callers apart."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

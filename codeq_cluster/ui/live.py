@@ -1,8 +1,8 @@
-"""Live: one stream of events a page, with what its view shows whenever that changes.
+"""Live: one event stream per page, which sends the parts of its view whenever they change.
 
-Every event holds a whole part, so one that is lost does no harm; charts alone get only the slots
-that are new, and their number is the event's id, from which a page that comes again goes on. A page
-that gets no stream asks for the same parts now and then.
+Every event holds a whole part, so losing one does no harm. Charts are the exception: they get only
+new slots. The last slot's number is the event's id, from which a page continues after a reconnect.
+A page that gets no stream polls the same parts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.series import SeriesView
 from codeq_cluster.ui.views.standing import standing, totals
 
-STREAMS_MAX: Final = 200  # Of one node; each looks at its view every two seconds.
+STREAMS_MAX: Final = 200  # Per node; each stream reads its view every two seconds.
 LOOK_S: Final = 2.0
-STREAM_S_MAX: Final = 900.0  # A browser comes again at once, perhaps to a node with fewer streams.
-_QUIET_S: Final = 15.0  # A comment is sent then, so that a client that has gone is noticed.
+STREAM_S_MAX: Final = 900.0  # The browser reconnects at once, perhaps to a node with fewer streams.
+_QUIET_S: Final = 15.0  # Then a comment is sent, which fails if the client is gone.
 
 _FULL = ApiError(
     503,
@@ -47,12 +47,12 @@ Drawing = Callable[[Call, Sources, int], Awaitable[SeriesView]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveView:
-    """One view.
+    """A view of the page.
 
     Attributes:
-        roles: One of them is needed.
-        look: Returns what it shows now; None where only the node and the totals are shown.
-        draw: Returns the slots of its charts after one; None where there are none.
+        roles: The caller needs one of them.
+        look: Returns the view's part; None for a view of only the node and the totals.
+        draw: Returns the slots of its charts after a given one; None without charts.
     """
 
     roles: tuple[Role, ...]
@@ -64,9 +64,9 @@ class LiveViews:
     """Serves the views.
 
     Args:
-        views: By the name that a query asks for.
-        sources: Of the node.
-        sessions: Looks after every session on the way.
+        views: By the name in the query.
+        sources: The node's.
+        sessions: Checks every session before its request is served.
     """
 
     def __init__(self, views: Mapping[str, LiveView], sources: Sources, sessions: Sessions) -> None:
@@ -81,7 +81,7 @@ class LiveViews:
         return reply(b"{%b}" % b",".join(b'"%b":%b' % (n.encode(), part) for n, part in parts))
 
     async def stream(self, call: Call) -> web.StreamResponse:
-        """Send the parts of a view whenever they change, until the client goes or time is over."""
+        """Send the parts of a view when they change, until the client leaves or time is over."""
         view = self._view(call)
         since = _resumed(call)
         with self._counted():
@@ -93,7 +93,7 @@ class LiveViews:
                     "X-Request-Id": call.request_id,
                 }
             )
-            with suppress(ConnectionError):  # The client has gone away.
+            with suppress(ConnectionError):  # The client is gone.
                 await response.prepare(call.request)
                 await self._feed(call, view, since, response)
             return response
@@ -126,9 +126,9 @@ class LiveViews:
     async def _parts(
         self, call: Call, view: LiveView, since: int
     ) -> tuple[list[tuple[str, bytes]], int]:
-        """Return the parts of a view by name, and the last slot that is among them.
+        """Return the parts of a view by name, and the last slot among them.
 
-        What cannot be told now is told as `trouble`, beside what can.
+        If a part cannot be read now, `trouble` says why, and the other parts are returned.
         """
         parts = [("standing", _encode(standing(call)))]
         trouble = b"null"
@@ -169,6 +169,6 @@ class LiveViews:
 
 
 def _resumed(call: Call) -> int:
-    """Return the last slot the page has: by the browser's word, else by the page's own."""
+    """Return the last slot the page has: from the browser's header, or else the page's query."""
     last = call.request.headers.get("Last-Event-ID", "")
     return int(last) if last.isdecimal() and len(last) < 16 else call.query_integer("since")

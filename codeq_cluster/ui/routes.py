@@ -1,7 +1,7 @@
-"""Routes: the page's own, below `/ui`. The API's handlers do the work wherever it has them.
+"""Routes: the page's own, below `/ui`. They reuse the API's handlers where there is one.
 
-No route of the API takes a session, and none of these a bearer token: a browser can be made to send
-a cookie, and what it may bring about stays below one path, each write behind a token of its own.
+No route of the API accepts a session, and none of these a bearer token. A browser can be made to
+send a cookie, so a cookie must reach only this one path, and every write needs a CSRF token.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class PageRoute:
     """One line of the table.
 
     Attributes:
-        roles: One of them is needed.
-        unreadable: What the route calls a body it cannot read; empty when it takes no body.
-        access: What the API's route asks of the token besides; None where the role is all.
+        roles: The caller needs one of them.
+        unreadable: The error for a body that cannot be read; empty if it takes no body.
+        access: What the API's route also demands of the token; None if the role is enough.
     """
 
     method: str
@@ -109,7 +109,7 @@ def mount(app: web.Application, sources: Sources) -> None:
             route.path,
             wrapped(route, services, sessions.admit(*line.roles, access=line.access)),
         )
-    # Last, since the last of them takes every path.
+    # Last, since the final one matches every path.
     for route in opened:
         app.router.add_route(route.method, route.path, wrapped(route, services))
 

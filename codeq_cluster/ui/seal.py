@@ -1,7 +1,7 @@
-"""Seal: a text only the cluster's nodes can read or make, for a browser to keep.
+"""Seal: text that only the cluster's nodes can read or create, for a browser to keep.
 
-The key comes from the cluster's secret, so what one node has sealed any other opens. A node without
-a secret has nobody to share with: its key lives as long as its process.
+The key is derived from the cluster's secret, so any node opens what another has sealed. A node
+without a secret has no peers to share with: its key lives as long as its process.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Seal:
     """Seals and opens.
 
     Args:
-        secret: The cluster's; empty for a key of this process alone.
-        cluster_id: What another cluster with the same secret has sealed is not opened.
+        secret: The cluster's; empty for a key of this process only.
+        cluster_id: Binds the seal to this cluster, even if another one has the same secret.
     """
 
     def __init__(self, secret: str, *, cluster_id: str) -> None:
@@ -49,7 +49,7 @@ class Seal:
         return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
     def open(self, sealed: str) -> bytes | None:
-        """Return what was sealed, or None for anything this cluster has not sealed."""
+        """Return the sealed bytes, or None for anything this cluster has not sealed."""
         try:
             raw = base64.b64decode(
                 sealed.encode() + b"=" * (-len(sealed) % 4), altchars=b"-_", validate=True
@@ -59,6 +59,6 @@ class Seal:
             return None
 
     def mark(self, sealed: str) -> str:
-        """Return a text that belongs to a sealed one, which nobody else can tell from it."""
+        """Return a text that belongs to a sealed one and cannot be guessed from it."""
         made = hmac.new(self._marking, sealed.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(made).rstrip(b"=").decode()

@@ -1,7 +1,7 @@
-"""Sessions: a token in a sealed cookie, judged again by each node that gets it.
+"""Sessions: a token in a sealed cookie, checked again by each node that gets it.
 
-The cookie holds the token itself, so a session is never worth more than its token: it ends when the
-token expires, and when a node no longer accepts it. Nothing is kept on any node.
+The cookie holds the token itself, so a session is never worth more than its token. It ends when the
+token expires or a node no longer accepts it. No node stores anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity, R
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.ui.seal import OVERHEAD_BYTES, Seal
 
-# A working day: a token that never expires must not leave a browser open for ever.
+# One working day: a token that never expires must not keep a browser logged in for ever.
 SESSION_S_MAX = 12 * 3600
 CSRF_HEADER = "X-CSRF-Token"
 PATH = "/ui"
@@ -43,12 +43,12 @@ _OWN_SITES = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Who is logged in.
+    """A logged-in user.
 
     Attributes:
-        csrf: What every write must bring along.
+        csrf: Must be sent with every write.
         ends_ms: Unix milliseconds.
-        authorization: The token, as a request of the API would bring it.
+        authorization: The token as an Authorization header has it.
     """
 
     identity: Identity
@@ -58,11 +58,11 @@ class Session:
 
 
 class Sessions:
-    """Begins sessions and finds them again.
+    """Starts sessions and reads them from requests.
 
     Args:
-        authenticator: Judges tokens, of this node.
-        settings: Of the node.
+        authenticator: This node's; checks tokens.
+        settings: The node's.
         now_ms: Unix milliseconds.
     """
 
@@ -73,7 +73,7 @@ class Sessions:
         self._now_ms = now_ms
         self._seal = Seal(settings.cluster_secret, cluster_id=settings.cluster_id)
         self._secure = settings.tls.cert_file is not None
-        # Browsers do not tell ports apart: clusters on one host must not share a cookie.
+        # Cookies ignore ports: two clusters on one host must not share a cookie.
         of_cluster = hashlib.sha256(settings.cluster_id.encode()).hexdigest()[:8]
         self._cookie = f"codeq_session_{of_cluster}"
 
@@ -81,9 +81,9 @@ class Sessions:
         """Return the session of a token, and the cookie's value.
 
         Raises:
-            AccessRefused: The token opens no page.
-            KeysUnavailable: It cannot be judged now.
-            ApiError: 400 for one that does not fit a cookie.
+            AccessRefused: The token may not open the page.
+            KeysUnavailable: The token cannot be checked now.
+            ApiError: 400: the token does not fit into a cookie.
         """
         if len(token.encode()) > TOKEN_CHARS_MAX:
             raise _TOO_LONG
@@ -92,11 +92,11 @@ class Sessions:
         return await self._opened(sealed), sealed
 
     def admit(self, *roles: Role, access: Access | None = None) -> Admitting:
-        """Return what lets in the sessions that have one of the roles.
+        """Return a check that admits sessions with one of the roles.
 
         Args:
-            roles: One of them is needed.
-            access: What the API's own route asks of the token besides; None where the role is all.
+            roles: The session needs one of them.
+            access: What the API's own route also demands of the token; None if the role is enough.
         """
         lacking = ApiError(403, f"forbidden. This needs scope {' or '.join(roles)}", "forbidden")
 
@@ -116,16 +116,16 @@ class Sessions:
         try:
             await self._authenticator.authenticate(authorization, access)
         except AccessRefused as refused:
-            # Not 401: the session is good, and must not end.
+            # Not 401: the session is valid and must not end.
             text = f"forbidden. The API takes this from a {access} alone: {refused.text}"
             raise ApiError(403, text, "forbidden") from refused
 
     async def of(self, request: web.Request) -> Session:
-        """Return the session of a request that the page has sent.
+        """Return the session of a request that the page itself sent.
 
         Raises:
-            ApiError: 401 without a session; 403 when something else than the page has sent it.
-            KeysUnavailable: The token cannot be judged now.
+            ApiError: 401 without a session; 403 if another page sent the request.
+            KeysUnavailable: The token cannot be checked now.
         """
         self.refuse_foreign(request)
         sealed = request.cookies.get(self._cookie)
@@ -143,7 +143,7 @@ class Sessions:
 
     @staticmethod
     def refuse_foreign(request: web.Request) -> None:
-        """Refuse what a browser says another site has made it send.
+        """Refuse a request that another site made the browser send.
 
         Raises:
             ApiError: 403.
@@ -152,12 +152,12 @@ class Sessions:
             raise _FOREIGN
 
     def keep(self, response: web.Response, sealed: str, session: Session) -> None:
-        """Have the browser keep a session until it ends."""
+        """Make the browser keep a session until it ends."""
         left_s = (session.ends_ms - self._now_ms()) // 1000
         self._set(response, sealed, max_age=left_s)
 
     def drop(self, response: web.Response) -> None:
-        """Have the browser forget its session."""
+        """Make the browser delete its session."""
         self._set(response, "", max_age=0)
 
     def _set(self, response: web.Response, value: str, *, max_age: int) -> None:

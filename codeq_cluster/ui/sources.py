@@ -1,4 +1,4 @@
-"""Sources: where the page's views get what the routes of the API do not tell."""
+"""Sources: the data of the page's views that the API's routes do not have."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SLOTS = "slots"
 POLLS = "polls"
 REPORT = "report"
 
-# A node writes a slot down when its clock says so: for the others to have done so as well.
+# Each node closes a slot by its own clock; the margin lets the others close it too.
 _SETTLED_S = 2
 
 _T = TypeVar("_T")
 
 
 class Shared:
-    """Lets those who ask for the same within a moment have one answer.
+    """Gives callers that ask for the same thing within a moment one shared answer.
 
     Args:
-        background: Owns what is being made.
+        background: Owns the tasks that compute answers.
         clock: Monotonic seconds.
     """
 
@@ -43,7 +43,7 @@ class Shared:
     async def of(
         self, name: Hashable, keep_s: float, make: Callable[[], Coroutine[Any, Any, _T]]
     ) -> _T:
-        """Return what `make` returned for this name at most `keep_s` ago, or makes now."""
+        """Return the result of `make` for this name, at most `keep_s` old."""
         now_s = self._clock()
         made = self._made.get(name)
         if made is None or made[0] <= now_s:
@@ -51,7 +51,7 @@ class Shared:
             made = (now_s + keep_s, self._background.spawn(make()))
             self._made[name] = made
         try:
-            # Whoever goes away must not take the answer from the others.
+            # Shielded: a caller that leaves must not cancel the answer for the others.
             return cast("_T", await asyncio.shield(made[1]))
         except Exception:
             self._made.pop(name, None)
@@ -65,15 +65,15 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a node knows, and what it can ask the others.
+    """The data of this node, and requests to the others.
 
     Attributes:
         depths: Of this node's replicas.
         history: Of this node.
         polls: Of this node.
-        gathering: Asks every node; answers `offer_all`.
+        gathering: Asks every node; answers the requests of `offer_all`.
         now_ms: Unix milliseconds.
-        shared: Answers that several pages show.
+        shared: Answers shared by several pages.
     """
 
     depths: LocalDepths
@@ -84,7 +84,7 @@ class Sources:
     shared: Shared
 
     def offer(self, report: Callable[[object], Awaitable[NodeReport]]) -> None:
-        """Begin to answer the other nodes."""
+        """Start answering the other nodes."""
 
         async def rates(tenant: Any) -> dict[str, list[int]]:
             return self.history.rates(str(tenant))
@@ -107,7 +107,7 @@ class Sources:
         self.gathering.offer(REPORT, report)
 
     async def rates(self, tenant: str) -> dict[str, list[int]]:
-        """Return what flowed in the last minute over all nodes, by queue: a number a `Flow`."""
+        """Return the flows of the last minute over all nodes, by queue: one number per `Flow`."""
 
         async def make() -> dict[str, list[int]]:
             return _sums(await self.gathering.ask(RATES, tenant, dict[str, list[int]]))
@@ -115,9 +115,10 @@ class Sources:
         return await self.shared.of((RATES, tenant), 2, make)
 
     async def flows(self, tenant: str, *, since: int) -> tuple[int, dict[str, list[int]]]:
-        """Return what flowed after a slot over all nodes, by queue, and the last slot in it.
+        """Return the flows after a slot over all nodes, by queue, and the last slot in them.
 
-        The list holds a number a `Flow`. With `since` 0 nothing has: the last slot alone is told.
+        Each list holds one number per `Flow`. With `since` 0 only the last slot's number is
+        returned.
         """
         until = (self.now_ms() // 1000 - _SETTLED_S) // FINE_S
         if not 0 < since < until - 1:
@@ -130,7 +131,7 @@ class Sources:
         return until - 1, await self.shared.of((FLOWS, tenant, since, until), FINE_S, make)
 
     async def slots(self, tenant: str | None, queue: str, *, step_s: int, since: int) -> Slice:
-        """Return the slots after `since`, over all nodes; `since` is 0 for all there are."""
+        """Return the slots after `since` over all nodes; 0 for all slots there are."""
         until = (self.now_ms() // 1000 - _SETTLED_S) // step_s
 
         async def make() -> Slice:
@@ -141,7 +142,7 @@ class Sources:
         return await self.shared.of((SLOTS, tenant, queue, step_s, since, until), step_s, make)
 
     async def workers(self, tenant: str) -> dict[str, list[Poll]]:
-        """Return by node which workers have claimed there."""
+        """Return the workers that claimed on each node."""
 
         async def make() -> dict[str, list[Poll]]:
             return await self.gathering.ask(POLLS, tenant, list[Poll])
@@ -149,7 +150,7 @@ class Sources:
         return await self.shared.of((POLLS, tenant), 2, make)
 
     async def reports(self) -> dict[str, NodeReport]:
-        """Return what each node tells of itself that can be reached."""
+        """Return the status of every node that can be reached."""
 
         async def make() -> dict[str, NodeReport]:
             return await self.gathering.ask(REPORT, None, NodeReport)
@@ -158,7 +159,7 @@ class Sources:
 
 
 def _sums(said: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """Return what several nodes have counted, added up by queue."""
+    """Return the sums of several nodes' counts, by queue."""
     sums: dict[str, list[int]] = {}
     for counted in said.values():
         for queue, flows in counted.items():

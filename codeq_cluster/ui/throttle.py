@@ -1,4 +1,4 @@
-"""Throttle: how often an address may try a token that opens nothing."""
+"""Throttle: limits how often an address may try wrong tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from codeq_cluster.ratelimit.token_bucket import RateLimit, TokenBucket
 
-# Ten wrong tokens at once are a person with the wrong clipboard; then one in six seconds.
+# Ten wrong tokens at once may be a person with the wrong clipboard; after that, one in six seconds.
 FAILURES = RateLimit(per_minute=10, burst=10)
-ADDRESSES_MAX = 10_000  # Each costs about 200 bytes; beyond it the longest known is forgotten.
+ADDRESSES_MAX = 10_000  # About 200 bytes each; beyond it the oldest one is dropped.
 
 _SECOND_NS = 10**9
 
@@ -25,7 +25,7 @@ class Throttle:
         self._buckets: dict[str, TokenBucket] = {}
 
     def wait_s(self, address: str) -> int:
-        """Return for how many seconds an address must not try, 0 when it may."""
+        """Return for how many seconds an address must wait, 0 if it need not."""
         bucket = self._buckets.get(address)
         if bucket is None:
             return 0

@@ -1,1 +1,1 @@
-"""Views: what each part of the page shows, one module each."""
+"""Views: the parts of the page, one module each."""

@@ -1,4 +1,4 @@
-"""Cluster: the nodes and the shards, by what every node that can be reached tells of itself."""
+"""Cluster: the nodes and shards, from the reports of every node that can be reached."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from codeq_cluster.ui.sources import Sources
 
 
 class NodeRow(Struct, rename="camel", kw_only=True):
-    """One node; what only it can tell is unset while it cannot be reached.
+    """A node; fields from its own report are unset while it cannot be reached.
 
     Attributes:
-        addr: Of the link.
+        addr: The link's address.
         voter: In every shard.
-        leads: Shards.
-        missing: What keeps it from being ready.
+        leads: The shards it leads.
+        missing: Why it is not ready.
     """
 
     id: str
@@ -40,11 +40,11 @@ class NodeRow(Struct, rename="camel", kw_only=True):
 
 
 class ReplicaRow(Struct, rename="camel", kw_only=True):
-    """One shard on one node.
+    """A shard on one node.
 
     Attributes:
-        lag: Entries it lacks, by the leader's word; unset while no leader tells.
-        out: Why it takes no part; empty when it does.
+        lag: Entries it lacks, as its leader counts; unset while no leader reports.
+        out: Why it takes no part; empty if it does.
     """
 
     node: str
@@ -57,11 +57,11 @@ class ReplicaRow(Struct, rename="camel", kw_only=True):
 
 
 class ShardRow(Struct, rename="camel", kw_only=True):
-    """One shard.
+    """A shard.
 
     Attributes:
         leader: Empty while none is known.
-        changing: Its membership is not settled.
+        changing: A membership change is in progress.
     """
 
     shard: int
@@ -76,11 +76,11 @@ class ShardRow(Struct, rename="camel", kw_only=True):
 
 
 class ClusterLook(Struct, rename="camel", kw_only=True):
-    """All of it.
+    """The whole cluster.
 
     Attributes:
-        level: Of the newest formats in use.
-        backups: This node has a place for them.
+        level: The version of the newest formats in use.
+        backups: Whether this node has a place for them.
     """
 
     cluster_id: str
@@ -125,7 +125,8 @@ def _nodes(shards: Sequence[ShardStatus], reports: Mapping[str, NodeReport]) -> 
             http_addr=peer.http_addr,
             own=False,
             connected=peer.connected,
-            # In every shard: one that is still a learner in one of them is no full member.
+            # A voter in every shard: a node that is still a learner in one of them is no full
+            # member.
             voter=peer.voter and (known is None or known.voter),
             level=peer.knows if known is None else min(peer.knows, known.level),
             leads=_led(shards, peer.id),

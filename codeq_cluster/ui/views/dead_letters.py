@@ -1,6 +1,7 @@
-"""Dead letters: by kind of error, one by one, and what is done about them; queues purged.
+"""Dead letters: grouped by error, listed, requeued and deleted; also purging of queues.
 
-What is meant is always said: ids, a kind of error, or all. Nothing named would be all otherwise.
+A request must name its dead letters: ids, a kind of error, or all. Otherwise an empty selection
+would mean all.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.merge_patch import NoObject, patched
 from codeq_cluster.ui.views.rows import TaskRows, task_row
 
-# One request acts on so many, well within its time; the page asks again for the rest.
+# One request acts on so many, which stays well within its time limit; the page repeats it for the
+# rest.
 AT_ONCE = 1000
-LOOKED_AT = 2000  # Dead letters whose errors one request tells apart: about 50 ms.
+LOOKED_AT = 2000  # Dead letters grouped in one request: about 50 ms.
 
 _INVALID = invalid_body()
 _SELECT = bad_request("say which: ids, kind or all", "invalid-selection")
@@ -37,11 +39,11 @@ _NULL = Raw(b"null")
 
 
 class TriageBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which dead letters, and what becomes of them.
+    """Selects dead letters, and changes to their payloads.
 
     Attributes:
         patch: A merge patch of each payload (RFC 7396); null for none.
-        payload: In place of the payload of the one that is named; null for its own.
+        payload: Replaces the payload of the only dead letter named; null keeps it.
     """
 
     ids: list[str] | None = None
@@ -52,14 +54,14 @@ class TriageBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class UndoBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which requeue is to be taken back, and for which tasks."""
+    """The requeue to undo, and for which tasks."""
 
     action: str | None = None
     ids: list[str] | None = None
 
 
 class PurgeBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """How many waiting tasks are to be cancelled."""
+    """How many waiting tasks to cancel."""
 
     limit: int | None = None
 
@@ -70,7 +72,7 @@ PURGE = Schema(PurgeBody)
 
 
 class KindRow(Struct, rename="camel", kw_only=True):
-    """Dead letters with one kind of error."""
+    """Dead letters with the same kind of error."""
 
     kind: str
     sample: str
@@ -80,18 +82,18 @@ class KindRow(Struct, rename="camel", kw_only=True):
 
 
 class KindRows(Struct, rename="camel", kw_only=True):
-    """What some of the dead letters died of; the cursor is missing at their end."""
+    """The causes of some of the dead letters; the last page has no cursor."""
 
     kinds: list[KindRow]
     cursor: str | UnsetType = UNSET
 
 
 class Preview(Struct, rename="camel", kw_only=True):
-    """What an action would mean, and what it would make of one payload.
+    """A preview of an action: what it affects, and one payload before and after.
 
     Attributes:
-        before: Of one of the tasks; None without any.
-        after: None where nothing would be changed, or could be.
+        before: The payload of one of the tasks; None if there is no task.
+        after: None if nothing would change, or nothing can.
     """
 
     matched: int
@@ -102,7 +104,7 @@ class Preview(Struct, rename="camel", kw_only=True):
 
 
 class ActedView(Struct, rename="camel", kw_only=True):
-    """What came of an action; `action` and `ids` take a requeue back."""
+    """The result of an action; `action` and `ids` undo a requeue."""
 
     action: str
     ids: tuple[str, ...]
@@ -112,7 +114,7 @@ class ActedView(Struct, rename="camel", kw_only=True):
 
 
 async def dead_letters(call: Call) -> web.Response:
-    """Return the dead letters of a queue, the newest first, of one kind if so asked."""
+    """Return the dead letters of a queue, the newest first; optionally of one kind only."""
     kind = call.query_text("kind")[:KIND_CHARS_MAX]
     asked = paging.asked(call, order=kind)
     found, edge = await call.services.broker.triage.listed(
@@ -127,7 +129,7 @@ async def dead_letters(call: Call) -> web.Response:
 
 
 async def kinds(call: Call) -> web.Response:
-    """Return what the next dead letters of a queue died of."""
+    """Return the causes of the next dead letters of a queue."""
     asked = paging.asked(call, order="kinds")
     found, edge = await call.services.broker.triage.kinds(
         call.identity.tenant,
@@ -141,7 +143,7 @@ async def kinds(call: Call) -> web.Response:
 
 
 async def preview(call: Call) -> web.Response:
-    """Say which dead letters are meant, and do nothing."""
+    """Return which dead letters an action would affect, and change nothing."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     wanted, revising = _selection(call, body), _revising(call, body)
     tenant, timeout_s = call.identity.tenant, call.timeout_s
@@ -164,7 +166,7 @@ async def preview(call: Call) -> web.Response:
 
 
 async def requeue(call: Call) -> web.Response:
-    """Make the next dead letters that are meant ready again, with other payloads if so asked."""
+    """Make the next selected dead letters ready again, with changed payloads if asked."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     acted = await call.services.broker.triage.requeue(
         call.identity.tenant,
@@ -177,7 +179,7 @@ async def requeue(call: Call) -> web.Response:
 
 
 async def delete(call: Call) -> web.Response:
-    """Delete the next dead letters that are meant."""
+    """Delete the next selected dead letters."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     acted = await call.services.broker.triage.delete(
         call.identity.tenant,
@@ -189,7 +191,7 @@ async def delete(call: Call) -> web.Response:
 
 
 async def take_back(call: Call) -> web.Response:
-    """Take a requeue back, for tasks that nobody has claimed since."""
+    """Undo a requeue for tasks that nobody has claimed since."""
     body = UNDO.decode(call.text, error=_INVALID.text)
     if not body.action or body.ids is None:
         raise _INVALID
@@ -204,7 +206,7 @@ async def take_back(call: Call) -> web.Response:
 
 
 async def purge(call: Call) -> web.Response:
-    """Cancel the next tasks that wait in a queue, at most as many as the body says."""
+    """Cancel the next waiting tasks of a queue, at most as many as the body says."""
     limit = PURGE.decode(call.text, error=_INVALID.text).limit
     if limit is None or not 1 <= limit <= BULK_MAX:
         raise bad_request(f"invalid 'limit' (use 1 to {BULK_MAX})", "out-of-range")
@@ -261,7 +263,7 @@ def _revising(call: Call, body: TriageBody) -> Revising | None:
 
 
 def _patched(call: Call, patch: str, payload: str) -> str | None:
-    """Return the payload patched; None for one that is no object, or would be too large."""
+    """Return the patched payload; None if it is not an object or would be too large."""
     try:
         made = patched(payload, patch)
     except NoObject:

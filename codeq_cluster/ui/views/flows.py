@@ -1,4 +1,4 @@
-"""Flows: how many tasks went through each queue since a program looked last."""
+"""Flows: how many tasks went through each queue since a given slot."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.telemetry.history import FINE_S, Flow
 from codeq_cluster.ui.sources import Sources
 
-QUEUES_MAX = 50  # Told one by one, those with most; a row is about 100 bytes.
+QUEUES_MAX = 50  # Queues listed individually, the busiest; a row is about 100 bytes.
 
 
 class FlowRow(Struct, rename="camel", kw_only=True):
-    """What was counted of one queue, or of several."""
+    """The counts of one queue, or of several."""
 
     created: int
     started: int
@@ -23,19 +23,19 @@ class FlowRow(Struct, rename="camel", kw_only=True):
 
 
 class QueueFlow(FlowRow, rename="camel", kw_only=True):
-    """What was counted of one queue."""
+    """The counts of one queue."""
 
     command: str
 
 
 class FlowsLook(Struct, rename="camel", kw_only=True):
-    """What was counted in the slots after the one that the query names as `since`.
+    """The counts of the slots after `since` in the query.
 
     Attributes:
-        step: Seconds of a slot.
+        step: Seconds per slot.
         last: Number of the last slot: Unix seconds divided by the step; the next `since`.
-        queues: Those in which anything was, the busiest first.
-        more: How many more there are; `others` is the sum of these.
+        queues: Those with any activity, the busiest first.
+        more: The number of further queues, summed in `others`.
     """
 
     step: int
@@ -46,14 +46,14 @@ class FlowsLook(Struct, rename="camel", kw_only=True):
 
 
 async def look(call: Call, sources: Sources) -> FlowsLook:
-    """Return what flowed since; nothing where the query names no slot."""
+    """Return the flows since a slot; no counts if the query names no slot."""
     since = call.query_integer("since")
     last, counted = await sources.flows(call.identity.tenant, since=since)
     return flows_view(last, counted)
 
 
 def flows_view(last: int, counted: Mapping[str, Sequence[int]]) -> FlowsLook:
-    """Render what was counted up to a slot: by queue, a number a `Flow`."""
+    """Render the counts up to a slot: per queue, one number per `Flow`."""
     busiest = sorted(counted.items(), key=lambda each: (-sum(each[1]), each[0]))
     others = [flows for _, flows in busiest[QUEUES_MAX:]]
     return FlowsLook(

@@ -1,4 +1,4 @@
-"""Overview: how much flows, how much waits, for how long, and what is wrong."""
+"""Overview: throughput, waiting tasks and their age, and problems."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from codeq_cluster.ui.views.series import SeriesView, series
 from codeq_cluster.ui.views.standing import TENANT, Totals, standing, totals_view
 
 TOP = 8
-TENANTS_MAX = 50  # Shown, those with most waiting.
+TENANTS_MAX = 50  # The tenants shown, those with the most waiting tasks.
 
 
 class TenantRow(Struct, rename="camel", kw_only=True):
-    """One tenant's share of the cluster; an empty name is the default tenant."""
+    """A tenant's share of the cluster; an empty name is the default tenant."""
 
     tenant: str
     queues: int
@@ -32,8 +32,8 @@ class Overview(Struct, rename="camel", kw_only=True):
 
     Attributes:
         rates: Of the caller's tenant.
-        waiting: Queues with the longest-waiting tasks.
-        busy: Queues that most is finished of.
+        waiting: The queues with the longest-waiting tasks.
+        busy: The queues with the most completed tasks.
         queues: How many the tenant has.
         tenants: For operators; None for others.
     """
@@ -48,7 +48,7 @@ class Overview(Struct, rename="camel", kw_only=True):
 
 
 async def look(call: Call, sources: Sources) -> Overview:
-    """Return what the caller may see of it."""
+    """Return the parts that the caller may see."""
     roles = call.identity.roles
     rows: list[QueueRow] = []
     found: list[Problem] = [*problems.of_node(standing(call))]
@@ -86,7 +86,7 @@ async def look(call: Call, sources: Sources) -> Overview:
 
 
 async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
-    """Return the slots of the tenant, or of the cluster for who has nothing to do with a tenant."""
+    """Return the slots of the tenant, or of the cluster for a caller without a tenant."""
     of_tenant = not call.identity.roles.isdisjoint(TENANT)
     tenant = call.identity.tenant if of_tenant else None
     return await series(call, sources, tenant=tenant, queue="", since=since)

@@ -1,4 +1,4 @@
-"""Problems: what is wrong now, in the words of somebody who has to mend it, the worst first."""
+"""Problems: current faults as sentences for the person who mends them, the worst first."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.ui.views.queues import QueueRow
 from codeq_cluster.ui.views.standing import Standing
 
-# Of one kind; that there are more is said in one line.
+# Per kind; one line says how many more there are.
 SHOWN_MAX = 5
-# A worker that waits for work asks again within half a minute.
+# An idle worker polls again within half a minute.
 _UNPOLLED_S = 60
-# Ready for longer than this is behind: five minutes are the default lease.
+# Tasks ready for longer than this are late: five minutes are the default lease.
 _BEHIND_S = 300
 _DISK_LOW = 0.1  # Of the whole disk.
 
 
 class Severity(StrEnum):
-    """How soon it has to be looked at."""
+    """How urgent a problem is."""
 
     BAD = "bad"
     WARN = "warn"
 
 
 class Problem(Struct, rename="camel", kw_only=True):
-    """One thing that is wrong.
+    """A current fault.
 
     Attributes:
-        id: Its kind and what it is about: the same for as long as it lasts, whatever its text
-            measures, and no other problem's.
-        link: Where on the page more is told, below its root; empty for nowhere.
+        id: Its kind and its subject. It is unique, and stays the same while the problem lasts even
+            if the figures in its text change.
+        link: The part of the page with details, relative to its root; empty for none.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Problem(Struct, rename="camel", kw_only=True):
 
 
 def of_node(standing: Standing) -> Iterator[Problem]:
-    """Yield what is wrong as far as the serving node sees it."""
+    """Yield the faults that the serving node sees."""
     for text in standing.missing:
         yield Problem(
             id=f"not-ready/{standing.node}/{text.partition(':')[0]}",
@@ -63,7 +63,7 @@ def of_node(standing: Standing) -> Iterator[Problem]:
 
 
 def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
-    """Yield what the nodes tell of themselves."""
+    """Yield the faults in the nodes' own reports."""
     for report in reports.values():
         if report.disk_free_bytes < _DISK_LOW * report.disk_bytes:
             free = report.disk_free_bytes / report.disk_bytes
@@ -90,7 +90,7 @@ def of_queues(
     *,
     now_ms: int,
 ) -> Iterator[Problem]:
-    """Yield what keeps a tenant's tasks waiting, and what they die of.
+    """Yield the reasons a tenant's tasks wait or die.
 
     Args:
         rows: Of the tenant.
@@ -131,7 +131,7 @@ def of_queues(
 
 
 def of_webhooks(dead: int) -> Iterator[Problem]:
-    """Yield that result callbacks were given up."""
+    """Yield a problem if result callbacks were given up."""
     if dead:
         yield Problem(
             id="webhooks",
@@ -144,7 +144,7 @@ def of_webhooks(dead: int) -> Iterator[Problem]:
 def _each(
     kind: str, found: Sequence[tuple[str, str]], severity: Severity, *, page: str = "queues"
 ) -> Iterator[Problem]:
-    """Yield a problem for each (queue, text), the first ones by themselves."""
+    """Yield a problem for each (queue, text); those beyond the bound share one line."""
     for queue, text in found[:SHOWN_MAX]:
         yield Problem(id=f"{kind}/{queue}", severity=severity, text=text, link=f"{page}/{queue}")
     more = len(found) - SHOWN_MAX
@@ -155,7 +155,7 @@ def _each(
 
 
 def _polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> tuple[set[str], bool]:
-    """Return the queues that workers have asked for lately, and whether one asks for all."""
+    """Return the queues that workers polled lately, and whether a worker polls all of them."""
     lately = [
         poll
         for node in polls.values()
@@ -173,7 +173,7 @@ def _behind(row: QueueRow) -> str:
 
 
 def _waits(row: QueueRow) -> str:
-    """Return how much waits in a queue, and for how long."""
+    """Return how many tasks wait in a queue, and for how long."""
     return f"{_counted(row.ready, 'task')}, the oldest for {_span(row.oldest_ready_seconds)}"
 
 
@@ -182,7 +182,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _span(seconds: int) -> str:
-    """Return a span of time in the largest unit that it has two of."""
+    """Return a span of time in the largest unit that fits twice."""
     for unit_s, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds // unit_s} {name}"

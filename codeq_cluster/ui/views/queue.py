@@ -1,4 +1,4 @@
-"""Queue: one queue of the caller's tenant, what governs it and who works on it."""
+"""Queue: one queue of the caller's tenant, with its policy and its workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS_MAX = 50
 
 
 class PollRow(Struct, rename="camel", kw_only=True):
-    """A worker that has asked for the queue, through one node."""
+    """A worker that polled the queue through one node."""
 
     worker: str
     node: str
@@ -27,11 +27,11 @@ class PollRow(Struct, rename="camel", kw_only=True):
 
 
 class QueueDetail(Struct, rename="camel", kw_only=True):
-    """One queue; a command that nobody has used has an empty one.
+    """A queue; a command that was never used has an empty one.
 
     Attributes:
-        topic: None when the broker's own policy governs it.
-        polls: Workers that ask for it by name or for everything, who came last first.
+        topic: None if the broker's default policy applies.
+        polls: Workers that poll it by name or poll all queues, the latest first.
     """
 
     queue: QueueRow

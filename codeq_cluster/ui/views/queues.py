@@ -1,4 +1,4 @@
-"""Queues: the caller's queues, one row each, filtered, sorted and in pages."""
+"""Queues: the caller's queues, one row each; filtered, sorted and paged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from codeq_cluster.ui.views.standing import depths
 COUNT_DEFAULT = 50
 COUNT_MAX = 200  # A row is about 300 bytes, and all of them are sent every two seconds.
 
-_OLDEST_S = 5  # How old the age of a queue's oldest task may be, beside its growing.
+_OLDEST_S = 5  # How outdated the age of a queue's oldest task may be, beside its growing.
 _RATE_S = FINE_S * RATE_SLOTS
 
 
 class Rates(Struct, rename="camel", kw_only=True):
-    """Tasks a second over the last minute."""
+    """Tasks per second over the last minute."""
 
     created: float
     started: float
@@ -31,10 +31,10 @@ class Rates(Struct, rename="camel", kw_only=True):
 
 
 class QueueRow(Struct, rename="camel", kw_only=True):
-    """One queue.
+    """A queue.
 
     Attributes:
-        oldest_ready_seconds: For how long its longest-waiting ready task has been ready.
+        oldest_ready_seconds: How long its oldest ready task has been ready.
     """
 
     command: str
@@ -48,7 +48,7 @@ class QueueRow(Struct, rename="camel", kw_only=True):
 
 
 class QueuePage(Struct, rename="camel", kw_only=True):
-    """Some of the queues that match.
+    """A page of the queues that match.
 
     Attributes:
         matching: How many match, on all pages.
@@ -89,7 +89,7 @@ async def look(call: Call, sources: Sources) -> QueuePage:
 
 
 async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
-    """Return every queue of the tenant, those that are only paused included."""
+    """Return every queue of the tenant, including empty ones that are paused."""
 
     async def make() -> list[QueueRow]:
         found = await depths(tenant, sources)
@@ -115,7 +115,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
 
 
 def rates_view(flows: list[int] | None) -> Rates:
-    """Render what flowed within a minute."""
+    """Render the flows of one minute."""
     a_second = [round(number / _RATE_S, 2) for number in flows or [0] * len(Flow)]
     return Rates(
         created=a_second[Flow.CREATED],
@@ -134,7 +134,7 @@ def _row(
         delayed=counters.delayed,
         in_progress=counters.leased,
         dlq=counters.dead,
-        # What was looked up a moment ago may have been claimed since.
+        # The oldest task was looked up a moment ago and may have been claimed since.
         oldest_ready_seconds=max(0, waited_ms // 1000) if counters.ready else 0,
         paused=paused,
         rates=rates_view(flows),

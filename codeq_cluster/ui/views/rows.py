@@ -1,4 +1,4 @@
-"""Rows: tasks as lists show them; what they carry is not among it."""
+"""Rows: tasks as rows of a list, without payloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import State, Task
 
-# The words of the page, and where such tasks are.
+# The page's name of each state, and the place of its tasks.
 PLACES = {
     "ready": QueuePlace.PENDING,
     "in-progress": QueuePlace.INPROG,
@@ -30,16 +30,16 @@ _STATES = {
     State.FAILED: "failed",
     State.DEAD: "dead",
 }
-ERROR_CHARS_MAX = 300  # Of a row; the task's own view has it whole.
+ERROR_CHARS_MAX = 300  # Characters in a row; the task's own view has the whole text.
 
 
 class TaskRow(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """One task of a list.
+    """A task in a list.
 
     Attributes:
         since: When its state began.
         until: When its delay or its lease ends.
-        worker: Who holds it.
+        worker: The holder of its lease.
     """
 
     id: str
@@ -56,21 +56,21 @@ class TaskRow(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TaskRows(Struct, rename="camel", kw_only=True):
-    """Part of a list; the cursor is missing at its end."""
+    """A page of a list; the last page has no cursor."""
 
     tasks: list[TaskRow]
     cursor: str | UnsetType = UNSET
 
 
 class TaskDetail(TaskRow, rename="camel", omit_defaults=True, kw_only=True):
-    """One task, whole but for its payload and its result.
+    """A whole task, except for its payload and its result.
 
     Attributes:
-        error: Whole.
-        webhook: Its host alone for who may not see payloads.
-        dead_queue: Queue that keeps it as a dead letter.
-        expires_at: Undelivered then, it dies.
-        kept_until: Deleted then.
+        error: The whole text.
+        webhook: Only its host for a caller who may not see payloads.
+        dead_queue: The queue that keeps it as a dead letter.
+        expires_at: When it dies if it was not delivered.
+        kept_until: When it is deleted.
     """
 
     updated_at: str
@@ -106,7 +106,7 @@ def task_row(task: Task) -> TaskRow:
 
 
 def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
-    """Render a task as far as the caller may see it."""
+    """Render the fields of a task that the caller may see."""
     row = task_row(task)
     return TaskDetail(
         id=row.id,
@@ -136,12 +136,12 @@ def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
 
 
 def sees_payloads(caller: Identity) -> bool:
-    """Return whether the caller may see what tasks carry."""
+    """Return whether the caller may see payloads."""
     return Role.ADMIN in caller.roles
 
 
 def shown_url(url: str, caller: Identity) -> str:
-    """Return a URL, or its host for who may not see what could be a secret in the rest of it."""
+    """Return a URL; only its host for a caller who may not see secrets in the rest."""
     if not url or sees_payloads(caller):
         return url
     parts = urlsplit(url)

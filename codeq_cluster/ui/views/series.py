@@ -1,4 +1,4 @@
-"""Series: what charts are drawn from, slot by slot, and only what the page has not got yet."""
+"""Series: the data of charts, slot by slot, without the slots the page already has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from codeq_cluster.ui.sources import Sources
 
 
 class SeriesView(Struct, rename="camel", kw_only=True):
-    """Slots that follow each other; the numbers of a slot, not rates.
+    """Consecutive slots; numbers per slot, not rates.
 
     Attributes:
-        step: Seconds of a slot.
+        step: Seconds per slot.
         first: Number of the first slot: Unix seconds divided by the step.
     """
 
@@ -31,7 +31,7 @@ class SeriesView(Struct, rename="camel", kw_only=True):
 
     @property
     def last(self) -> int:
-        """Return the number of the last slot, of the one before the first if there is none."""
+        """Return the number of the last slot; if there is none, the number before the first."""
         return self.first + len(self.created) - 1
 
 
@@ -42,9 +42,9 @@ async def series(
 
     Args:
         call: The request.
-        sources: Of the node.
+        sources: The node's.
         tenant: None for the whole cluster.
-        queue: Empty for all of the tenant's.
+        queue: Empty for all queues of the tenant.
         since: Number of a slot of that step; 0 for all there are.
     """
     step_s = call.query_integer("step") or FINE_S

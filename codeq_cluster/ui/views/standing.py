@@ -1,4 +1,4 @@
-"""Standing: what every view shows of the node that serves it, and how much waits in all."""
+"""Standing: the parts of every view: the serving node, and the totals of waiting tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Standing(Struct, rename="camel", kw_only=True):
     """The serving node.
 
     Attributes:
-        leaderless: Shards of which it knows no leader: it cannot change, nor surely read, them.
+        leaderless: Shards without a known leader: it can neither change them nor read them safely.
         missing: Why it is not ready, for the operator.
     """
 
@@ -50,7 +50,7 @@ class Totals(Struct, rename="camel", kw_only=True):
 
 
 def standing(call: Call) -> Standing:
-    """Return how the node stands."""
+    """Return the node's state."""
     shards = call.services.broker.shard_status()
     own = shards[0]
     links = {
@@ -70,7 +70,7 @@ def standing(call: Call) -> Standing:
 
 
 async def totals(call: Call, sources: Sources) -> Totals | None:
-    """Return what the caller's tenant has; None for who has nothing to do with it."""
+    """Return the totals of the caller's tenant; None for a caller without one."""
     if call.identity.roles.isdisjoint(TENANT):
         return None
     queues = await depths(call.identity.tenant, sources)
@@ -78,7 +78,7 @@ async def totals(call: Call, sources: Sources) -> Totals | None:
 
 
 async def depths(tenant: str, sources: Sources) -> dict[str, Counters]:
-    """Return the tenant's queues, as of a moment ago."""
+    """Return the tenant's queues, at most a moment old."""
     return await sources.shared.of(("depths", tenant), 1, lambda: sources.depths.queues(tenant))
 
 

@@ -1,4 +1,4 @@
-"""Tasks: found by what is known of them, and one of them with all it has."""
+"""Tasks: search by known fields, and one task with all its details."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _TEXT_CHARS_MAX = 1024
 
 
 class TaskLook(Struct, rename="camel", kw_only=True):
-    """One task, and in words why it is where it is."""
+    """A task, with the reason for its state in words."""
 
     task: TaskDetail
     explanation: ExplanationView
 
 
 class TaskContent(Struct, rename="camel", kw_only=True):
-    """What a task carries, as JSON text exactly as it was sent.
+    """A task's payload and result, as JSON text exactly as sent.
 
     Attributes:
-        result: None while there is none, and for one without a body.
+        result: None while there is none, and for a result without a body.
     """
 
     payload: str
@@ -66,7 +66,7 @@ async def search(call: Call) -> web.Response:
 
 
 async def delayed(call: Call) -> web.Response:
-    """Return the tenant's delayed tasks, those due first at the front, whatever their queue."""
+    """Return the tenant's delayed tasks of all queues, those due first at the front."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.searching.delayed(
         call.identity.tenant,
@@ -97,7 +97,7 @@ async def look(call: Call, sources: Sources) -> TaskLook:
 
 
 async def content(call: Call) -> web.Response:
-    """Return what a task carries."""
+    """Return a task's payload and result."""
     answer = await call.services.broker.result(
         call.identity.tenant,
         call.task_id(not_found=_NOT_FOUND),
@@ -119,7 +119,7 @@ async def content(call: Call) -> web.Response:
 
 
 async def cancel(call: Call) -> web.Response:
-    """End a task, and put on record who did."""
+    """Cancel a task, and record in the audit who did it."""
     answer = await task_routes.cancel(call)
     try:
         await call.services.broker.queue_policies.record(

@@ -1,4 +1,4 @@
-"""Webhooks: result callbacks on their way or dead, and who hears of queues that fill."""
+"""Webhooks: result callbacks in progress or dead, and subscriptions to queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from codeq_cluster.ui.views.rows import shown_url
 
 
 async def deliveries(call: Call) -> web.Response:
-    """Return the tenant's dead deliveries, the latest death first, or those on their way."""
+    """Return the tenant's dead deliveries, the latest first, or those in progress."""
     status = call.query_text("status")
     if status not in {"dead", "pending"}:
         raise bad_request("invalid 'status' (use dead or pending)", "invalid-query")
@@ -42,7 +42,7 @@ async def deliveries(call: Call) -> web.Response:
 
 
 async def subscriptions(call: Call) -> web.Response:
-    """Return the tenant's subscriptions to queues that fill."""
+    """Return the tenant's subscriptions, which are called when a queue fills."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,

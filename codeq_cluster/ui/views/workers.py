@@ -1,4 +1,4 @@
-"""Workers: who asks for work, and who holds which leases."""
+"""Workers: the workers that poll, and the leases they hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
 from codeq_cluster.ui.sources import Sources
 
-WORKERS_MAX = 200  # Shown: those that came last. A row is about 300 bytes.
-LEASES_MAX = 2000  # Looked at, about 40 ms of the leaders' time every five seconds.
+WORKERS_MAX = 200  # The workers shown, latest poll first. A row is about 300 bytes.
+LEASES_MAX = 2000  # Leases read; about 40 ms of the leaders' time every five seconds.
 COMMANDS_SHOWN = 10
 
 _PAGE = 500
@@ -23,14 +23,16 @@ _LEASES_S = 5
 
 
 class WorkerRow(Struct, rename="camel", kw_only=True):
-    """One worker, over all nodes.
+    """A worker, over all nodes.
 
     Attributes:
-        last_poll_at: Unset for one that has not polled since the nodes started.
-        waiting: Claims of it that wait for a task now.
-        commands: Of its last claim; none for every command. `more_commands` are not shown.
-        leases: Tasks it holds, of those looked at; `expired` of them are about to be given back.
-        oldest_claim_at: Of those.
+        last_poll_at: Unset if it has not polled since the nodes started.
+        waiting: Its claims that wait for a task now.
+        commands: Of its last claim; empty for every command. `more_commands` counts those not
+            shown.
+        leases: The tasks it holds, among the leases read; `expired` of them are about to be
+            returned.
+        oldest_claim_at: The oldest claim among them.
     """
 
     worker: str
@@ -48,9 +50,9 @@ class Workers(Struct, rename="camel", kw_only=True):
     """The workers of a tenant.
 
     Attributes:
-        all: How many there are, shown or not.
-        leases: How many tasks are held that were looked at.
-        leases_all: Those are all there are.
+        all: How many workers there are, shown or not.
+        leases: The number of leases read.
+        leases_all: Whether these are all leases.
     """
 
     workers: list[WorkerRow]
@@ -69,7 +71,7 @@ class _Worker:
 
 
 async def look(call: Call, sources: Sources) -> Workers:
-    """Return the tenant's workers, those first that came last."""
+    """Return the tenant's workers, those with the latest poll first."""
     tenant = call.identity.tenant
     held, complete = await sources.shared.of(("leases", tenant), _LEASES_S, lambda: _leases(call))
     found = _merged(await sources.workers(tenant), held)
@@ -84,7 +86,7 @@ async def look(call: Call, sources: Sources) -> Workers:
 
 
 async def _leases(call: Call) -> tuple[list[Task], bool]:
-    """Return the tenant's leased tasks, as many as are looked at, and whether that is all."""
+    """Return the tenant's leased tasks, up to a bound, and whether these are all."""
     held: list[Task] = []
     after = b""
     while len(held) < LEASES_MAX:
