@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from codeq_cluster.broker.questions import Answer, Question
+from codeq_cluster.broker.questions import Question
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
+
+_A = TypeVar("_A")
 
 
 class StateStore(Protocol):
@@ -165,7 +167,7 @@ class Shards(Protocol):
     async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Depth]:
         """Return every queue of the tenant, or the one named, shard by shard."""
 
-    async def ask(self, shard: int, question: Question, *, deadline: float) -> Answer:
+    async def ask(self, shard: int, question: Question[_A], *, deadline: float) -> _A:
         """Return a leader's answer as of now.
 
         Raises:

@@ -5,12 +5,16 @@ They are sent between nodes unchanged, so each is a tagged array.
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from msgspec import Struct
 
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item, ItemKind
 from codeq_cluster.core.task import Task
+
+_A = TypeVar("_A")
 
 # Sorts after every position: those of dead deliveries begin with eight bytes, some of them 0xFF.
 END = b"\xff" * 9
@@ -45,74 +49,6 @@ class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
 ALL_TASKS = TaskFilter()
 
 
-class Browse(Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
-    """List a tenant's tasks by queue, place and the place's own order.
-
-    Attributes:
-        queue: In lower case; empty for every queue.
-        after: Position after which to begin; empty for the start.
-        count: Rows at most.
-        error: Only tasks with this error; empty for all.
-        ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
-        only: Selects among them.
-    """
-
-    tenant: str
-    queue: str
-    places: tuple[QueuePlace, ...]
-    after: bytes
-    count: int
-    error: str = ""
-    ended_before_ms: int = 0
-    only: TaskFilter = ALL_TASKS
-
-
-class BrowseDelayed(Struct, frozen=True, array_like=True, tag="browse_delayed", kw_only=True):
-    """List a tenant's delayed tasks of all queues by when they become ready.
-
-    Attributes:
-        queue: In lower case; empty for every queue.
-        after: Position after which to begin; empty for the start.
-    """
-
-    tenant: str
-    queue: str
-    after: bytes
-    count: int
-    only: TaskFilter = ALL_TASKS
-
-
-class Explain(Struct, frozen=True, array_like=True, tag="explain", kw_only=True):
-    """Ask why a task is in its state."""
-
-    tenant: str
-    id: str
-
-
-class ListItems(Struct, frozen=True, array_like=True, tag="list_items", kw_only=True):
-    """List a tenant's items of one kind by id; of deliveries only the dead ones if so asked.
-
-    Attributes:
-        after: Position after which to begin; empty for the start.
-    """
-
-    tenant: str
-    kind: ItemKind
-    after: bytes
-    count: int
-    dead_only: bool = False
-
-
-class Settle(Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
-    """Wait until the node that leads this shard has applied entry `index` of another one."""
-
-    shard: int
-    index: int
-
-
-Question = Browse | BrowseDelayed | Explain | ListItems | Settle
-
-
 class ShardPage(Struct, frozen=True, array_like=True, tag="page"):
     """One shard's part of a list.
 
@@ -143,3 +79,98 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled"):
 
 
 Answer = ShardPage | ItemPage | Explained | Settled
+
+
+class Question(Generic[_A]):
+    """A read, by the type of its answer.
+
+    Attributes:
+        answer: That type, for a decoder.
+    """
+
+    __slots__ = ()
+    answer: type[_A]
+
+
+class Browse(Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse", kw_only=True):
+    """List a tenant's tasks by queue, place and the place's own order.
+
+    Attributes:
+        queue: In lower case; empty for every queue.
+        after: Position after which to begin; empty for the start.
+        count: Rows at most.
+        error: Only tasks with this error; empty for all.
+        ended_before_ms: In the places of ended tasks, only those that ended before; 0 for all.
+        only: Selects among them.
+    """
+
+    answer = ShardPage
+
+    tenant: str
+    queue: str
+    places: tuple[QueuePlace, ...]
+    after: bytes
+    count: int
+    error: str = ""
+    ended_before_ms: int = 0
+    only: TaskFilter = ALL_TASKS
+
+
+class BrowseDelayed(
+    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_delayed", kw_only=True
+):
+    """List a tenant's delayed tasks of all queues by when they become ready.
+
+    Attributes:
+        queue: In lower case; empty for every queue.
+        after: Position after which to begin; empty for the start.
+    """
+
+    answer = ShardPage
+
+    tenant: str
+    queue: str
+    after: bytes
+    count: int
+    only: TaskFilter = ALL_TASKS
+
+
+class Explain(
+    Question[Explained], Struct, frozen=True, array_like=True, tag="explain", kw_only=True
+):
+    """Ask why a task is in its state."""
+
+    answer = Explained
+
+    tenant: str
+    id: str
+
+
+class ListItems(
+    Question[ItemPage], Struct, frozen=True, array_like=True, tag="list_items", kw_only=True
+):
+    """List a tenant's items of one kind by id; of deliveries only the dead ones if so asked.
+
+    Attributes:
+        after: Position after which to begin; empty for the start.
+    """
+
+    answer = ItemPage
+
+    tenant: str
+    kind: ItemKind
+    after: bytes
+    count: int
+    dead_only: bool = False
+
+
+class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
+    """Wait until the node that leads this shard has applied entry `index` of another one."""
+
+    answer = Settled
+
+    shard: int
+    index: int
+
+
+AnyQuestion = Browse | BrowseDelayed | Explain | ListItems | Settle

@@ -24,9 +24,8 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.polls import Polls
-from codeq_cluster.broker.ports import Clock, Depth, Head, Snapshot
+from codeq_cluster.broker.ports import Clock
 from codeq_cluster.broker.queries.depths import LocalDepths
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.broker.waiters import Waiters
@@ -196,11 +195,6 @@ class Node:
             engines=self._engines,
             calls=mesh,
             tracing=self._tracing,
-            snapshot=Snapshot,
-            head=Head,
-            depth=Depth,
-            question=Question,
-            answer=Answer,
             took=self.metrics.forwarded,
             is_out=lambda shard: shard in self._upkeep.outages.out,
             peers=self._members.connected,

@@ -7,9 +7,11 @@ would fire.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 SWEEP_S = 0.1
+
+_T = TypeVar("_T")
 
 
 class Deadlines:
@@ -19,7 +21,7 @@ class Deadlines:
         self._until: dict[asyncio.Future[Any], float] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    def watch(self, wait: asyncio.Future[Any], until: float) -> None:
+    def watch(self, wait: asyncio.Future[_T], until: float) -> None:
         """End a wait with TimeoutError at `until` by the loop's clock, or up to `SWEEP_S` later."""
         self._until[wait] = until
         if self._sweep is None:

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from codeq_cluster.broker.engine.batch import OutcomeSlot
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.ports import Depth, Head, Snapshot
+from codeq_cluster.broker.questions import Answer, AnyQuestion, Question
 from codeq_cluster.core.operations import Claim, Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import (
@@ -35,7 +38,8 @@ from codeq_cluster.errors import (
 )
 from codeq_cluster.routing.deadlines import Deadlines
 from codeq_cluster.routing.leader_hints import LeaderHints
-from codeq_cluster.routing.leaders import Leaders, LeaderSource
+from codeq_cluster.routing.leaders import Leaders
+from codeq_cluster.telemetry.tracing import Tracing
 
 # Between two looks for a leader while no event announces one; a change ends the wait at once.
 PAUSE_S = 0.05
@@ -60,54 +64,10 @@ _pack = msgspec.msgpack.Encoder().encode
 _read_operate = msgspec.msgpack.Decoder(tuple[int, list[Operation]]).decode
 _read_carried = msgspec.msgpack.Decoder(_Carried).decode
 _read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
-
-
-def _reader(form: Any) -> Callable[[bytes], Any]:
-    """Return a decoder for packed values of a type."""
-    return msgspec.msgpack.Decoder(form).decode
-
-
-class RoutedOutcomeSlot(Protocol):
-    """The receiver of outcomes."""
-
-    def done(self) -> bool:
-        """Return whether the caller has stopped waiting."""
-
-    def set_result(self, result: list[Outcome], /) -> None:
-        """Take the outcomes."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Take an error in place of the outcomes."""
-
-
-class LeaderEngine(LeaderSource, Protocol):
-    """An engine of one shard on this node, as callers of a leader use it.
-
-    Reads return the broker's own types. They only have to survive `msgspec`'s conversion to plain
-    values and back, so this package declares no types for them.
-    """
-
-    async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Decide and commit; raises NotLeader, Overloaded or OutcomeUnknown."""
-
-    def begin(self, operations: Sequence[Operation], place: RoutedOutcomeSlot) -> None:
-        """Do as `operate`, but give `place` the outcomes later; raises immediate errors."""
-
-    async def read(self, keys: Sequence[bytes]) -> Any:
-        """Return rows as of now; raises NotLeader."""
-
-    async def depths(self, tenant: str, queue: str = "") -> Any:
-        """Return the tenant's queues, or the one named; raises NotLeader."""
-
-    async def answer(self, question: Any) -> Any:
-        """Answer a question as of now; raises NotLeader or Overloaded."""
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this node decides for the shard."""
-
-    def head(self, tenant: str, queues: tuple[str, ...]) -> Any:
-        """Return the first ready task known here, or None."""
+_read_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+_read_answer = msgspec.msgpack.Decoder[Answer](Answer).decode
+_read_heads = msgspec.msgpack.Decoder(tuple[list[Head], list[int]]).decode
+_read_depths = msgspec.msgpack.Decoder(list[Depth]).decode
 
 
 class RouterCalls(Protocol):
@@ -122,33 +82,9 @@ class RouterCalls(Protocol):
         """End the waiting calls to a peer about a topic with LinkLost."""
 
 
-class CallCarrier(Protocol):
-    """A span that the called node continues."""
-
-    @property
-    def trace_parent(self) -> str:
-        """The span's position, in W3C Trace Context format."""
-
-    @property
-    def trace_state(self) -> str:
-        """Vendors' additions to it."""
-
-
-class CallTracing(Protocol):
-    """Makes the spans of calls between nodes."""
-
-    def forward(
-        self, method: str, *, shard: int, peer: str
-    ) -> AbstractContextManager[CallCarrier | None]:
-        """Open a span for a call to another node within the block; None if no trace is sent."""
-
-    def carried(self, trace_parent: str, trace_state: str) -> AbstractContextManager[object]:
-        """Do within the block the work that another node's span asked for."""
-
-
 @dataclass(slots=True, kw_only=True)
-class _Question:
-    """One question to a leader, in its local and its remote form.
+class _Call(Generic[_T]):
+    """One call to a leader, in its local and its remote form.
 
     Attributes:
         here: Asks this node's engine; a future it returns may be ended from outside.
@@ -157,10 +93,10 @@ class _Question:
         answer: Decodes its packed answer.
     """
 
-    here: Callable[[], Awaitable[Any]]
+    here: Callable[[], Awaitable[_T]]
     method: str
     body: Callable[[], object]
-    answer: Callable[[bytes], Any]
+    answer: Callable[[bytes], _T]
 
 
 class Router:
@@ -175,24 +111,16 @@ class Router:
         is_out: Returns whether this node's replica of a shard is out of service; then it learns of
             no leader, however long it waits.
         peers: Returns the connected nodes, which are then asked.
-        snapshot: Type that `LeaderEngine.read` returns; `head` and `depth` those of
-            its namesakes.
-        question: Type that `LeaderEngine.answer` takes; `answer` is the type it returns.
     """
 
     def __init__(
         self,
         *,
         node_id: str,
-        engines: Sequence[LeaderEngine],
+        engines: Sequence[Engine],
         calls: RouterCalls,
-        snapshot: type,
-        head: type,
-        depth: type,
-        question: Any,
-        answer: Any,
         took: Callable[[str, float], None],
-        tracing: CallTracing | None = None,
+        tracing: Tracing | None = None,
         is_out: Callable[[int], bool] = lambda _shard: False,
         peers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
@@ -209,11 +137,6 @@ class Router:
         self._leaders = Leaders(
             engines, replaced=lambda shard, leader: calls.give_up(leader, shard)
         )
-        self._snapshot = _reader(snapshot)
-        self._heads = _reader(tuple[list[head], list[int]])  # type: ignore[valid-type]
-        self._depths = _reader(list[depth])  # type: ignore[valid-type]
-        self._asked = tuple[int, question]
-        self._answer = _reader(answer)
 
     @property
     def count(self) -> int:
@@ -225,7 +148,7 @@ class Router:
         """Return whether some shard's entries do not reach this node."""
         return any(map(self._is_deaf, range(self.count)))
 
-    def local(self, shard: int) -> Any:
+    def local(self, shard: int) -> Engine:
         """Return this node's replica."""
         return self._engines[shard]
 
@@ -255,38 +178,39 @@ class Router:
             engine.begin(sent, place)
             return place
 
-        question = _Question(
+        call = _Call(
             here=here,
             method="operate",
             body=lambda: (shard, sent),
             answer=_read_outcomes,
         )
-        outcomes: list[Outcome] = await self._at_leader(
-            shard, question, deadline=deadline, again=again
-        )
-        return outcomes
+        return await self._at_leader(shard, call, deadline=deadline, again=again)
 
-    async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Any:
+    async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Snapshot:
         """Return rows as of now; raises NoLeader."""
-        question = _Question(
+        call = _Call(
             here=lambda: self._engines[shard].read(keys),
             method="read",
             body=lambda: [shard, list(keys)],
-            answer=self._snapshot,
+            answer=_read_snapshot,
         )
-        return await self._at_leader(shard, question, deadline=deadline)
+        return await self._at_leader(shard, call, deadline=deadline)
 
-    async def ask(self, shard: int, question: Any, *, deadline: float) -> Any:
+    async def ask(self, shard: int, question: Question[_T], *, deadline: float) -> _T:
         """Return the answer of a shard's leader as of now; raises NoLeader or Overloaded."""
-        asked = _Question(
+        expected = question.answer
+        assert isinstance(question, AnyQuestion), "a question that no leader knows"
+        asked: _Call[object] = _Call(
             here=lambda: self._engines[shard].answer(question),
             method="ask",
             body=lambda: (shard, question),
-            answer=self._answer,
+            answer=_read_answer,
         )
-        return await self._at_leader(shard, asked, deadline=deadline)
+        answer = await self._at_leader(shard, asked, deadline=deadline)
+        assert isinstance(answer, expected), "a question is answered with something else"
+        return answer
 
-    async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Any]:
+    async def heads(self, tenant: str, queues: tuple[str, ...], *, deadline: float) -> list[Head]:
         """Return the first ready task of every shard that has one; raises NoLeader."""
         asked = [
             self._heads_of(shards, tenant, queues, deadline=deadline)
@@ -294,16 +218,16 @@ class Router:
         ]
         return [head for heads in await _together(asked) for head in heads]
 
-    async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Any]:
+    async def depths(self, tenant: str, queue: str = "", *, deadline: float) -> list[Depth]:
         """Return every queue of the tenant, or the one named, shard by shard; raises NoLeader."""
         asked = [
             self._at_leader(
                 shard,
-                _Question(
+                _Call(
                     here=partial(self._engines[shard].depths, tenant, queue),
                     method="depths",
                     body=partial(_list, shard, tenant, queue),
-                    answer=self._depths,
+                    answer=_read_depths,
                 ),
                 deadline=deadline,
             )
@@ -347,7 +271,7 @@ class Router:
                 )
                 answer = self._own_heads(shards, tenant, queues)
             case "ask":
-                shard, question = _taken(method, body, self._asked)
+                shard, question = _taken(method, body, tuple[int, AnyQuestion])
                 answer = await self._engine(shard).answer(question)
             case "depths":
                 shard, tenant, queue = _taken(method, body, tuple[int, str, str])
@@ -356,7 +280,7 @@ class Router:
                 raise AssertionError(method)
         return answer
 
-    def serve_operate(self, body: bytes, place: RoutedOutcomeSlot) -> None:
+    def serve_operate(self, body: bytes, place: OutcomeSlot) -> None:
         """Answer a peer's packed `operate` without a task, as `serve` does.
 
         Raises:
@@ -371,7 +295,7 @@ class Router:
             raise MethodUnknown(f"this release takes no such operate: {error}") from error
         self._engine(shard).begin(operations, place)
 
-    def _engine(self, shard: int) -> LeaderEngine:
+    def _engine(self, shard: int) -> Engine:
         if not 0 <= shard < self.count:
             raise ValueError(f"no such shard: {shard}")
         return self._engines[shard]
@@ -381,20 +305,19 @@ class Router:
     async def _at_leader(
         self,
         shard: int,
-        question: _Question,
+        call: _Call[_T],
         *,
         deadline: float,
         again: Callable[[], None] | None = None,
-    ) -> Any:
+    ) -> _T:
         """Ask the shard's leader until one answers or the deadline passes.
 
         Args:
             shard: The shard's number.
-            question: The question.
+            call: The call.
             deadline: Monotonic seconds.
             again: Called if a send may have had an effect that the next one must not repeat; None
-                for
-                a read, which has no effect.
+                for a read, which has no effect.
         """
         loop = asyncio.get_running_loop()
         effect_possible = False
@@ -402,7 +325,7 @@ class Router:
         while (left_s := deadline - loop.time()) > 0 and not self._in_vain(shard, since=since):
             leader = self._whom(shard)
             try:
-                return await self._ask(leader, shard, question, left_s=left_s)
+                return await self._ask(leader, shard, call, left_s=left_s)
             except (NotLeader, NoLeader, PeerUnreachable) as refused:
                 self._hints.astray(shard, leader, refused)  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
@@ -437,26 +360,25 @@ class Router:
         if leader == self._leaders.of(shard) or self._is_deaf(shard):
             await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
-    async def _ask(
-        self, leader: str | None, shard: int, question: _Question, *, left_s: float
-    ) -> Any:
+    async def _ask(self, leader: str | None, shard: int, call: _Call[_T], *, left_s: float) -> _T:
         if leader is None:
             raise NotLeader
         loop = asyncio.get_running_loop()
         if leader == self._node_id:
-            asked = question.here()
+            asked = call.here()
             if isinstance(asked, asyncio.Future):
                 self._deadlines.watch(asked, loop.time() + left_s)
-                return await asked
+                answer: _T = await asked
+                return answer
             async with asyncio.timeout(left_s):
                 return await asked
         asked_at = loop.time()
-        said = await self._call(leader, shard, question, left_s=left_s)
-        self._took(question.method, loop.time() - asked_at)
-        return question.answer(said)
+        said = await self._send(leader, shard, call, left_s=left_s)
+        self._took(call.method, loop.time() - asked_at)
+        return call.answer(said)
 
-    async def _call(self, peer: str, shard: int, question: _Question, *, left_s: float) -> bytes:
-        method, body = question.method, question.body()
+    async def _send(self, peer: str, shard: int, call: _Call[_T], *, left_s: float) -> bytes:
+        method, body = call.method, call.body()
         if self._tracing is None:
             return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
         with self._tracing.forward(method, shard=shard, peer=peer) as span:
@@ -467,25 +389,25 @@ class Router:
 
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float
-    ) -> list[Any]:
+    ) -> list[Head]:
         """Ask one leader for several shards; ask alone for those it does not lead after all."""
 
-        async def here() -> Any:
+        async def here() -> tuple[list[Head], list[int]]:
             return self._own_heads(shards, tenant, queues)
 
-        question = _Question(
+        call = _Call(
             here=here,
             method="heads",
             body=lambda: [shards, tenant, list(queues)],
-            answer=self._heads,
+            answer=_read_heads,
         )
-        heads, elsewhere = await self._at_leader(shards[0], question, deadline=deadline)
+        heads, elsewhere = await self._at_leader(shards[0], call, deadline=deadline)
         alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in elsewhere]
         return [*heads, *(head for part in await _together(alone) for head in part)]
 
     def _own_heads(
         self, shards: list[int], tenant: str, queues: tuple[str, ...]
-    ) -> tuple[list[Any], list[int]]:
+    ) -> tuple[list[Head], list[int]]:
         """Return the heads of the shards led here, and the shards that are not."""
         led = [shard for shard in shards if self._engine(shard).leads]
         if not led:
@@ -513,7 +435,7 @@ def _retry(operation: Operation) -> Operation:
     )
 
 
-def _taken(method: str, body: object, form: Any) -> Any:
+def _taken(method: str, body: object, form: type[_T]) -> _T:
     """Return a peer's body in this release's form; raises MethodUnknown if it does not fit."""
     try:
         return msgspec.convert(body, form, builtin_types=(bytes,))

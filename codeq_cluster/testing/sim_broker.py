@@ -14,8 +14,6 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.broker.engine.view import ShardView
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.codec.membership import Membership
@@ -189,11 +187,6 @@ class SimBroker:
             node_id=node_id,
             engines=self.engines,
             calls=self.link,
-            snapshot=Snapshot,
-            head=Head,
-            depth=Depth,
-            question=Question,
-            answer=Answer,
             took=lambda _method, _seconds: None,
             is_out=self.out.__contains__,
             peers=lambda: sorted(self.link.up),

@@ -54,12 +54,12 @@ from codeq_cluster.broker.ports import (
 )
 from codeq_cluster.broker.questions import (
     Answer,
+    AnyQuestion,
     Browse,
     BrowseDelayed,
     Explain,
     Explained,
     ListItems,
-    Question,
     Settle,
     Settled,
 )
@@ -317,7 +317,7 @@ class Engine:
                 await asyncio.sleep(0)
         return depths
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, question: AnyQuestion) -> Answer:
         """Answer a question as of now.
 
         Raises:

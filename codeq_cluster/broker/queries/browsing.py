@@ -11,17 +11,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.questions import (
-    ALL_TASKS,
-    Browse,
-    BrowseDelayed,
-    ItemPage,
-    ListItems,
-    ShardPage,
-)
+from codeq_cluster.broker.questions import ALL_TASKS, Browse, BrowseDelayed, ListItems, Question
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Task
 
+_P = TypeVar("_P")
 _R = TypeVar("_R")
 
 Rows = list[tuple[bytes, _R]]
@@ -41,8 +35,7 @@ class Browser:
         A page may be short or empty although more pages follow: rows that a filter drops count as
         read.
         """
-        answers = await self._all(asked, deadline=deadline)
-        pages = [answer for answer in answers if isinstance(answer, ShardPage)]
+        pages = await self._all(asked, deadline=deadline)
         rows, edge = _merged([(page.rows, page.edge) for page in pages], asked.count)
         if asked.only != ALL_TASKS:
             rows = [row for row in rows if asked.only.fits(row[1])]
@@ -50,13 +43,10 @@ class Browser:
 
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
         """Return the next items and where to go on; `END` when there are no more."""
-        answers = await self._all(asked, deadline=deadline)
-        pages = [answer for answer in answers if isinstance(answer, ItemPage)]
+        pages = await self._all(asked, deadline=deadline)
         return _merged([(page.rows, page.edge) for page in pages], asked.count)
 
-    async def _all(
-        self, asked: Browse | BrowseDelayed | ListItems, *, deadline: float
-    ) -> list[object]:
+    async def _all(self, asked: Question[_P], *, deadline: float) -> list[_P]:
         return await asyncio.gather(
             *(
                 self._shards.ask(shard, asked, deadline=deadline)

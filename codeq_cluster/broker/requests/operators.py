@@ -11,7 +11,7 @@ from msgspec import Struct
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import END, Browse, Explain, Explained, ListItems
+from codeq_cluster.broker.questions import END, Browse, Explain, ListItems
 from codeq_cluster.broker.requests.bulk import PAGE, Makes, act, half_way, rows_of
 from codeq_cluster.broker.requests.dead_letters import (
     BULK_MAX,
@@ -115,7 +115,6 @@ class Operators:
         shard = shard_of(task_id, self._shards.count)
         asked = Explain(tenant=tenant, id=task_id)
         answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))
-        assert isinstance(answer, Explained)
         return answer.explanation
 
     async def requeue(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.questions import END, ItemPage, ListItems, Settle
+from codeq_cluster.broker.questions import END, ListItems, Settle
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec import keyspace, records
@@ -92,7 +92,6 @@ class QueuePolicies:
         while after != END:
             asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAUSES)
             page = await self._shards.ask(home, asked, deadline=deadline)
-            assert isinstance(page, ItemPage)
             found.update(item.id for _, item in page.rows)
             after = page.edge
         return frozenset(found)

@@ -11,8 +11,6 @@ import pytest
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
-from codeq_cluster.broker.ports import Depth, Head, Snapshot
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.operations import Claim, Create
 from codeq_cluster.core.rules import LifetimeRules
@@ -127,11 +125,6 @@ def shards_of(
         node_id="n1",
         engines=[shard.engine for shard in shards],
         calls=calls or NoPeers(),
-        snapshot=Snapshot,
-        head=Head,
-        depth=Depth,
-        question=Question,
-        answer=Answer,
         took=lambda method, seconds: None,
         is_out=is_out,
     )

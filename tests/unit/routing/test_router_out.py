@@ -37,11 +37,6 @@ def forwarder(is_out: Callable[[int], bool]) -> Router:
         node_id="n1",
         engines=replicas,
         calls=NoPeers(),
-        snapshot=object,
-        head=object,
-        depth=object,
-        question=object,
-        answer=object,
         took=lambda method, seconds: None,
         is_out=is_out,
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from codeq_cluster.broker.questions import Answer, Question
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import MethodUnknown
@@ -42,11 +41,6 @@ def served(replica: Any) -> Router:
         node_id="n1",
         engines=[replica],
         calls=NoPeers(),
-        snapshot=object,
-        head=object,
-        depth=object,
-        question=Question,
-        answer=Answer,
         took=lambda method, seconds: None,
     )
 
