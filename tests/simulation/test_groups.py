@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -45,58 +44,6 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Safe
     assert (rules == ALL_RULES) == (b"one" in cluster.acknowledged)
 
 
-def test_followers_learn_a_commit_without_waiting_for_a_heartbeat() -> None:
-    """A leader announces the commit within 20 ms if no entry does; the message needs no answer."""
-    cluster = waiting_at("")
-
-    cluster.propose(b"one")
-    cluster.run(0.01)
-    before = [b"one" in cluster.values(node_id) for node_id in "ABC"]
-    cluster.run(0.015)
-
-    assert before == [True, False, False]
-    assert all(b"one" in cluster.values(node_id) for node_id in "ABC")
-
-
-def test_a_follower_that_was_away_catches_up_without_waiting_for_heartbeats() -> None:
-    """It gets the next entries when it has acknowledged the last, without a pause."""
-    small = RaftSettings(append_bytes_max=64)
-    cluster = settled(settings=small)
-    cluster.crash("C")
-    propose(cluster, 400, prefix="a value of some length ")
-    cluster.run(2.0)
-    cluster.start("C")
-
-    cluster.run(0.6)
-
-    assert len(cluster.values("C")) == 400
-
-
-def test_a_follower_where_somebody_waits_learns_a_commit_at_once() -> None:
-    """Half a millisecond after the leader; a follower without waiting callers learns it later."""
-    cluster = waiting_at("C")
-
-    cluster.propose(b"one")
-    cluster.run(0.0032)
-
-    assert [b"one" in cluster.values(node_id) for node_id in "ABC"] == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    "rules", [ALL_RULES, SafetySwitches(tell_committed_only=False)], ids=["all rules", "without"]
-)
-def test_what_no_majority_holds_is_announced_to_nobody(rules: SafetySwitches) -> None:
-    """A follower in the minority has the entry, waits for its commit and does not apply it."""
-    cluster = waiting_at("B", node_ids="ABCDE", rules=rules)
-    cluster.cut("AB", "CDE")
-
-    cluster.propose(b"one")
-    cluster.run(0.05)
-
-    assert cluster.nodes["B"].group.status().log_last == cluster.nodes["A"].group.status().log_last
-    assert (rules == ALL_RULES) == (b"one" not in cluster.values("B"))
-
-
 def test_the_release_before_is_not_told_that_somebody_waits() -> None:
     """It would refuse the whole answer, and works without the new field."""
     wires = {}
@@ -133,219 +80,6 @@ def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
     assert len(wire.sent) == pytest.approx(4 * heartbeats, rel=0.02)
 
 
-def test_a_killed_leader_is_replaced_in_a_tenth_of_a_second() -> None:
-    """A follower starts an election as soon as its connection is refused."""
-    cluster = settled()
-    propose(cluster, 5)
-
-    cluster.crash("A", refused=True)
-    seconds = cluster.run_until(lambda: cluster.leader() is not None)
-
-    assert seconds < 0.3
-
-
-def test_a_silent_leader_is_replaced_within_two_election_timeouts() -> None:
-    """No connection is refused; only the silence shows it."""
-    cluster = settled()
-
-    cluster.crash("A", refused=False)
-    seconds = cluster.run_until(lambda: cluster.leader() is not None)
-
-    assert seconds < 2.5 * RaftSettings().election_ms / 1000
-
-
-def test_a_node_cut_off_knows_no_leader() -> None:
-    """Its source is told so, and learns of the leader again when the node is back."""
-    cluster = settled()
-
-    cluster.cut("C", "AB")
-    cluster.run(3.0)
-    alone = cluster.nodes["C"].group.status().leader, cluster.nodes["C"].source.leader
-    cluster.heal()
-    cluster.run(0.2)
-
-    assert (None, None) == alone
-    assert "A" == cluster.nodes["C"].source.leader
-
-
-def test_a_leader_whose_peers_are_gone_steps_down_at_once() -> None:
-    """Refused links to a majority are proof, so it need not wait for its fallback time."""
-    cluster = settled()
-
-    cluster.crash("B")
-    cluster.crash("C")
-    cluster.run(0.01)
-
-    assert not cluster.nodes["A"].group.status().is_leader
-
-
-def test_leadership_returns_to_the_preferred_node() -> None:
-    """A few seconds after it is back and caught up; no value is lost by it."""
-    cluster = settled()
-    cluster.crash("A")
-    cluster.elect()
-    propose(cluster, 20)
-    cluster.start("A")
-
-    seconds = cluster.run_until(lambda: cluster.leader() == "A")
-
-    assert 4.0 < seconds < 7.0
-    propose(cluster, 5, prefix="w")
-    assert 25 == len(cluster.acknowledged)
-    cluster.check_converged()
-
-
-def test_a_transfer_takes_a_few_round_trips() -> None:
-    """A planned stop hands over, and no client waits for an election."""
-    cluster = settled()
-    propose(cluster, 5)
-
-    assert cluster.nodes["A"].group.transfer("C")
-    seconds = cluster.run_until(lambda: cluster.leader() == "C")
-
-    assert seconds < 0.05
-
-
-def test_a_transfer_to_nobody_in_particular_finds_a_peer() -> None:
-    """The peer with most of the log is asked."""
-    cluster = settled()
-    cluster.cut("C", "AB")
-    propose(cluster, 5)
-
-    assert cluster.nodes["A"].group.transfer(None)
-    cluster.run_until(lambda: cluster.leader() == "B")
-
-
-def test_a_transfer_that_is_under_way_is_one_to_whoever_it_goes_to() -> None:
-    """A node that leaves waits for the current transfer and starts no other."""
-    cluster = settled()
-    group = cluster.nodes["A"].group
-
-    assert group.transfer("C")
-
-    assert group.transfer(None)
-    assert group.transfer("C")
-    assert not group.transfer("B")
-
-
-def test_a_transfer_that_fails_ends_the_pause() -> None:
-    """Half a second later the leader accepts entries again."""
-    cluster = settled()
-    cluster.cut("C", "AB")
-
-    assert cluster.nodes["A"].group.transfer("C")
-    cluster.propose(b"patient")
-    cluster.run(0.4)
-    early = b"patient" in cluster.acknowledged
-    cluster.run(0.2)
-
-    assert not early
-    assert b"patient" in cluster.acknowledged
-
-
-def test_a_transfer_that_is_heard_too_late_deposes_nobody() -> None:
-    """The peer was paused meanwhile; the next message shows that its leader has continued."""
-    cluster = settled()
-    propose(cluster, 5)
-    let_go = stand_still(cluster, "C")
-    assert cluster.nodes["A"].group.transfer("C")
-    cluster.run(0.8)
-    propose(cluster, 1, prefix="after")
-
-    let_go()
-    cluster.run(0.5)
-    propose(cluster, 1, prefix="again")
-
-    assert cluster.leader() == "A"
-    assert cluster.nodes["C"].group.status().term == 1
-
-
-def test_a_transfer_to_a_voter_that_was_removed_meanwhile_deposes_nobody() -> None:
-    """It gets no more messages, not even that of its removal."""
-    cluster = settled("ABCDE")
-    propose(cluster, 5)
-    let_go = stand_still(cluster, "C")
-    assert cluster.nodes["A"].group.transfer("C")
-    cluster.run(0.8)
-    cluster.run_until(lambda: cluster.dismiss("C"))
-    cluster.run_until(lambda: "C" not in cluster.members().voters)
-    cluster.run(0.2)
-
-    let_go()
-    cluster.run(1.0)
-
-    assert cluster.leader() == "A"
-    assert cluster.nodes["A"].group.status().term == 1
-
-
-def stand_still(cluster: SimCluster, node_id: str) -> Callable[[], None]:
-    """Hold a node's messages back, as the kernel does for a stopped process.
-
-    Returns:
-        A function that resumes the node, which then receives all of them at once.
-    """
-    receives, kept = cluster.network.receivers[node_id], []
-    cluster.network.receivers[node_id] = lambda source, message: kept.append((source, message))
-
-    def go_on() -> None:
-        cluster.network.receivers[node_id] = receives
-        for source, message in kept:
-            receives(source, message)
-
-    return go_on
-
-
-def test_a_follower_refuses_a_transfer() -> None:
-    """Only the leader can hand over, and only to a peer it reaches."""
-    cluster = settled()
-
-    assert not cluster.nodes["B"].group.transfer("C")
-    assert not cluster.nodes["A"].group.transfer("A")
-
-
-def test_a_barrier_is_one_round_however_many_wait() -> None:
-    """A hundred reads at once cost one heartbeat."""
-    cluster = settled()
-    wire = Wiretap(cluster)
-    answers: list[bool] = []
-
-    for _ in range(100):
-        cluster.nodes["A"].group.barrier(answers.append)
-    cluster.run(0.01)
-
-    assert [True] * 100 == answers
-    assert len(wire.of(1, "A", "B")) == 1
-
-
-def test_a_barrier_on_a_follower_fails() -> None:
-    """It does not lead, so it can prove nothing."""
-    cluster = settled()
-    answers: list[bool] = []
-
-    cluster.nodes["B"].group.barrier(answers.append)
-    cluster.run(0.01)
-
-    assert [False] == answers
-
-
-def test_a_barrier_does_not_count_answers_that_were_under_way() -> None:
-    """Answers to earlier messages prove nothing about the time after the question."""
-    cluster = settled()
-    held = {peer: cluster.network.hold((peer, "A")) for peer in "BC"}
-    cluster.run(0.15)
-    old = {peer: list(messages) for peer, messages in held.items()}
-    answers: list[bool] = []
-
-    cluster.nodes["A"].group.barrier(answers.append)
-    cluster.run(0.001)
-    for peer, messages in old.items():
-        for message in messages:
-            cluster.network.deliver((peer, "A"), message)
-    cluster.run(0.01)
-
-    assert [] == answers
-
-
 def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
     """The state names its index; the log continues from there."""
     cluster = settled()
@@ -362,24 +96,6 @@ def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
     assert 65 == len(cluster.acknowledged)
     cluster.run(1.0)
     cluster.check_converged()
-
-
-def test_the_log_is_trimmed_to_what_every_voter_holds() -> None:
-    """With all voters there it stays short; while one is away no entry it needs is trimmed."""
-    settings = RaftSettings(keep_entries=50, cache_bytes_max=2000, entries_in_flight_max=64)
-    cluster = settled(settings=settings)
-    propose(cluster, 1000)
-    shared = [cluster.nodes[node_id].group.status().log_first for node_id in "ABC"]
-    cluster.crash("C")
-    propose(cluster, 1000, prefix="w")
-    kept = cluster.nodes["A"].group.status().log_first
-    cluster.start("C")
-    cluster.run(3.0)
-
-    assert min(shared) > 500
-    assert kept < 1003
-    cluster.check_converged()
-    assert cluster.nodes["C"].group.status().log_first > 1000
 
 
 def test_nothing_is_called_after_stop() -> None:
@@ -404,62 +120,6 @@ def test_nothing_is_called_after_stop() -> None:
     assert sent == len(cluster.acknowledged)
 
 
-def test_a_failed_flush_takes_the_replica_out_until_its_disk_is_read_anew() -> None:
-    """The content of the disk is unknown until then, so the replica promises nothing."""
-    cluster = settled()
-    wire = Wiretap(cluster)
-    cluster.outage_s = lambda: 5.0
-    cluster.disks["B"].full = True
-    propose(cluster, 3)
-    answers = len(wire.of(ANSWER, "B", "A"))
-    propose(cluster, 3, prefix="more")
-
-    assert 1 == cluster.outages
-    assert not cluster.nodes["B"].group.running
-    assert answers == len(wire.of(ANSWER, "B", "A"))
-    assert 6 == len(cluster.acknowledged)
-
-    cluster.run(6.0)
-
-    assert cluster.nodes["B"].group.running
-    cluster.check_converged()
-
-
-def test_a_leader_whose_disk_is_full_gives_up_its_place() -> None:
-    """It asks its best peer to lead, so no client waits until its silence is noticed."""
-    cluster = settled()
-    propose(cluster, 3)
-    cluster.disks["A"].full = True
-    cluster.outage_s = lambda: 5.0
-
-    assert cluster.propose(b"first refused")
-    took_s = cluster.run_until(lambda: cluster.leader() in ("B", "C"))
-    propose(cluster, 3, prefix="more")
-
-    assert took_s < cluster.settings.election_ms / 1000 / 2
-    assert not cluster.nodes["A"].group.status().is_leader
-    assert cluster.nodes["A"].source.term is None
-    assert 6 <= len(cluster.acknowledged)
-    cluster.run(8.0)
-    cluster.check_converged()
-
-
-def test_nobody_hands_over_to_a_node_that_is_out() -> None:
-    """It is connected and preferred but silent: asking it would make clients wait."""
-    cluster = settled()
-    cluster.disks["A"].full = True
-    cluster.outage_s = lambda: 60.0
-    assert cluster.propose(b"first refused")
-    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
-    leader = cluster.leader()
-    assert leader is not None
-
-    cluster.run(30.0)
-
-    assert leader == cluster.leader()
-    assert 0 == cluster.nodes[leader].group.status().counters.get("handover_failed", 0)
-
-
 def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
     """A group wired without a way to reopen its disk is stopped permanently."""
     cluster = settled()
@@ -471,22 +131,6 @@ def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
 
     assert isinstance(cluster.nodes["B"].fatal, StorageFailed)
     assert 3 == len(cluster.acknowledged)
-
-
-def test_a_group_that_is_out_answers_who_asks_it() -> None:
-    """A read is refused at once and does not wait for the disk."""
-    cluster = settled()
-    cluster.disks["A"].full = True
-    cluster.outage_s = lambda: 60.0
-    assert cluster.propose(b"first refused")
-    cluster.run(0.5)
-    answers: list[bool] = []
-
-    cluster.nodes["A"].group.barrier(answers.append)
-
-    assert [False] == answers
-    assert not cluster.nodes["A"].group.transfer("B")
-    assert cluster.nodes["A"].group.status().leader is None
 
 
 def test_a_damaged_log_refuses_to_start() -> None:
@@ -501,20 +145,6 @@ def test_a_damaged_log_refuses_to_start() -> None:
 
     with pytest.raises(DataDirectoryRefused, match="checksum"):
         cluster.start("B")
-
-
-def test_a_source_hears_of_every_change() -> None:
-    """A deposed leader's source stops; its followers' sources know the new leader."""
-    cluster = settled()
-    assert [None, "A", "A"] == [cluster.nodes[n].source.leader for n in "ABC"]
-    cluster.cut("A", "BC")
-    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
-    new = cluster.leader()
-    cluster.heal()
-    cluster.run(0.5)
-
-    assert cluster.nodes["A"].source.term is None
-    assert new == cluster.nodes["A"].source.leader
 
 
 def test_a_stranger_is_not_heard() -> None:

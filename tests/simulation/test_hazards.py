@@ -192,19 +192,6 @@ def test_a_paused_follower_deposes_nobody(rules: SafetySwitches, deposed: bool) 
     assert deposed == (cluster.nodes["A"].group.status().term != term)
 
 
-def test_an_isolated_leader_stops_leading_and_answers_no_read() -> None:
-    """Without a majority it steps down within its fallback time; no read succeeds meanwhile."""
-    cluster = settled()
-    cluster.cut("A", "BC")
-    answers: list[bool] = []
-
-    cluster.nodes["A"].group.barrier(answers.append)
-    seconds = cluster.run_until(lambda: not cluster.nodes["A"].group.status().is_leader)
-
-    assert seconds <= (RaftSettings().fallback_ms + 2 * RaftSettings().heartbeat_ms) / 1000
-    assert [False] == answers
-
-
 @pytest.mark.parametrize(
     ("rules", "dropped"),
     [(ALL_RULES, 1), (SafetySwitches(fresh_only=False), 0)],
@@ -382,21 +369,6 @@ def test_a_deposed_leader_learns_of_it_from_any_follower(
     seconds = cluster.run_until(lambda: old.status().term == new.status().term)
 
     assert seconds_min <= seconds <= seconds_max
-
-
-def test_an_entry_that_cannot_be_applied_stops_that_replica_alone() -> None:
-    """A raising state machine ends its node at once; the others continue and do not loop."""
-    cluster = settled()
-    cluster.expect_fatal = True
-
-    def poisoned(_index: int, _term: int, payload: bytes | None) -> None:
-        raise ZeroDivisionError(payload)
-
-    cluster.nodes["C"].machine._applied = poisoned
-    propose(cluster, 3)
-
-    assert isinstance(cluster.nodes["C"].fatal, ZeroDivisionError)
-    assert 3 == len(cluster.acknowledged)
 
 
 def test_only_the_leader_can_make_a_follower_stand() -> None:

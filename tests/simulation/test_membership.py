@@ -11,7 +11,7 @@ from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+from codeq_cluster.testing.sim_scenes import propose, settled
 
 VOTE_REQUEST = 3
 
@@ -43,69 +43,6 @@ def lose_disk(cluster: SimCluster, node_id: str) -> None:
     cluster.crash(node_id)
     cluster.replace_disk(node_id)
     cluster.start(node_id)
-
-
-def test_a_new_node_learns_everything_and_then_votes() -> None:
-    """Values proposed meanwhile are acknowledged."""
-    cluster = settled()
-    propose(cluster, 100)
-
-    add(cluster, "D")
-    propose(cluster, 10, prefix="w")
-
-    assert voters(cluster) == set("ABCD")
-    cluster.run(0.5)
-    assert cluster.values("D") == cluster.values("A")
-    assert len(cluster.values("D")) == 110
-
-
-def test_a_node_that_nobody_expects_is_not_let_in() -> None:
-    """It gets no messages and no requests for votes."""
-    cluster = settled()
-    cluster.add("D")
-    cluster.start("D")
-
-    assert not cluster.knock("D")
-    propose(cluster, 10)
-
-    assert cluster.members().of("D") is None
-    assert cluster.values("D") == []
-
-
-def test_a_learner_does_not_count_for_a_majority() -> None:
-    """It receives and acknowledges entries, but that does not commit them."""
-    cluster = settled()
-    cluster.add("D")
-    cluster.start("D")
-    cluster.cut("AD", "BC")
-    before = len(cluster.acknowledged)
-    leader = cluster.nodes["A"]
-    group = leader.group
-    assert cluster.expect("D")
-    cluster.run(0.2)
-
-    leader.source.propose(b"alone")
-    group.wake()
-    cluster.run(0.6)
-
-    assert cluster.nodes["D"].group.status().log_last == group.status().log_last
-    assert len(cluster.acknowledged) == before
-
-
-def test_a_learner_never_stands() -> None:
-    """However long it hears no leader."""
-    cluster = settled()
-    cluster.add("D")
-    cluster.start("D")
-    assert cluster.expect("D")
-    cluster.run(0.5)
-    wire = Wiretap(cluster)
-    cluster.cut("D", "ABC")
-
-    cluster.run(20.0)
-
-    assert not wire.of(VOTE_REQUEST, "D", "A")
-    assert cluster.leader() == "A"
 
 
 @pytest.mark.parametrize(
@@ -205,114 +142,6 @@ def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> N
     cluster.check_converged()
 
 
-def test_a_voter_on_other_data_is_heard_again_once_it_is_let_in() -> None:
-    """Its messages start at another number and must not pass for late ones of the old disk."""
-    cluster = settled()
-    lose_disk(cluster, "B")
-    let_in(cluster, "B")
-    cluster.run_until(lambda: "B" in voters(cluster))
-    cluster.crash("C")
-
-    propose(cluster, 5)
-
-    assert len(cluster.acknowledged) == 5
-
-
-@pytest.mark.parametrize(
-    "rules", [ALL_RULES, SafetySwitches(one_change_at_a_time=False)], ids=["all", "without"]
-)
-def test_two_changes_at_once_would_make_two_majorities(rules: SafetySwitches) -> None:
-    """A minority that removes the others one by one, without a commit, stays a minority."""
-    cluster = settled("ABCDE", rules=rules)
-    cluster.cut("AB", "CDE")
-    leader = cluster.nodes["A"]
-    asked = []
-    for node_id in "CDE":
-        asked.append(leader.group.change(leader.group.membership.without(node_id), print))
-        cluster.run(0.05)
-    leader.source.propose(b"here")
-    leader.group.wake()
-    cluster.run(0.2)
-    here = b"here" in cluster.acknowledged
-
-    if rules is ALL_RULES:
-        assert (asked, here) == ([True, False, False], False)
-        cluster.run_until(lambda: cluster.leader() in ("C", "D", "E"))
-        propose(cluster, 1, prefix="there")
-        cluster.heal()
-        cluster.run(2.0)
-        assert voters(cluster) == set("ABCDE"), "what A wanted was never committed"
-        assert set(leader.group.membership.voters) == set("ABCDE")
-        cluster.check_converged()
-    else:
-        assert (asked, here) == ([True, True, True], True)
-        with pytest.raises(InvariantViolated):
-            cluster.run_until(lambda: propose_anywhere(cluster, "CDE"))
-
-
-def propose_anywhere(cluster: SimCluster, node_ids: str) -> bool:
-    """Propose a value to whichever of the nodes leads; never ends by itself."""
-    for node_id in node_ids:
-        node = cluster.nodes[node_id]
-        if node.source.propose(b"there"):
-            node.group.wake()
-    return False
-
-
-def test_a_membership_that_is_not_committed_goes_with_its_entry() -> None:
-    """A node that took it from a deposed leader returns to the membership before."""
-    cluster = settled()
-    cluster.cut("AB", "C")
-    propose(cluster, 5)
-    cluster.cut("A", "BC")
-    cluster.add("D")
-    assert cluster.expect("D")
-    cluster.run(0.1)
-    assert cluster.nodes["A"].group.membership.of("D") is not None
-
-    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
-    propose(cluster, 5, prefix="w")
-    cluster.heal()
-    cluster.run(2.0)
-
-    assert cluster.nodes["A"].group.membership.of("D") is None
-    cluster.check_converged()
-
-
-def test_a_restart_goes_by_the_log_and_not_by_what_the_group_was_founded_with() -> None:
-    """Two of the first three are no majority of five."""
-    cluster = settled()
-    add(cluster, "D")
-    add(cluster, "E")
-    propose(cluster, 10)
-    for node_id in "ABCDE":
-        cluster.crash(node_id)
-
-    cluster.start("A", "B")
-    cluster.run(10.0)
-
-    assert cluster.leader() is None
-    cluster.start("D")
-    cluster.elect()
-
-
-def test_a_removed_node_disturbs_nobody() -> None:
-    """It does not know of its removal, and its elections fail."""
-    cluster = settled("ABCDE")
-    cluster.cut("E", "ABCD")
-    assert cluster.dismiss("E")
-    cluster.run(0.5)
-    term = cluster.nodes["A"].group.status().term
-
-    cluster.heal()
-    cluster.run(20.0)
-
-    assert voters(cluster) == set("ABCD")
-    assert cluster.leader() == "A"
-    assert cluster.nodes["A"].group.status().term == term
-    assert cluster.nodes["E"].group.status().is_leader is False
-
-
 def test_a_leader_does_not_remove_itself() -> None:
     """It hands its leadership over first."""
     cluster = settled()
@@ -333,32 +162,6 @@ def test_a_change_is_one_voter_more_or_less() -> None:
         group.change(group.membership.with_member(Member(id="F", data=77)), print)
 
 
-def test_the_last_two_can_become_one() -> None:
-    """The remaining node needs no other."""
-    cluster = settled("AB")
-    assert cluster.dismiss("B")
-    cluster.run(0.5)
-    cluster.crash("B")
-
-    propose(cluster, 3)
-
-    assert len(cluster.acknowledged) == 3
-
-
-def test_nobody_is_removed_who_is_needed_for_one_that_lost_its_disk() -> None:
-    """The node without its disk answers but does not count: no majority could ever form."""
-    cluster = settled()
-    lose_disk(cluster, "B")
-
-    assert not cluster.dismiss("C")
-    let_in(cluster, "B")
-    cluster.run_until(lambda: "B" in voters(cluster))
-
-    cluster.run_until(lambda: cluster.dismiss("C"))
-    propose(cluster, 3)
-    assert voters(cluster) == set("AB")
-
-
 def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
     """While the third is away, the empty one may not join: the first two commit everything."""
     cluster = settled()
@@ -377,39 +180,6 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
 
     cluster.elect()
     propose(cluster, 3)
-
-
-def test_a_read_does_not_wait_for_a_voter_that_is_removed() -> None:
-    """The remaining node confirms reads asked before and after the removal by itself."""
-    cluster = settled("AB")
-    cluster.crash("B", refused=False)
-    group = cluster.nodes["A"].group
-    answers: list[bool] = []
-    group.barrier(answers.append)
-    cluster.run(0.05)
-    assert cluster.dismiss("B")
-    cluster.run(0.1)
-    assert answers == [True]
-
-    group.barrier(answers.append)
-    cluster.run(0.1)
-
-    assert answers == [True, True]
-
-
-def test_leadership_is_not_given_to_a_voter_that_is_removed_meanwhile() -> None:
-    """The present leader continues to lead."""
-    cluster = settled()
-    group = cluster.nodes["A"].group
-    assert cluster.dismiss("B")
-    assert group.transfer("B")
-
-    cluster.run(0.2)
-    propose(cluster, 3)
-
-    assert cluster.leader() == "A"
-    assert voters(cluster) == set("AC")
-    assert len(cluster.acknowledged) == 3
 
 
 def test_a_group_that_nobody_founded_waits() -> None:

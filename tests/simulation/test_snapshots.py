@@ -11,7 +11,7 @@ from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
 from codeq_cluster.testing.invariants import InvariantViolated
 from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+from codeq_cluster.testing.sim_scenes import propose, settled
 
 APPEND, ANSWER, VOTE_REQUEST, BEHIND = 1, 2, 3, 9
 
@@ -47,48 +47,6 @@ def fetching(cluster: SimCluster, node_id: str = "B") -> bool:
 def caught_up(cluster: SimCluster, node_id: str = "B") -> bool:
     leader = cluster.leader()
     return leader is not None and cluster.values(node_id) == cluster.values(leader)
-
-
-def test_a_node_left_behind_goes_on_from_a_snapshot() -> None:
-    """It has the others' state and takes part again: its copies count."""
-    cluster = left_behind()
-
-    cluster.heal()
-    cluster.run_until(lambda: caught_up(cluster))
-    cluster.cut("C", "AB")
-    propose(cluster, 5, prefix="late")
-
-    assert 1 == cluster.snapshots
-    assert 810 == len(cluster.acknowledged)
-    cluster.heal()
-    cluster.run(1.0)
-    cluster.check_converged()
-
-
-def test_a_snapshot_commits_nothing_of_the_followers_own() -> None:
-    """Entries without a majority stay uncommitted and go, whatever comes before them."""
-    cluster = settled(settings=SMALL)
-    propose(cluster, 5, prefix="early")
-    cluster.cut("A", "BC")
-    for number in range(30):
-        cluster.nodes["A"].source.propose(b"nobody's%d" % number)
-    cluster.nodes["A"].group.wake()
-    cluster.run_until(lambda: cluster.leader() in ("B", "C"))
-    for burst in range(8):
-        propose(cluster, 100, prefix=f"missed{burst}/")
-    tail = journal(cluster, "A").last
-    committed = cluster.nodes["A"].group.status().commit_index
-
-    cluster.heal()
-    cluster.run_until(lambda: fetching(cluster, "A"))
-    during = cluster.nodes["A"].group.status().commit_index
-    cluster.run_until(lambda: caught_up(cluster, "A"))
-
-    assert committed < tail
-    assert committed == during
-    assert 1 == cluster.snapshots
-    assert not [value for value in cluster.values("A") if value.startswith(b"nobody")]
-    cluster.check_converged()
 
 
 @pytest.mark.parametrize(
@@ -194,24 +152,6 @@ def test_a_failing_install_is_no_acknowledgement() -> None:
 
     assert [False] * 5 + [True] == tries
     assert 1 == cluster.snapshots
-
-
-def test_a_slow_snapshot_deposes_nobody_and_floods_nobody() -> None:
-    """A follower that fetches for ten seconds gets a message a heartbeat, and keeps its leader."""
-    cluster = left_behind()
-    cluster.snapshot_s = lambda: 5.0
-    cluster.cut("C", "AB")
-    cluster.run_until(lambda: fetching(cluster))
-    wire = Wiretap(cluster)
-
-    cluster.run_until(lambda: cluster.snapshots == 1)
-
-    assert "A" == cluster.leader()
-    assert 1 == cluster.nodes["A"].group.status().term
-    beats = 10_000 // SMALL.heartbeat_ms
-    assert len(wire.of(APPEND, "A", "B")) <= 1.5 * beats
-    assert len(wire.of(BEHIND, "A", "B")) <= 1.5 * beats
-    assert not [m for m in wire.of(APPEND, "A", "B") if m["et"]]
 
 
 @pytest.mark.parametrize("transfers", [1, 2], ids=["fetched in time", "fetched too late"])
@@ -357,25 +297,6 @@ def test_a_crash_after_a_divergent_tail_was_dropped_breaks_no_promise() -> None:
 
     cluster.run_until(lambda: caught_up(cluster, "A") and caught_up(cluster, "B"))
     cluster.check_converged()
-
-
-def test_two_followers_behind_at_once_both_come_back() -> None:
-    """Of five nodes, two take a snapshot each while the others go on."""
-    cluster = settled("ABCDE", settings=SMALL)
-    cluster.cut("DE", "ABC")
-    for burst in range(8):
-        propose(cluster, 100, prefix=f"missed{burst}/")
-    cluster.snapshot_s = lambda: 0.5
-    cluster.heal()
-    cluster.run_until(lambda: fetching(cluster, "D") and fetching(cluster, "E"))
-    propose(cluster, 200, prefix="during")
-
-    cluster.run_until(lambda: caught_up(cluster, "D") and caught_up(cluster, "E"))
-
-    assert 2 == cluster.snapshots
-    cluster.cut("ADE", "BC")
-    propose(cluster, 5, prefix="late")
-    assert 1005 == len(cluster.acknowledged)
 
 
 def voting_as_it_comes(rules: SafetySwitches = ALL_RULES) -> SimCluster:

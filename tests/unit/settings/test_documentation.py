@@ -152,9 +152,12 @@ def test_a_design_names_the_modules_of_its_package(design: Path) -> None:
 @pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
 def test_a_design_names_tests_that_are_there(design: Path) -> None:
     """A rule with a test that is gone would be held by nothing."""
-    named = set(re.findall(r"`(test_\w+)`", design.read_text()))
+    text = design.read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    scenarios = set(re.findall(r"`(scenarios/\w+\.txt)`", text))
 
     assert named - _tests() == set()
+    assert not [name for name in scenarios if not (_ROOT / "tests" / "simulation" / name).is_file()]
 
 
 @cache

@@ -1,0 +1,52 @@
+"""Scenario files: each story of `scenarios/` ends as it is written there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .datadriven import parse, play, render
+from .scenario import Scenario
+
+_FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+_REWRITE = bool(os.environ.get("CODEQ_REWRITE_SCENARIOS"))
+
+
+@pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
+def test_a_scenario_ends_as_it_is_written(path: Path) -> None:
+    """The output below the commands is theirs; CODEQ_REWRITE_SCENARIOS=1 writes it."""
+    played = render(play(parse(path.read_text()), Scenario().run))
+    if _REWRITE:
+        path.write_text(played)
+
+    assert played == path.read_text()
+
+
+def test_an_output_that_differs_is_shown() -> None:
+    """The file as written and the file as played differ in exactly that line."""
+    text = "# A story.\ncluster A B C\nleader\n----\nA leads term 1\nB leads term 9\n"
+
+    played = render(play(parse(text), Scenario().run))
+
+    assert text.replace("B leads term 9", "A leads term 1") == played
+
+
+def test_a_command_that_is_not_there_is_refused() -> None:
+    """With those that are."""
+    with pytest.raises(ValueError, match=r"no command 'lead'; there are .*leader"):
+        Scenario().run("lead A")
+
+
+def test_commands_without_their_line_are_refused() -> None:
+    """They would be played and compared with nothing."""
+    with pytest.raises(ValueError, match="no ---- after 'leader'"):
+        parse("cluster A\nleader\n")
+
+
+def test_an_output_has_no_empty_line() -> None:
+    """It would end the block: the rest of the output would be taken for commands."""
+    played = play(parse("say\n----\n"), lambda _command: "one\n\ntwo\n")
+
+    assert parse(render(played)) == played
