@@ -1,4 +1,4 @@
-"""Accounting: judge what clients saw, call by call, against what the broker promises."""
+"""Accounting: judges the calls of clients against the broker's promises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class RecordedOperation(StrEnum):
-    """What a call asked for."""
+    """The operation of a call."""
 
     CREATE = "create"
     CLAIM = "claim"
@@ -17,7 +17,7 @@ class RecordedOperation(StrEnum):
 
 
 class RecordedOutcome(StrEnum):
-    """What the caller may conclude from the answer, or from its absence."""
+    """The conclusion a caller may draw from the answer, or from its absence."""
 
     OK = "ok"
     FAILED = "failed"
@@ -30,17 +30,17 @@ class RecordedCall:
 
     Attributes:
         node: The node asked.
-        key: What tells the task from every other, chosen by the producer and carried by the
-            payload; empty for a claim that brought nothing.
-        worker: Who claimed or finished; empty for a create.
+        key: Identifies the task: chosen by the producer and carried by the payload; empty for a
+            claim that returned no task.
+        worker: The worker that claimed or finished; empty for a create.
         content: Of a result: what was submitted, unique to one lease of one worker. Of a claim:
-            the payload as it was delivered. Of a create: the payload as it was sent.
-        started_s: Monotonic seconds; the broker had not seen the call before.
-        ended_s: Monotonic seconds; the answer was complete.
-        status: HTTP status, 0 when the connection gave none.
-        detail: The answer's stable code, or what went wrong with the connection.
-        excused: The node was given up before or during the call, so a failure is no news.
-        shard: Of the task, -1 when not known.
+            the payload as delivered. Of a create: the payload as sent.
+        started_s: Monotonic seconds, before the broker had seen the call.
+        ended_s: Monotonic seconds, when the answer was complete.
+        status: HTTP status, 0 if the connection broke.
+        detail: The answer's stable code, or the connection's error.
+        excused: The node was given up before or during the call, so a failure is expected.
+        shard: Of the task, -1 if unknown.
     """
 
     operation: RecordedOperation
@@ -60,10 +60,10 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTask:
-    """What a read after everything came to rest tells about a task.
+    """The state of a task, read after the cluster came to rest.
 
     Attributes:
-        status: The task's status; empty when the task is not there.
+        status: The task's status; empty if the task is missing.
         content: The stored result's content, empty without one.
     """
 
@@ -73,16 +73,16 @@ class FinalTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What went wrong, one line each; all empty when the broker kept its promises.
+    """The violations, one line each; all lists are empty if the broker kept its promises.
 
     Attributes:
-        failed: Calls to nodes in good standing that were not answered with success.
-        lost: Acknowledged tasks that are not there.
-        unfinished: Acknowledged tasks that are there, and were never finished.
-        duplicated: One create that made several tasks.
-        finished_twice: Tasks with two acknowledged results of different content, a result that
-            changed after it was acknowledged, or a claim after an acknowledged result.
-        invented: Deliveries nobody created, or with another payload than was sent.
+        failed: Calls to running nodes that were not answered with success.
+        lost: Acknowledged tasks that are missing.
+        unfinished: Acknowledged tasks that are present but were never finished.
+        duplicated: Single creates that made several tasks.
+        finished_twice: Tasks with two acknowledged results of different content, with a result
+            that changed after it was acknowledged, or with a claim after an acknowledged result.
+        invented: Deliveries that nobody created, or with another payload than was sent.
     """
 
     failed: Sequence[str] = ()
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether there is no violation."""
         return not any(getattr(self, kind) for kind in _KINDS)
 
     def __str__(self) -> str:
@@ -114,9 +114,9 @@ def audit(calls: Iterable[RecordedCall], final: Mapping[str, FinalTask]) -> Verd
     """Judge a run.
 
     Args:
-        calls: Every call of every client, any order.
-        final: By task id: what was read after the last call. Every acknowledged task should be
-            here; one that is missing counts as lost.
+        calls: Every call of every client, in any order.
+        final: By task id: the state read after the last call. An acknowledged task that is
+            missing here counts as lost.
     """
     by_operation: dict[RecordedOperation, list[RecordedCall]] = defaultdict(list)
     failed = []
@@ -145,7 +145,7 @@ def audit(calls: Iterable[RecordedCall], final: Mapping[str, FinalTask]) -> Verd
 
 
 def _at_rest(creates: Sequence[RecordedCall], final: Mapping[str, FinalTask]) -> dict[str, str]:
-    """Return the last status of every acknowledged task, empty for one that is not there."""
+    """Return the last status of every acknowledged task, empty for one that is missing."""
     absent = FinalTask(status="", content="")
     acknowledged = {c.task_id: c.key for c in creates if c.outcome is RecordedOutcome.OK}
     return {
@@ -155,8 +155,8 @@ def _at_rest(creates: Sequence[RecordedCall], final: Mapping[str, FinalTask]) ->
 
 
 def _duplicated(creates: Sequence[RecordedCall], claims: Sequence[RecordedCall]) -> list[str]:
-    # Every create carries an idempotency key, so its retries must all name one task; a task made
-    # by an unacknowledged try shows in a claim.
+    # Every create carries an idempotency key, so all its retries must return the same task. A
+    # second task made by an unacknowledged try shows up in a claim.
     ids: dict[str, set[str]] = defaultdict(set)
     for call in (*creates, *claims):
         if call.key and call.task_id:
@@ -185,8 +185,8 @@ def _claimed_again(claims: Sequence[RecordedCall], results: Sequence[RecordedCal
     for call in results:
         if call.outcome is RecordedOutcome.OK:
             finished_s[call.task_id] = min(call.ended_s, finished_s.get(call.task_id, call.ended_s))
-    # Only a claim asked after the acknowledgement is one that must not see the task: the answer
-    # of an earlier claim may have been overtaken by the whole rest of the task's life.
+    # Only a claim sent after the acknowledgement must not see the task. The answer of an earlier
+    # claim may simply be late.
     return [
         f"{call.task_id} claimed by {call.worker} at {call.node} after its result was acknowledged"
         for call in claims
@@ -205,7 +205,7 @@ def _invented(creates: Sequence[RecordedCall], claims: Sequence[RecordedCall]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of a set of durations, in the unit they came in; all 0 for an empty set."""
+    """Percentiles of durations, in their unit; all 0 for an empty set."""
 
     count: int
     p50: float
@@ -231,12 +231,12 @@ def repair_seconds(calls: Iterable[RecordedCall], *, struck_s: float, shard: int
 
     Args:
         calls: Every call of the run.
-        struck_s: Monotonic instant of the fault. Only creates asked after it count: an earlier
-            one may have been answered by the leader that is gone.
+        struck_s: Monotonic instant of the fault. Only creates sent after it count: an earlier one
+            may have been answered by the old leader.
         shard: The shard that lost its leader.
 
     Returns:
-        Seconds, or None when no create on that shard was acknowledged since.
+        Seconds, or None if no create on that shard was acknowledged since.
     """
     answers = [
         call.ended_s

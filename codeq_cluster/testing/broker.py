@@ -1,7 +1,7 @@
-"""Broker: a real broker of one node inside the process of a test, whose time can be moved.
+"""Broker: a real broker of one node inside a test's process, with a clock the test can advance.
 
-It serves HTTP on loopback, keeps its tasks in RocksDB and every write goes through its Raft log, as
-in production; only its time is the test's. Public: programs that use codeq-cluster test with it.
+It serves HTTP on loopback, keeps its tasks in RocksDB, and every write goes through its Raft log,
+as in production. Only its clock differs. Public: programs that use codeq-cluster test with it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ _SCOPES = (
 class LocalBroker:
     """A broker of one node in a thread of this process; a context manager, used once.
 
-    `advance` moves its time. On the way it stops at every instant at which a delayed task is due, a
-    lease ends or a callback is repeated, and lets workers act on what they are given, so that a
-    week of retries passes as it would. Only the broker's time moves: workers and tests live in the
-    machine's.
+    `advance` moves its clock. It stops at every instant at which a delayed task is due, a lease
+    ends or a callback is retried, and lets workers act. So a week of retries runs in order. Only
+    the broker's clock moves; workers and tests keep the machine's.
 
     Attributes:
         url: Base URL of its node.
-        token: A producer's, a worker's for every command, an administrator's and an operator's.
+        token: Has every role: producer, worker for all commands, admin and operator.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class LocalBroker:
         """Prepare a broker.
 
         Args:
-            directory: Its files; empty, or those of an earlier broker, whose tasks are there again.
-            settings: Keys of a configuration file; what a section holds is merged with the rest.
-            patience_s: How long `advance` waits at a stop for a handler that takes its time.
+            directory: Its files; empty, or those of an earlier broker, whose tasks it then has.
+            settings: Keys of a configuration file, merged into its sections.
+            patience_s: How long `advance` waits at a stop for a slow handler.
 
         Raises:
             ConfigInvalid: A setting is unknown or out of range.
@@ -99,22 +98,22 @@ class LocalBroker:
 
     @property
     def now(self) -> datetime:
-        """The broker's time."""
+        """The broker's clock."""
         return self._time.now
 
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Move the broker's time forward, and return when all that is due by then has happened.
+        """Advance the broker's clock, and return when everything due by then has happened.
 
-        At each stop on the way workers may do what they can. A handler that takes longer than
-        `patience_s` lives through the jump, and its lease may end in it; one of a worker that is
-        not made by `worker`, if nothing changed for 50 ms.
+        At each stop on the way workers can act. A handler that takes longer than `patience_s` stays
+        running over the jump, and its lease may end. For a worker that was not made by `worker`,
+        the wait is 50 ms without a change.
 
         Raises:
-            ValueError: The time would stand still or run backwards.
-            RuntimeError: It is called in a coroutine, where a worker of the same loop could not
-                run: `await asyncio.to_thread(broker.advance, days=7)`.
+            ValueError: The clock would stand still or run backwards.
+            RuntimeError: It is called in a coroutine and would block the workers of its loop; use
+                `await asyncio.to_thread(broker.advance, days=7)`.
             TimeoutError: At one stop, workers did not come to rest within 30 s.
         """
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -123,7 +122,7 @@ class LocalBroker:
         self._wait(self._passage.result().advance(by))
 
     def settle(self) -> None:
-        """Return when workers have done what they can now; the time does not move.
+        """Return when workers have done everything they can now; the clock does not move.
 
         Raises:
             RuntimeError: As for `advance`.
@@ -142,22 +141,23 @@ class LocalBroker:
     def worker(self, **options: Any) -> Worker:
         """Return a worker of the broker; `options` as for `Worker`, with a grace of a second.
 
-        `advance` waits for it: it knows what this worker will do, and of others only what they did.
+        `advance` waits for the work this worker has yet to do; for other workers it only sees
+        changes.
         """
         worker = Worker([self.url], token=self.token, **{"grace_s": 1.0, **options})
         self._workers.append(worker)
         return worker
 
     def leases(self, **options: Any) -> Leases:
-        """Return what a worker's own loop asks with; `options` as for `Leases`."""
+        """Return the requests of a hand-written worker loop; `options` as for `Leases`."""
         return Leases([self.url], token=self.token, **options)
 
     @contextmanager
     def working(self, worker: Worker) -> Iterator[Worker]:
-        """Let a worker work within the block, in a thread; at the end it is stopped.
+        """Run a worker in a thread within the block, and stop it at the end.
 
         Raises:
-            CodeqError: The worker could not go on, as `Worker.serve` says.
+            CodeqError: The worker could not go on; see `Worker.serve`.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="codeq worker") as threads:
             served = threads.submit(asyncio.run, worker.serve())
@@ -191,7 +191,7 @@ class LocalBroker:
         except BaseException as error:
             if self._passage.done():
                 raise
-            self._passage.set_exception(error)  # Raised where the broker is entered.
+            self._passage.set_exception(error)  # Raised again in the thread that enters the broker.
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -219,7 +219,7 @@ def _within_a_loop() -> bool:
 
 
 def _patient(settings: NodeSettings) -> NodeSettings:
-    """Return settings by which no connection or request is given up when the time is moved."""
+    """Return settings with which a jump of the clock times out no connection or request."""
     limits = replace(
         settings.limits,
         idle_timeout_ms=_CENTURY_MS,

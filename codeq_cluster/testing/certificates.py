@@ -1,4 +1,4 @@
-"""Certificates: a throwaway authority, and what it signs for tests and local clusters."""
+"""Certificates: a throwaway authority, and the certificates it signs for tests."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A certificate and its key, as PEM, and its serial number."""
+    """A certificate with its key, as PEM, and its serial number."""
 
     certificate: bytes
     key: bytes
     serial: int
 
     def write(self, certificate: Path, key: Path) -> None:
-        """Put them into two files; the certificate goes first, as an operator's script may."""
+        """Write both into files, the certificate first, as an operator's script may do."""
         certificate.write_bytes(self.certificate)
         key.write_bytes(self.key)
 
 
 class Authority:
-    """Signs certificates; each authority is its own and trusts no other."""
+    """Signs certificates; each authority trusts only itself."""
 
     def __init__(self, name: str = "ca") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -51,7 +51,7 @@ class Authority:
 
         Args:
             names: DNS names, or IP addresses as text.
-            days: Until it expires; negative for one that has.
+            days: Until it expires; negative for an expired one.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])

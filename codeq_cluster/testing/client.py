@@ -1,4 +1,4 @@
-"""Client: HTTP calls of tests and loads, each ending in an answer that says what is known."""
+"""Client: HTTP calls of tests and loads; each returns an answer that says what is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from codeq_cluster.testing.accounting import RecordedOutcome
 
-# Above the broker's own request deadline, so an answer that is merely late is not cut off.
+# Above the broker's own request deadline, so a late answer is not cut off.
 CALL_TIMEOUT_S = 15.0
 
 _encode = msgspec.json.encode
@@ -21,13 +21,13 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswer:
-    """One HTTP answer, or what stood in for it.
+    """An HTTP answer, or the error in its place.
 
     Attributes:
-        status: HTTP status, 0 when the connection gave none.
+        status: HTTP status, 0 if the connection broke.
         body: The decoded JSON, None without one.
-        detail: The error's stable code, or what went wrong with the connection.
-        replayed: The answer is of an earlier request with the same idempotency key.
+        detail: The error's stable code, or the connection's error.
+        replayed: The answer belongs to an earlier request with the same idempotency key.
     """
 
     outcome: RecordedOutcome
@@ -38,7 +38,7 @@ class ClientAnswer:
 
 
 class RecordingClient:
-    """HTTP calls whose every end is an `ClientAnswer`; an async context manager."""
+    """HTTP calls that always return a `ClientAnswer`; an async context manager."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class RecordingClient:
     async def call(
         self, method: str, node: str, path: str, token: str, body: object = None
     ) -> ClientAnswer:
-        """Send one request and classify its end; never raises for what the network does.
+        """Send one request and classify its outcome; never raises for a network error.
 
         Args:
             method: HTTP method.
-            node: Asked.
+            node: The node asked.
             path: Below `/v1/codeq`.
             token: Bearer token.
             body: Encoded as JSON; None sends no body.
@@ -102,31 +102,31 @@ class RecordingClient:
                 outcome=RecordedOutcome.UNKNOWN, status=0, body=None, detail=repr(error)
             )
 
-    # The routes most stories need; every keyword is a field of the contract.
+    # The routes that most stories need; every keyword is a field of the contract.
 
     async def create(self, node: str, token: str, command: str, **fields: object) -> ClientAnswer:
-        """Create one task; the payload is `{}` unless given."""
+        """Create one task; the payload defaults to `{}`."""
         body = {"command": command, "payload": {}, **fields}
         return await self.call("POST", node, "/tasks", token, body)
 
     async def claim(
         self, node: str, token: str, commands: Sequence[str], **fields: object
     ) -> ClientAnswer:
-        """Claim one task; the body of the answer is None when there was none."""
+        """Claim one task; the answer's body is None if there was no task."""
         body = {"commands": list(commands), **fields}
         return await self.call("POST", node, "/tasks/claim", token, body)
 
     async def finish(
         self, node: str, token: str, task: Mapping[str, Any], result: object
     ) -> ClientAnswer:
-        """Complete a claimed task under the lease the claim gave."""
+        """Complete a claimed task with the lease token of the claim."""
         body = {"status": "COMPLETED", "result": result, "leaseToken": task["leaseToken"]}
         return await self.call("POST", node, f"/tasks/{task['id']}/result", token, body)
 
     async def task(
         self, node: str, token: str, task_id: str, *, stale: bool = False
     ) -> ClientAnswer:
-        """Read a task, from the node's own replica as it is when `stale`."""
+        """Read a task; with `stale` from the node's own replica, which may be behind."""
         suffix = "?consistency=stale" if stale else ""
         return await self.call("GET", node, f"/tasks/{task_id}{suffix}", token)
 
@@ -134,7 +134,7 @@ class RecordingClient:
         """Return the queue's counters.
 
         Raises:
-            AssertionError: The node did not answer with them.
+            AssertionError: The node did not answer with counters.
         """
         answer = await self.call("GET", node, f"/admin/queues/{command}", admin_token)
         assert answer.outcome is RecordedOutcome.OK, answer
@@ -157,7 +157,7 @@ def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer
             outcome=RecordedOutcome.OK, status=status, body=body, detail="", replayed=replayed
         )
     code = str(body.get("code", "")) if isinstance(body, dict) else ""
-    # Only a refusal, or a 503 that says so, tells that nothing was done.
+    # Only a 4xx, or a 503 other than outcome-unknown, proves that nothing was done.
     known = status < 500 or (status == 503 and code != "outcome-unknown")
     return ClientAnswer(
         outcome=RecordedOutcome.FAILED if known else RecordedOutcome.UNKNOWN,
@@ -168,5 +168,5 @@ def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer
 
 
 def content_of(value: object) -> str:
-    """Return a JSON value as the one text that compares equal for equal values."""
+    """Return a JSON value as canonical text: equal values give equal texts."""
     return msgspec.json.encode(value, order="sorted").decode()

@@ -31,20 +31,21 @@ T = TypeVar("T")
 PRODUCER_TOKEN = "acceptance-producer"  # noqa: S105 - a credential of throwaway clusters only
 ADMIN_TOKEN = "acceptance-admin"  # noqa: S105 - the same
 OPERATOR_TOKEN = "acceptance-operator"  # noqa: S105 - the same
-# Each worker is a subject of its own, so ownership is told apart; more than any load here uses.
+# Each worker has its own subject, so that its tasks can be told apart; more than any load here
+# uses.
 WORKERS = 32
 WORKER_TOKENS: Mapping[str, str] = {f"worker-{n}": f"acceptance-worker-{n}" for n in range(WORKERS)}
 
 START_WITHIN_S = 30.0  # three interpreters importing at once on two busy cores
-# As the shipped systemd unit has it; what bounds the parts of a stop adds up to more than 15 s.
+# As in the shipped systemd unit; the bounds on the parts of a stop add up to more than 15 s.
 STOP_WITHIN_S = 30.0
 POLL_S = 0.02
 STATUS_TIMEOUT_S = 2.0
 LOG_TAIL_LINES = 60
-# Below the kernel's range of ephemeral ports: a port of a killed node must still be free when the
-# node comes back, and an outgoing connection may not have taken it meanwhile.
+# Below the kernel's ephemeral ports: otherwise an outgoing connection may take the port of a killed
+# node before the node comes back.
 PORTS = range(20_000, 32_000)
-# `codeq-cluster dev` has its links 10,000 above its HTTP ports; they are to be in `PORTS` too.
+# `codeq-cluster dev` has its links 10,000 above its HTTP ports; both must be in `PORTS`.
 DEV_LINK_OFFSET = 10_000
 PORTS_CLAIMED_MAX = 200
 _claims: deque[socket.socket] = deque()
@@ -81,20 +82,20 @@ _PROVIDERS: Mapping[str, object] = {
 }
 
 
-_NOBODY = 1  # A port that nobody listens on.
+_NOBODY = 1  # The discard port, on which nobody listens.
 
 
 class ClusterError(AssertionError):
-    """The cluster did not reach a state in time; the text says which and shows the nodes' logs."""
+    """The cluster did not reach a state in time; the text names it and shows the nodes' logs."""
 
 
 async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float, what: str) -> T:
-    """Ask `condition` again and again until it answers anything but None or False.
+    """Poll `condition` until it returns something else than None or False.
 
     Args:
-        condition: Asked every 20 ms.
+        condition: Called every 20 ms.
         within_s: Seconds before the wait is given up.
-        what: The state waited for, for the error.
+        what: The awaited state, for the error.
 
     Raises:
         ClusterError: The condition did not hold in time.
@@ -110,13 +111,13 @@ async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` distinct TCP ports nobody listens on at 127.0.0.1, nor is about to.
+    """Return `count` distinct TCP ports at 127.0.0.1 that are free and reserved for this process.
 
-    A port stays this process's until it has asked for `PORTS_CLAIMED_MAX` others: what other
-    processes that run tests find is never what this one was told and has not bound yet.
+    A port stays reserved until this process has asked for `PORTS_CLAIMED_MAX` others. So another
+    test process cannot get a port that this one has not bound yet.
     """
     found: list[int] = []
-    # Not the shared generator: processes that seed it alike would look in the same order.
+    # Not the shared generator: processes with the same seed would try the same ports in order.
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         if not claim_port(port):
             continue
@@ -137,13 +138,13 @@ def free_port_base(nodes: int) -> int:
 
 
 def claim_port(port: int) -> bool:
-    """Return whether a TCP port at 127.0.0.1 is free and now this process's.
+    """Return whether a TCP port at 127.0.0.1 is free, and reserve it if so.
 
-    It is taken by the UDP port of the same number, which nobody here uses otherwise.
+    The reservation is a bound UDP port of the same number, which nothing here uses otherwise.
     """
     claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with socket.socket() as probe:
-        # As the nodes bind: a connection of an earlier process in TIME_WAIT is no obstacle.
+        # The same option as a node's: a connection in TIME_WAIT must not make the port look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             claim.bind(("127.0.0.1", port))
@@ -177,10 +178,10 @@ class ObservedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class NodeProcess:
-    """One node: where it listens, where its files are, and its process while it has one.
+    """A node: its ports, its files, and its process while it runs.
 
     Attributes:
-        release: Where the package is that it runs; None for this one.
+        release: The directory of the package it runs; None for this one.
     """
 
     id: str
@@ -209,12 +210,12 @@ class NodeProcess:
 
     @property
     def log_path(self) -> Path:
-        """Standard output and error of every run of the node, one after the other."""
+        """Standard output and error of all runs of the node, one after the other."""
         return self.directory / "node.log"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def log_tail(self) -> str:
@@ -232,17 +233,18 @@ class LocalCluster:
     stops them. Ports are picked at run time and kept over restarts.
 
     Args:
-        directory: Data, configuration and logs, one directory a node; kept afterwards.
-        nodes: How many.
+        directory: Data, configuration and logs, one directory per node; kept afterwards.
+        nodes: The number of nodes.
         shards: Raft groups.
         cuttable: Route every directed link, or those of the nodes named, through a proxy of this
-            process, so that `cut` works. Else nodes dial each other directly, and a killed node
-            refuses connections at once, as on one machine without proxies.
-        settings: Added to every configuration file: what a section lacks, or in place of a key.
-        authority: Signs a certificate a node, for https and for the link; None leaves both plain.
+            process, so that `cut` works. Otherwise nodes dial each other directly, and a killed
+            node refuses connections at once, as it would without proxies.
+        settings: Merged into every configuration file.
+        authority: Signs a certificate per node, for https and for the link; None leaves both
+            plain.
         names: Ids of the nodes; None for n1, n2 and so on.
-        ready_within_s: Of the nodes' start.
-        absent: Nodes that are not started, until `start`: of a cluster that is founded already.
+        ready_within_s: The bound on the nodes' start.
+        absent: Nodes that `start` must start: they join a cluster that is bootstrapped already.
     """
 
     def __init__(
@@ -309,7 +311,7 @@ class LocalCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Kill whatever runs; harmless when nothing does. `stop` sees a node off."""
+        """Kill all running processes; safe to call again. `stop` shuts a node down properly."""
         for node in self.nodes.values():
             if node.process is None:
                 continue
@@ -323,7 +325,7 @@ class LocalCluster:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """What a client needs to believe the nodes; of no effect on plain HTTP."""
+        """The context for clients to trust the nodes; without effect on plain HTTP."""
         if self.authority is None:
             return ssl.create_default_context()
         return ssl.create_default_context(cadata=self.authority.pem.decode())
@@ -370,17 +372,17 @@ class LocalCluster:
         self.nodes[node_id].paused = True
 
     def resume(self, node_id: str) -> None:
-        """Let a frozen node go on."""
+        """Resume a frozen node."""
         self._running(node_id).send_signal(signal.SIGCONT)
         self.nodes[node_id].paused = False
 
     def start(self, node_id: str) -> None:
-        """Start a node that does not run, on its old ports and data; does not wait."""
+        """Start a stopped node on its old ports and data, without waiting."""
         assert not self.nodes[node_id].running, f"{node_id} runs already"
         self._launch(self.nodes[node_id])
 
     def configure(self, node_id: str) -> NodeProcess:
-        """Give the cluster one more node, with a configuration of its own; it does not run."""
+        """Add one more node with its own configuration; it is not started."""
         first = next(iter(self.nodes.values()))
         http_port, link_port = free_ports(2)
         node = NodeProcess(
@@ -399,7 +401,7 @@ class LocalCluster:
 
         Args:
             node_id: The node to cut off.
-            hears: Leave the direction towards the node open.
+            hears: Leave the direction to the node open.
             speaks: Leave the direction from the node open.
         """
         assert node_id in self._cuttable, "only what was made cuttable can be cut off"
@@ -419,11 +421,11 @@ class LocalCluster:
                     self._proxies.unblock(source, target)
 
     def link_port(self, source: str, target: str) -> int:
-        """Return the port a node dials to reach another, for what slows that way down."""
+        """Return the port at which a node dials another, so that a test can slow that link down."""
         return self._link_port(self.nodes[source], self.nodes[target])
 
     async def restore(self) -> None:
-        """Undo every fault: all nodes run, connected and ready."""
+        """Undo every fault: all nodes run, are connected and ready."""
         self.heal()
         for node in self.nodes.values():
             if node.paused:
@@ -435,7 +437,7 @@ class LocalCluster:
     # Observation.
 
     async def ready(self, node_id: str) -> bool:
-        """Return whether the node says it is ready."""
+        """Return whether the node reports that it is ready."""
         return await self._get(node_id, "/readyz") is not None
 
     async def wait_ready(
@@ -444,7 +446,7 @@ class LocalCluster:
         """Wait until these nodes (all by default) are ready.
 
         Raises:
-            ClusterError: One was not in time, or its process ended.
+            ClusterError: A node was not ready in time, or its process ended.
         """
         waited = tuple(nodes or self.nodes)
 
@@ -460,7 +462,7 @@ class LocalCluster:
             raise ClusterError(f"{error}\n{self.logs()}") from error
 
     async def status(self, node_id: str) -> dict[int, ObservedGroup] | None:
-        """Return the node's shards, or None when it does not answer."""
+        """Return the node's shards, or None if it does not answer."""
         answer = await self._get(node_id, "/v1/codeq/raft/status")
         if answer is None:
             return None
@@ -479,16 +481,16 @@ class LocalCluster:
     async def leader_of(
         self, shard: int, *, among: Sequence[str] | None = None, within_s: float = 15.0
     ) -> str:
-        """Return the node that leads a shard, waiting for one if need be.
+        """Return the node that leads a shard, after waiting for one if necessary.
 
         Args:
             shard: The shard.
-            among: The nodes asked, all by default; while two claim to lead, the higher term is
-                believed.
+            among: The nodes asked, all by default; of two that claim to lead, the one with the
+                higher term is believed.
             within_s: Seconds to wait.
 
         Raises:
-            ClusterError: Nobody led in time.
+            ClusterError: No leader in time.
         """
 
         async def leader() -> str | None:
@@ -505,7 +507,7 @@ class LocalCluster:
         """Wait until every node has the same applied index and digest in every shard.
 
         Returns:
-            The common status by shard, as the first node tells it.
+            The common status by shard, as the first node reports it.
 
         Raises:
             ClusterError: The nodes still differ at the deadline.
@@ -574,11 +576,11 @@ class LocalCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A PORT or RAFT_PEERS meant for something else must not move one node.
+                # A PORT or RAFT_PEERS meant for another program must not reconfigure one node.
                 env=without_settings(environment()) | _path_of(node.release),
-                # Where Python looks for the package before anywhere else.
+                # Python looks for the package here first.
                 cwd=node.release,
-                # A Ctrl-C at the terminal is for the harness, which then stops its nodes.
+                # Ctrl-C at the terminal must reach only the harness, which then stops its nodes.
                 start_new_session=True,
             )
         node.paused = False
@@ -589,7 +591,8 @@ class LocalCluster:
             peer.id: f"127.0.0.1:{self._link_port(node, peer)}" for peer in self.nodes.values()
         }
         if self._cuttable:
-            # What it tells its peers of itself must lead nobody past a cut.
+            # The node announces an address that nobody listens on: a peer that dialled the real one
+            # would bypass the proxy and its cuts.
             peers[node.id] = f"127.0.0.1:{_NOBODY}"
         config: dict[str, object] = {
             "port": node.http_port,

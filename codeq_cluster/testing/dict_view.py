@@ -25,14 +25,14 @@ from codeq_cluster.core.view import KeyRow
 
 
 class DictView:
-    """Every answer is a search through all tasks, so that none can be stale.
+    """Every answer searches all tasks, so that nothing derived can be stale.
 
     Attributes:
-        now_ms: Set by whoever lets time pass.
-        draw: What the leader's random number is, in [0, 1).
+        now_ms: Set by the caller that advances time.
+        draw: The leader's random number, in [0, 1).
         tasks: By id.
         items: By kind, tenant and id.
-        bodies: What each delivery tells of, by tenant and id.
+        bodies: The body of each delivery, by tenant and id.
     """
 
     def __init__(self, *, now_ms: int = 1, draw: float = 0.5) -> None:
@@ -48,7 +48,7 @@ class DictView:
         self._seq = 0
 
     def advance(self, changes: Sequence[Change]) -> None:
-        """Take a decision's changes; the next decision sees them."""
+        """Apply a decision's changes; the next decision sees them."""
         for change in changes:
             if isinstance(change, ItemChange):
                 self._change_item(change)
@@ -73,7 +73,7 @@ class DictView:
         return self._results.get(task_id)
 
     def keyed(self, tenant: str, key: str) -> KeyRow | None:
-        """Return what the idempotency key stands for, or None."""
+        """Return the value stored under the idempotency key, or None."""
         return self._keys.get((tenant, key))
 
     def item(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
@@ -81,11 +81,11 @@ class DictView:
         return self.items.get((kind, tenant, item_id))
 
     def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
-        """Return how many items of a kind the tenant has, counted up to `most`."""
+        """Return how many items of a kind the tenant has, counting up to `most`."""
         return min(most, sum(name[:2] == (kind, tenant) for name in self.items))
 
     def policy(self, tenant: str, queue: str) -> Policy:
-        """Return what governs the queue."""
+        """Return the policy of the queue."""
         topic = self.items.get((ItemKind.TOPIC, tenant, queue))
         assert topic is None or isinstance(topic, Topic)
         return Policy(topic, (ItemKind.PAUSE, tenant, queue) in self.items)
@@ -98,7 +98,7 @@ class DictView:
         )
 
     def usage(self, tenant: str) -> Usage:
-        """Return what the tenant takes up."""
+        """Return the tenant's usage."""
         own = [task for task in self.tasks.values() if task.tenant == tenant]
         return Usage(
             sum(task.state in (State.READY, State.DELAYED) for task in own),
@@ -107,7 +107,7 @@ class DictView:
         )
 
     def turns(self, tenant: str) -> Turns:
-        """Return whose turn it is among the tenant's queues."""
+        """Return the state of the fair turns among the tenant's queues."""
         return self._turns.setdefault(tenant, Turns())
 
     def lapsed(self, count: int) -> tuple[Item, ...]:
@@ -155,7 +155,7 @@ class DictView:
         )
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
-        """Return at most `count` ids of tasks whose timer has come, oldest first."""
+        """Return at most `count` ids of tasks whose timer is due, oldest first."""
         found = [
             (timer_ms, task.id)
             for task in self.tasks.values()
@@ -213,7 +213,7 @@ class DictView:
 
 
 def _timer_ms(task: Task) -> int:
-    """Return when time acts on the task next; 0 for never."""
+    """Return when the task's next timer is due; 0 for never."""
     match task.state:
         case State.READY:
             return task.expires_ms

@@ -1,4 +1,4 @@
-"""Load: producers and workers over HTTP that record every call, for the accounting to judge."""
+"""Load: producers and workers over HTTP that record every call for the accounting."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from codeq_cluster.testing.client import ClientAnswer, RecordingClient, content_
 from codeq_cluster.testing.cluster import LocalCluster, until
 
 CREATES_IN_FLIGHT_MAX = 1000
-# Of tasks acknowledged and not finished: a broker that cannot keep the rate shows as creates that
-# were shed, not as a queue without end.
+# Bounds tasks that are acknowledged and not finished. A broker that is too slow then shows as shed
+# creates instead of an endless queue.
 BACKLOG_MAX = 1000
 TRIES_MAX = 40
 RETRY_PAUSE_S = 0.05
 CLAIM_WAIT_S = 1
 READS_IN_FLIGHT = 48
-# Longer than the last claims and results take when nothing is wrong.
+# Longer than the last claims and results take on a healthy cluster.
 SETTLE_S = 2.0
 
 _encode = msgspec.json.encode
@@ -39,18 +39,18 @@ _encode = msgspec.json.encode
 class Load:
     """Open-loop producers and a pool of workers, running while the context is entered.
 
-    Every create carries a unique payload and an idempotency key and is tried again, through
-    another node, until it is acknowledged; every claimed task is finished with a content unique
-    to that lease. Nodes are asked in turn, those given up by `avoid` excepted.
+    Every create has a unique payload and an idempotency key, and is retried through another node
+    until it is acknowledged. Every claimed task is finished with a content unique to that lease.
+    Nodes are asked in turn, except those given up by `avoid`.
 
     Args:
         urls: Base URL by node id.
-        producer_token: Of the producers, and of the reads at the end.
+        producer_token: For the producers, and for the reads at the end.
         worker_tokens: One worker each, by name; their number is the claims in flight.
-        command: Of every task; names the run, so use a fresh one.
-        cycles_per_s: Creates are planned at this rate whatever the answers do, and begun unless
-            too many are unanswered or unfinished: then they are counted as `shed`.
-        lease_s: Of every claim. After a claim whose answer was lost, its task waits this long.
+        command: Of every task; must be new for each run, since it identifies the run's tasks.
+        cycles_per_s: Creates are planned at this rate, independent of the answers. With too many
+            unanswered or unfinished ones, a planned create is not sent but counted as `shed`.
+        lease_s: Of every claim. A task whose claim's answer was lost waits this long.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Load:
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Begin to produce and to work."""
+        """Start producing and working."""
         await self._resources.__aenter__()
         await self._resources.enter_async_context(self._client)
         group = await self._resources.enter_async_context(asyncio.TaskGroup())
@@ -103,7 +103,7 @@ class Load:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop whatever still runs."""
+        """Stop everything that still runs."""
         self._enough.set()
         self._over = True
         for task in self._running:
@@ -116,9 +116,9 @@ class Load:
         return self.planned - self.shed
 
     def avoid(self, node: str) -> None:
-        """Ask this node no more; calls to it that are under way are excused.
+        """Stop asking this node; its calls in flight are excused.
 
-        With no node left to ask, producers and workers wait until one is allowed again.
+        With no node left, producers and workers wait until one is allowed again.
         """
         self._standing.remove(node)
         self._faults[node] += 1
@@ -134,7 +134,7 @@ class Load:
         """Stop producing and wait until every acknowledged task is finished.
 
         Returns:
-            Whether that happened in time; what is missing shows as lost in the accounting.
+            Whether that happened in time; unfinished tasks show up in the accounting.
         """
         self._enough.set()
         self._check_settled()
@@ -146,12 +146,13 @@ class Load:
             return False
         finally:
             self._over = True
-        # A worker may be about to finish what another has finished meanwhile: let it try.
+        # A worker may be about to finish a task that another one has finished meanwhile: let it
+        # try.
         await asyncio.gather(*self._running)
         return True
 
     async def final_tasks(self) -> dict[str, FinalTask]:
-        """Read every acknowledged task through the nodes in good standing."""
+        """Read every acknowledged task through the running nodes."""
         ids = sorted(
             {
                 call.task_id
@@ -175,7 +176,7 @@ class Load:
         return self._settled.is_set()
 
     async def _read_unfinished(self) -> None:
-        """Find tasks that were finished by a result whose answer was lost with its lease."""
+        """Find tasks whose result was stored although its answer was lost."""
         for task_id in sorted(self._unfinished)[:READS_IN_FLIGHT]:
             if (await self._final(task_id)).status == "COMPLETED":
                 self._finish_once(task_id)
@@ -270,7 +271,7 @@ class Load:
         for _ in range(TRIES_MAX):
             node, faults, started_s = await self._pick()
             answer = await self._client.call("POST", node, path, token, body)
-            # Past its lease a worker may be told that the task is another's by now.
+            # After its lease has ended, a worker may be refused because another one has the task.
             late = time.monotonic() > lease_end_s
             self._record(
                 RecordedOperation.RESULT,
@@ -359,7 +360,7 @@ class Load:
 
 
 async def outlived(load: Load, cluster: LocalCluster, shard: int, *, within_s: float) -> float:
-    """Kill the leader of a shard under a load that keeps to the other nodes, and start it again.
+    """Kill the leader of a shard under load, with the load kept to other nodes, and restart it.
 
     Returns:
         Seconds from the kill to the first acknowledged create on the shard that was sent after it.
@@ -384,7 +385,7 @@ async def outlived(load: Load, cluster: LocalCluster, shard: int, *, within_s: f
 
 
 def _key(payload: str) -> str:
-    """Return the key a payload carries, empty for a payload that is none of ours."""
+    """Return the key in a payload, empty for a payload of somebody else."""
     try:
         value = msgspec.json.decode(payload or "null")
     except msgspec.DecodeError:
@@ -398,7 +399,7 @@ def workers(tokens: Mapping[str, str], count: int) -> dict[str, str]:
 
 
 def answer_seconds(calls: Sequence[RecordedCall], operation: RecordedOperation) -> list[float]:
-    """Return how long the successful calls of one operation took."""
+    """Return the durations of the successful calls of one operation."""
     return [
         call.ended_s - call.started_s
         for call in calls

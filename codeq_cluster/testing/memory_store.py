@@ -46,7 +46,7 @@ class MemoryState(_Rows):
 
     @property
     def stored_index(self) -> int:
-        """Index of the last entry in the state: memory is as durable as it gets."""
+        """Index of the last entry in the state: in memory, every write counts as durable."""
         return self.applied_index
 
     @property
@@ -95,7 +95,7 @@ class MemoryLog(_Rows):
         sync: bool,
     ) -> None:
         """Apply the range deletes, then the puts."""
-        del sync  # Memory is as durable as it gets.
+        del sync  # In memory, every write counts as durable.
         for start, end in delete_ranges:
             assert start <= end, f"range {start!r} to {end!r} is inverted"
             first, beyond = self._range(start, end)

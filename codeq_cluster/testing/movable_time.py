@@ -1,4 +1,4 @@
-"""Movable time: the machine's time, and as much more as a test has moved it by."""
+"""Movable time: the machine's time plus an offset that a test can grow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class MovableTime:
-    """The clock of a broker; runs as the machine's and is moved forward besides."""
+    """The clock of a broker; it runs with the machine's and can be moved forward."""
 
     def __init__(self) -> None:
         self._moved_by_s = 0.0
@@ -31,12 +31,12 @@ class MovableTime:
         return datetime.fromtimestamp(self.wall_ms() / 1000, UTC)
 
     def move(self, by: timedelta) -> None:
-        """Move it forward; in the thread of the loop whose timers it governs."""
+        """Move it forward; call it in the thread of the loop whose timers depend on it."""
         self._moved_by_s += max(0.0, by.total_seconds())
 
 
 class MovableLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers are due by a time that moves."""
+    """An event loop whose timers follow the movable clock."""
 
     def __init__(self, time: MovableTime) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Next release: this package as the one after it might be, for nodes of both in one cluster.
+"""Next release: this package as its next release might be, for clusters of mixed releases.
 
-It knows formats of one level more: entries of version 3, which carry a text besides. Its tasks have
-a field more, in records and in what nodes ask each other. It speaks one version of the link more.
+It knows formats of one version more: entries of version 3, which also carry a text. Its tasks have
+one field more, in records and in messages between nodes. It speaks one version of the link more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import codeq_cluster
 LEVEL = 3
 ENTRY_VERSION = 3
 
-# File, what this release has there once, and what the next one has.
+# A file, a text that this release has there once, and its replacement.
 _EDITS = (
     ("codec/levels.py", "LEVEL = 2\n", f"LEVEL = {LEVEL}\n"),
     (
@@ -51,7 +51,7 @@ _FORMS = {{
 
 
 def next_release(directory: Path) -> Path:
-    """Make the next release in an empty directory, and return that: nodes run it from there."""
+    """Write the next release into an empty directory; nodes can run it from there."""
     package = directory / codeq_cluster.__name__
     shutil.copytree(Path(codeq_cluster.__file__).parent, package)
     for name, now, then in _EDITS:

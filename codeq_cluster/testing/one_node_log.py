@@ -1,4 +1,4 @@
-"""One-node log: a shard's log without replication, whose steps a test takes one by one."""
+"""One-node log: a shard's log without replication, which a test drives step by step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from codeq_cluster.raft.ports import EntrySource, StateMachine
 class OneNodeLog:
     """Drives one engine as its Raft group would.
 
-    Unless `held`, a wake-up takes and applies at once. A held log lets a test look at what is
-    decided and not committed, end the leadership meanwhile, or apply under another term.
+    Unless `held`, a wake-up takes and applies at once. A held log lets a test look at decisions
+    that are not committed, end the leadership meanwhile, or apply under another term.
     """
 
     def __init__(self, machine: StateMachine, source: EntrySource) -> None:
@@ -34,7 +34,7 @@ class OneNodeLog:
         self.source.lead(self.term)
 
     def depose(self, leader: str | None = None) -> None:
-        """End the leadership; what was taken stays in the log."""
+        """End the leadership; entries already taken stay in the log."""
         self.leading = False
         self.source.follow(leader)
         for done in self.barriers:
@@ -60,7 +60,7 @@ class OneNodeLog:
         return payload is not None
 
     def commit(self, *, term: int | None = None) -> None:
-        """Apply what was taken, under the term it was taken in or another, and confirm barriers."""
+        """Apply the entries taken, under their term or another, and confirm read indexes."""
         while self.taken:
             taken_in, payload = self.taken.popleft()
             self._apply(term or taken_in, payload)
@@ -68,13 +68,13 @@ class OneNodeLog:
             self.confirm()
 
     def barrier(self, done: Callable[[bool], None]) -> None:
-        """Confirm at once, or when released if held."""
+        """Confirm at once, or on release if held."""
         self.barriers.append(done)
         if not self.held:
             self.confirm()
 
     def release(self) -> None:
-        """Go on as if never held."""
+        """Continue as if it had never been held."""
         self.held = False
         self.take()
         self.commit()

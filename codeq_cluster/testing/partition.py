@@ -11,11 +11,11 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class LinkProxies:
-    """One listening proxy for each ordered pair of nodes; the pair is (who dials, who is dialled).
+    """One listening proxy for each ordered pair of nodes; the pair is (dialler, dialled).
 
-    A blocked direction holds bytes instead of dropping them, as a network does whose lost packets
-    TCP sends again: they arrive late when the direction is unblocked, and connections stay open
-    meanwhile. The proxy of a node that is not there closes the dialler's connection.
+    A blocked direction holds bytes instead of dropping them, like a network in which TCP resends
+    lost packets: connections stay open, and the bytes arrive when the direction is unblocked. The
+    proxy of a node that does not run closes the dialler's connection.
 
     Attributes:
         dialled: Connections so far, by pair.
@@ -40,7 +40,7 @@ class LinkProxies:
                 self._servers[source, target] = await asyncio.start_server(accepted, "127.0.0.1", 0)
 
     async def stop(self) -> None:
-        """Close every listener and connection; harmless when there is none."""
+        """Close every listener and connection; safe to call again."""
         for server in self._servers.values():
             server.close()
         for connection in self._connections:
@@ -58,11 +58,11 @@ class LinkProxies:
         return port
 
     def block(self, source: str, target: str) -> None:
-        """Hold everything `source` says to `target`, on connections dialled by either."""
+        """Hold all bytes from `source` to `target`, on connections dialled by either."""
         self._open[source, target].clear()
 
     def unblock(self, source: str, target: str) -> None:
-        """Let bytes from `source` to `target` pass, those held first."""
+        """Let bytes from `source` to `target` pass, starting with those held."""
         if (source, target) in self._open:
             self._open[source, target].set()
 
@@ -88,7 +88,7 @@ class LinkProxies:
         forward, backward = self._open[source, target], self._open[target, source]
         far_writer: asyncio.StreamWriter | None = None
         try:
-            # The handshake of TCP itself needs both directions.
+            # TCP's own handshake needs both directions.
             await forward.wait()
             await backward.wait()
             try:
@@ -96,7 +96,7 @@ class LinkProxies:
                     "127.0.0.1", self._link_ports[target]
                 )
             except OSError:
-                # Nobody is there; the dialler learns it from the close below.
+                # Nobody listens there; the close below tells the dialler.
                 return
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(_pump(reader, far_writer, forward))
@@ -110,7 +110,7 @@ class LinkProxies:
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event
 ) -> None:
-    """Copy bytes while `passes` is set; an end of stream travels like a byte."""
+    """Copy bytes while `passes` is set; the end of the stream is held like a byte."""
     try:
         while chunk := await reader.read(_CHUNK_BYTES):
             await passes.wait()
@@ -118,7 +118,7 @@ async def _pump(
             await writer.drain()
         await passes.wait()
     except OSError:
-        # A reset of either end closes the other below.
+        # A reset of either end closes the other one below.
         await passes.wait()
     # Closing also ends the reader of that connection, and with it the opposite pump.
     writer.close()

@@ -1,4 +1,4 @@
-"""Passage: how a broker's time is moved so that all happens on the way that would have."""
+"""Passage: advances a broker's clock so that everything due on the way happens in order."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from codeq_cluster.client import Operator, Page, Worker
 from codeq_cluster.node.compose import Node
 from codeq_cluster.testing.movable_time import MovableTime
 
-SETTLE_WITHIN_S: Final = 30.0  # Of one stop: workers that never rest are a mistake of the test.
+SETTLE_WITHIN_S: Final = 30.0  # Per stop; a worker that never rests is a mistake of the test.
 
 _POLL_S = 0.002
-# What is due by a time that moved is decided within a few turns of the broker's loop.
+# After a jump, everything due is decided within a few turns of the broker's loop.
 _IDLE_S = 0.01
-# A worker that is not known here, in another process say, has claimed and ended what it can.
+# Enough for a worker elsewhere, such as in another process, to claim and finish its tasks.
 _QUIET_S = 0.05
 
 _Fetch = Callable[..., Awaitable[Page]]
 
 
 class Passage:
-    """Moves the time of one node; runs in the node's own event loop.
+    """Advances the clock of one node; runs in the node's own event loop.
 
     Args:
-        time: The node's.
-        node: Serves.
-        operator: Asks the node, as the administrator of the tenant whose tasks are waited for.
-        workers: Those known; may be filled later.
-        patience_s: For so long nothing has changed, though a known worker has something to do: its
-            handler waits for something, or the broker gives it nothing, as by a consumer limit.
+        time: The node's clock.
+        node: The running node.
+        operator: Asks the node, as the admin of the tenant whose tasks are waited for.
+        workers: The known workers; the list may be filled later.
+        patience_s: How long to wait without any change while a known worker has work to do: its
+            handler may be waiting, or the broker may withhold a task, as for a consumer limit.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Passage:
         self._workers = workers
 
     async def advance(self, by: timedelta) -> None:
-        """Move the time, from each instant at which something is due to the next.
+        """Advance the clock from each instant at which something is due to the next.
 
-        What the stops themselves take comes on top: seven pauses of a day fit into seven days.
+        Time that passes during the stops is not counted: seven pauses of a day fit into seven days.
 
         Raises:
             TimeoutError: As `settle` does.
@@ -67,10 +67,10 @@ class Passage:
         await self.settle()
 
     async def settle(self) -> datetime | None:
-        """Wait until nothing is left to do now, or nobody does it; return when something is due.
+        """Wait until nothing is left to do now, or nobody does it; return the next timer.
 
         Raises:
-            TimeoutError: There was something new to do for `SETTLE_WITHIN_S`.
+            TimeoutError: New work appeared for `SETTLE_WITHIN_S`.
         """
         give_up_at = time.monotonic() + SETTLE_WITHIN_S
         changed_at, seen = time.monotonic(), self._applied()
@@ -92,7 +92,7 @@ class Passage:
         return [shard.applied_index for shard in self._node.status()]
 
     def _patience_s(self, queues: Sequence[Mapping[str, Any]], *, overdue: bool) -> float:
-        """Return for how long something may still happen after the last change."""
+        """Return how long to wait after the last change before the cluster counts as idle."""
         ready = [row["command"] for row in queues if row["ready"] and not row.get("paused")]
         for worker in self._workers:
             if worker.running or any(worker.wants(command) for command in ready):
@@ -103,7 +103,7 @@ class Passage:
         return _QUIET_S if busy else _IDLE_S
 
     async def _dues(self) -> list[datetime]:
-        """Return the instants at which something happens by itself; past ones are being seen to."""
+        """Return the instants at which timers are due; past ones are being handled."""
         asked = (
             (partial(self._operator.tasks, status="PENDING"), ("readyAt", "expiresAt")),
             (partial(self._operator.tasks, status="IN_PROGRESS"), ("leaseUntil",)),

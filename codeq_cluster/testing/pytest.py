@@ -1,6 +1,6 @@
 """Pytest: a real broker for the tests of programs that use codeq-cluster.
 
-`pytest_plugins = ["codeq_cluster.testing.pytest"]` in `conftest.py` brings the fixtures.
+`pytest_plugins = ["codeq_cluster.testing.pytest"]` in `conftest.py` enables the fixtures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LocalBroker", "codeq_broker", "codeq_settings"]
 
 @pytest.fixture
 def codeq_settings() -> Mapping[str, object]:
-    """Return keys of a configuration file for `codeq_broker`; to be overridden."""
+    """Return keys of a configuration file for `codeq_broker`; override it to set some."""
     return {}
 
 

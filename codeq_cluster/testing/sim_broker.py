@@ -1,6 +1,6 @@
 """Simulated broker: one life of one node, the real broker on virtual time, network and disk.
 
-What `node/compose.py` makes of settings, as far as no socket, thread or file is part of it.
+It wires a node as `node/compose.py` does, except for sockets, threads and files.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from codeq_cluster.testing.sim_network import SimNetwork
 from codeq_cluster.wire.rpc import Slot
 
 _EPOCH_MS = 1_700_000_000_000
-_SEGMENT_BYTES = 2**16  # Small enough for a run to fill several.
+_SEGMENT_BYTES = 2**16  # Small enough that a run fills several.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What every node of a simulated cluster is set to."""
+    """The settings of every node of a simulated cluster."""
 
     shards: int
     raft: RaftSettings = field(default_factory=RaftSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
-    # What takes minutes by default is over within a run.
+    # Work that takes minutes by default completes within a run.
     lifecycle: LifecycleSettings = field(
         default_factory=lambda: LifecycleSettings(
             backoff_base_seconds=1, backoff_max_seconds=5, lease_grace_seconds=1.0
@@ -59,7 +59,7 @@ class SimClocks:
     """One node's clocks.
 
     Attributes:
-        off_ms: How far its wall clock is from the others'.
+        off_ms: The offset of its wall clock from the others'.
     """
 
     def __init__(self, loop: SimLoop) -> None:
@@ -76,7 +76,7 @@ class SimClocks:
 
 
 class _Nobody:
-    """An observer of commits that nobody asks."""
+    """An observer of commits that does nothing."""
 
     def changed(self, change: TaskChange) -> None:
         """Do nothing."""
@@ -86,7 +86,7 @@ class _Nobody:
 
 
 class _WatchedEngine:
-    """A state machine that says what it applies before it does, and what came of it."""
+    """A state machine that reports each entry before it is applied, and the result."""
 
     def __init__(self, engine: Engine, node_id: str, watch: ShardWatch) -> None:
         self._engine = engine
@@ -124,7 +124,7 @@ class SimBroker:
 
     Attributes:
         fatal: Why a replica stopped the node, or None.
-        fetching: Shards for which a snapshot is on its way.
+        fetching: Shards whose snapshot is being fetched.
     """
 
     def __init__(
@@ -225,13 +225,13 @@ class SimBroker:
         )
 
     def start(self) -> None:
-        """Begin; called on the node's own loop."""
+        """Start; called on the node's own loop."""
         self.loop.create_task(self.link.run())
         for group in self.groups:
             group.start()
 
     def peer_up(self, peer: str) -> None:
-        """Note that the connection with a peer stands."""
+        """Note that the connection with a peer is up."""
         self.link.up.add(peer)
         for group in self.groups:
             group.peer_up(peer)
@@ -243,7 +243,7 @@ class SimBroker:
             group.peer_down(peer, refused=refused)
 
     def reload(self, shard: int) -> None:
-        """Go on with a shard's state, freshly read."""
+        """Continue with a shard's state, freshly read."""
         self.engines[shard].reload()
         self.groups[shard].resume()
         self.out.discard(shard)

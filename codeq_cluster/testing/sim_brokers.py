@@ -1,8 +1,8 @@
-"""Simulated brokers: a whole cluster on virtual time, its clients' way to it, watched throughout.
+"""Simulated brokers: a whole cluster on virtual time with its clients' network, always watched.
 
-Real engines, forwarding, guard and library; simulated are time, network, disks and processes. What
-must never be is looked for at every step (`invariants.py`); what clients must never see is for
-whoever records what they were told.
+Engines, routing, guard and client library are real; time, network, disks and processes are
+simulated. `invariants.py` checks the replicas at every step. The caller checks the answers that
+clients get.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from codeq_cluster.testing.sim_network import SimNetwork
 
 _T = TypeVar("_T")
 
-# A connection that carries nothing for this long is given up, and replaced as soon as possible.
+# A connection without traffic for this long is given up, and redialled as soon as possible.
 SILENCE_S = 5.0
 REDIAL_S = 0.3
 
 
 class NotReached(Exception):
-    """Nobody listens at the node: the request was not sent."""
+    """The node does not listen: the request was not sent."""
 
 
 class AnswerLost(Exception):
@@ -46,18 +46,18 @@ class AnswerLost(Exception):
 
 
 class SimBrokers:
-    """Nodes, their disks, the network between them, and the way of clients to them.
+    """Nodes, their disks, the network between them, and the path of clients to them.
 
     Attributes:
         ids: All nodes.
-        nodes: Those that are up.
-        outside: The loop of everybody who is no node.
+        nodes: The nodes that are up.
+        outside: The loop of everything that is not a node.
         flush_s: Draws the seconds a disk write takes.
-        snapshot_s: Draws the seconds half of a snapshot's way takes.
+        snapshot_s: Draws the seconds of half of a snapshot's transfer.
         outage_s: Draws the seconds until a replica whose disk refused a write tries again.
         client_s: Draws the seconds a request or an answer travels.
         deaf: Nodes that clients cannot reach.
-        counters: What happened how often.
+        counters: How often each kind of event happened.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SimBrokers:
         # By (smaller, larger) of two nodes.
         self._silent_since: dict[tuple[str, ...], float] = {}
         self._graves: list[SimLoop] = []
-        # Who waits for an answer of a process, in order.
+        # The requests that wait for an answer of each process, in order.
         self._clients: dict[SimLoop, dict[asyncio.Future[Any], None]] = {}
         self._serving: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
 
@@ -148,9 +148,9 @@ class SimBrokers:
         """Kill a node.
 
         Args:
-            node_id: Which.
-            power: What was not synced may be gone; else the machine goes on and all is there.
-            refused: Its peers notice at once, as with a killed process; else by its silence.
+            node_id: The node.
+            power: A power cut, which may lose unsynced writes; otherwise only the process dies.
+            refused: Its peers notice at once, as with a killed process; otherwise by its silence.
         """
         node = self.nodes.pop(node_id)
         if node.loop.failures:
@@ -176,11 +176,11 @@ class SimBrokers:
                     self._disconnect(peer, node_id, refused=True)
 
     def pause(self, node_id: str, seconds: float) -> None:
-        """Let a node's process stand still."""
+        """Freeze a node's process."""
         self.nodes[node_id].loop.stand_still(self.clock.now + seconds)
 
     def move_clock(self, node_id: str, ms: int) -> None:
-        """Set a node's wall clock to be off by so much from the others'."""
+        """Set the offset of a node's wall clock from the others'."""
         self._clock_off_ms[node_id] = ms
         if node_id in self.nodes:
             self.nodes[node_id].clocks.off_ms = ms
@@ -199,7 +199,7 @@ class SimBrokers:
     # Links.
 
     def cut(self, wires: set[tuple[str, str]]) -> None:
-        """Cut these directed links and no others; what is silent for long is given up."""
+        """Cut exactly these directed links; connections that stay silent for long are given up."""
         self.network.cut = set(wires)
         pairs = {tuple(sorted(wire)) for wire in wires}
         self._silent_since = {pair: self._silent_since.get(pair, self.clock.now) for pair in pairs}
@@ -230,7 +230,7 @@ class SimBrokers:
         return not {(one, other), (other, one)}.isdisjoint(self.network.cut)
 
     def _connect(self, one: str, other: str) -> None:
-        # A new connection is the end of what is left of the one before.
+        # A new connection ends the remains of the one before.
         for node_id, peer in ((one, other), (other, one)):
             if peer in self.nodes[node_id].link.up:
                 self._disconnect(node_id, peer, refused=False)
@@ -249,13 +249,13 @@ class SimBrokers:
     async def request(
         self, node_id: str, ask: Callable[[Broker], Awaitable[_T]], *, give_up_s: float
     ) -> _T:
-        """Ask a node's broker from outside; called on the loop `outside`.
+        """Send a request to a node's broker from outside; called on the loop `outside`.
 
         Raises:
             NotReached: Nothing was sent.
             AnswerLost: It was sent, and the connection broke.
             TimeoutError: No answer came in time.
-            Exception: What the broker raised.
+            Exception: The broker's own error.
         """
         await asyncio.sleep(self.client_s())
         node = self.nodes.get(node_id)
@@ -264,7 +264,7 @@ class SimBrokers:
         answer: asyncio.Future[_T] = self.outside.create_future()
         self._clients[node.loop][answer] = None
         if node_id not in self.deaf:
-            # The connection stands, and what is sent travels.
+            # The connection is up, and the request travels.
             self.clock.at(
                 self.clock.now + self.client_s(),
                 partial(node.loop.enter, self._begin, node, ask, answer),
@@ -277,7 +277,7 @@ class SimBrokers:
                 self._clients[node.loop].pop(answer, None)
                 serving = self._serving.pop(answer, None)
                 if serving is not None and node_id not in self.deaf:
-                    # A client that hangs up is noticed, and nobody works for it any more.
+                    # The broker notices a client that hangs up, and drops its request.
                     node.loop.enter(serving.cancel)
 
     def _begin(
@@ -295,7 +295,7 @@ class SimBrokers:
         self._serving.pop(answer, None)
         if task.cancelled():
             return
-        error = task.exception()  # Also of one that nobody is told of, or it counts as missed.
+        error = task.exception()  # An unread one counts as a failure of the loop.
         if node.id in self.deaf:
             return
         self.clock.at(
@@ -334,7 +334,7 @@ class SimBrokers:
         node.reload(shard)
         self._began(node, shard)
 
-    # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
+    # Snapshots: the nodes' work around their groups, in the smallest form that can fail.
 
     def _behind(self, node_id: str, shard: int) -> None:
         node = self.nodes[node_id]
@@ -387,13 +387,13 @@ class SimBrokers:
     # Time.
 
     def run(self, seconds: float) -> None:
-        """Let virtual time pass, and look at everything."""
+        """Let virtual time pass, and check everything."""
         self.clock.run_until(self.clock.now + seconds)
         self._look_after_links()
         self.look()
 
     def run_until(self, done: Callable[[], bool], *, seconds: float, step_s: float = 0.02) -> bool:
-        """Let time pass until something holds; False when it does not within `seconds`."""
+        """Let time pass until a condition holds; False if it does not within `seconds`."""
         end = self.clock.now + seconds
         while not done():
             if self.clock.now >= end:
@@ -401,13 +401,13 @@ class SimBrokers:
             self.run(step_s)
         return True
 
-    # What nobody may ever see.
+    # Checks.
 
     def look(self) -> None:
-        """Look at all replicas, and at what went wrong unnoticed.
+        """Check all replicas, and uncaught errors.
 
         Raises:
-            InvariantBroken: Something is as it must never be.
+            InvariantBroken: An invariant does not hold.
         """
         for shard, watch in enumerate(self.watches):
             watch.look(
@@ -422,7 +422,7 @@ class SimBrokers:
                 raise node.loop.failures[0]
 
     def look_closely(self) -> None:
-        """Compare all replicas row by row; not for every step.
+        """Compare all replicas row by row; too slow for every step.
 
         Raises:
             InvariantBroken: W8.
@@ -440,7 +440,7 @@ class SimBrokers:
             )
 
     def leader(self, shard: int) -> str | None:
-        """Return the node that decides for a shard, or None."""
+        """Return the node that leads a shard, or None."""
         leading = [
             (node.groups[shard].status().term, node.id)
             for node in self.nodes.values()
@@ -463,7 +463,7 @@ class SimBrokers:
         )
 
     def check_converged(self) -> None:
-        """Hold all replicas to one state.
+        """Require all replicas to have the same state.
 
         Raises:
             InvariantBroken: W10.
@@ -512,7 +512,7 @@ def _log(group: RaftGroup) -> Journal:
 
 @contextmanager
 def drawn_names(random: Random) -> Iterator[None]:
-    """Let the names of tasks and requests be drawn from a seed, not from the system, meanwhile."""
+    """Draw the ids of tasks and requests from a seed instead of the system, within the block."""
     drawn, os.urandom = os.urandom, random.randbytes
     try:
         yield
@@ -521,7 +521,7 @@ def drawn_names(random: Random) -> Iterator[None]:
 
 
 class _Bugs(logging.Handler):
-    """Remembers errors that are logged with a trace and are none the product has a name for."""
+    """Collects errors that are logged with a trace and that the product does not expect."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -535,7 +535,7 @@ class _Bugs(logging.Handler):
 
 @contextmanager
 def bugs_met() -> Iterator[list[BaseException]]:
-    """Yield what is logged as a bug meanwhile; nothing else is logged."""
+    """Yield the records of bugs logged within the block; nothing else is logged."""
     logs = [logging.getLogger(name) for name in ("codeq_cluster", "pysyncobj")]
     bugs, propagates = _Bugs(), [log.propagate for log in logs]
     for log in logs:

@@ -16,12 +16,12 @@ class SimHandle:
         self.call = call
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Cancel the call."""
         self.call = None
 
 
 class SimClock:
-    """Virtual time; it moves when the next call is run.
+    """Virtual time; it advances when the next call runs.
 
     Attributes:
         now: Virtual seconds.
@@ -33,7 +33,7 @@ class SimClock:
         self._order = count()
 
     def at(self, instant: float, call: Callable[[], None]) -> SimHandle:
-        """Run `call` at `instant`, after everything scheduled for it earlier."""
+        """Run `call` at `instant`, after all earlier-scheduled calls for the same instant."""
         handle = SimHandle(call)
         heapq.heappush(self._heap, (max(instant, self.now), next(self._order), handle))
         return handle
@@ -42,7 +42,7 @@ class SimClock:
         """Run everything up to `instant`.
 
         Raises:
-            AssertionError: More than `steps_max` calls: something spins.
+            AssertionError: More than `steps_max` calls: a loop without end.
         """
         heap = self._heap
         for _ in range(steps_max):
@@ -53,7 +53,7 @@ class SimClock:
         raise AssertionError(f"more than {steps_max} calls before {instant}: something spins")
 
     def step(self) -> bool:
-        """Run the next call, whenever it is due; False when there is none."""
+        """Run the next call, whenever it is due; False if there is none."""
         if not self._heap:
             return False
         self.now, _, handle = heapq.heappop(self._heap)
@@ -64,14 +64,14 @@ class SimClock:
 
 
 class SimTimers:
-    """One life of one node's timers; they fall silent when it crashes."""
+    """One life of one node's timers; a crash cancels them."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
         self._dead = False
 
     def kill(self) -> None:
-        """Run nothing any more."""
+        """Stop running calls for good."""
         self._dead = True
 
     def now(self) -> float:
@@ -88,5 +88,5 @@ class SimTimers:
         return self._clock.at(self._clock.now + delay_s, run)
 
     def call_soon(self, call: Callable[[], None]) -> SimHandle:
-        """Run `call` at this instant, after what is due already."""
+        """Run `call` at this instant, after the calls already due."""
         return self.call_later(0.0, call)

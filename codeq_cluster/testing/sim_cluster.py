@@ -26,7 +26,7 @@ from codeq_cluster.testing.sim_network import SimNetwork
 from codeq_cluster.wire.messages import pack, unpack
 
 SHARD = 0
-SEGMENT_BYTES = 2**14  # Small enough for a run to fill several.
+SEGMENT_BYTES = 2**14  # Small enough that a run fills several.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class SimNode:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A snapshot on its way."""
+    """A snapshot in transfer."""
 
     index: int
     term: int
@@ -66,20 +66,20 @@ class SimCluster:
     Attributes:
         ids: Every node that ever was part of it.
         history: Index -> (term, payload) as first applied anywhere.
-        acknowledged: Values whose client was told "done".
+        acknowledged: Values acknowledged to their clients.
         flush_s: Draws the seconds a disk write takes.
-        snapshot_s: Draws the seconds half of a snapshot's way takes.
+        snapshot_s: Draws the seconds of half of a snapshot's transfer.
         outage_s: Draws the seconds until a node whose disk refused a write tries again.
         outages: Writes refused so far.
-        snapshot_leaves: Asked for the leader whether it gives the snapshot it is asked for.
-        reseeded: Nodes whose corrupted state a snapshot has replaced, so far.
-        snapshot_arrives: Draws whether a snapshot that was fetched is whole.
-        at_exchange: Called with the node right before its disk is exchanged, and right after.
+        snapshot_leaves: Draws whether the leader serves the snapshot it is asked for.
+        reseeded: Nodes whose corrupted state was replaced by a snapshot so far.
+        snapshot_arrives: Draws whether a fetched snapshot is intact.
+        at_exchange: Called with the node right before its disk is swapped, and right after.
         snapshots: Installed so far.
-        changes: Of the membership, committed so far.
-        nodes: Those that are up.
-        expect_fatal: A replica that stops itself is part of the story.
-        levels: The newest formats that each node's release knows; this release's when absent.
+        changes: Membership changes committed so far.
+        nodes: The nodes that are up.
+        expect_fatal: The scenario expects a replica to stop itself.
+        levels: The newest formats each node's release knows; missing nodes run this release.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SimCluster:
         self.ids = tuple(node_ids)
         self.settings = settings or RaftSettings()
         self.rules = rules
-        # The voters in the order in which they should lead.
+        # The voters in order of preference as leader.
         first = self.ids.index(preferred or self.ids[0])
         self._data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
         self._founding = Membership(
@@ -208,8 +208,8 @@ class SimCluster:
         """Kill a node: its disk keeps what was synced and perhaps a bit more.
 
         Args:
-            node_id: Who dies.
-            refused: Its peers notice at once, as with a killed process; else not at all.
+            node_id: The node.
+            refused: Its peers notice at once, as with a killed process; otherwise not at all.
         """
         node = self.nodes.pop(node_id)
         node.group.stop()
@@ -246,7 +246,7 @@ class SimCluster:
         if not self.expect_fatal:
             raise InvariantViolated(f"{node_id} stopped itself: {error}") from error
 
-    # Disks that refuse: what a node does around its groups, but for asking how much room there is.
+    # Full disks: the node's work around its groups, except for the check of free space.
 
     def _database_failed(self, node_id: str, error: BaseException) -> None:
         group = self.nodes[node_id].group
@@ -265,11 +265,11 @@ class SimCluster:
         shard.reopen()
         node.machine.load()
         node.group.resume()
-        # As after a start: what was known to be committed is learnt again.
+        # As after a start: the commit index must be learned again.
         self._watch.began(node.id, node.group)
         self.check()
 
-    # Snapshots: what the nodes do around their groups, in the smallest form that can go wrong.
+    # Snapshots: the nodes' work around their groups, in the smallest form that can fail.
 
     def _diverged(self, node_id: str, _index: int) -> None:
         self._behind(node_id)
@@ -295,7 +295,7 @@ class SimCluster:
         node.timers.call_later(self.snapshot_s(), partial(self._install, node, taken))
 
     def taken_from(self, node: SimNode) -> _Taken:
-        """Make a snapshot of a node as it is now."""
+        """Make a snapshot of a node's current state."""
         index, log = node.machine.stored_index, self._log(node.id)
         term = log.term_at(index)
         assert term is not None, "the last stored entry is in the log"
@@ -324,7 +324,8 @@ class SimCluster:
         node.database.incoming = taken.rows
         node.storage.shards[SHARD].replace(puts, index=taken.index)
         if not held:
-            # What it held beyond the snapshot was another history's, so nobody counts on it.
+            # Its entries beyond the snapshot belonged to another history, so no acknowledgement
+            # counts on them.
             self._watch.took_over(node.id, taken.index, taken.term)
         self.at_exchange(node.id)
         if self.nodes.get(node.id) is not node:
@@ -334,7 +335,7 @@ class SimCluster:
         self.snapshots += 1
         if reseeded:
             self.reseeded += 1
-            # As after a start, from a state that may be older than the one that was wrong.
+            # As after a start, from a state that may be older than the wrong one.
             self._watch.began(node.id, node.group)
         else:
             self._watch.holds(node.id, node.group)
@@ -351,7 +352,7 @@ class SimCluster:
         """Let time pass until the condition holds; return the seconds it took.
 
         Raises:
-            InvariantViolated: It does not within `seconds`.
+            InvariantViolated: The condition does not hold within `seconds`.
         """
         start = self.clock.now
         while not condition():
@@ -360,7 +361,7 @@ class SimCluster:
             self.run(0.005)
         return self.clock.now - start
 
-    # What a test asks.
+    # Questions of tests.
 
     def leader(self) -> str | None:
         """Return the ready leader of the newest term, or None."""
@@ -384,7 +385,7 @@ class SimCluster:
         return leader
 
     def propose(self, value: bytes) -> bool:
-        """Hand a value to every node that believes it leads; False when none does."""
+        """Give a value to every node that believes it leads; False if none does."""
         proposed = False
         for node in list(self.nodes.values()):
             if node.fatal is None and node.source.propose(value):
@@ -394,7 +395,7 @@ class SimCluster:
         return proposed
 
     def cut(self, *groups: str) -> None:
-        """Cut every link between nodes of different groups; nobody notices but by silence."""
+        """Cut every link between nodes of different groups; nodes notice only by silence."""
         self.network.cut = {
             (one, other)
             for group in groups
@@ -404,15 +405,15 @@ class SimCluster:
         }
 
     def heal(self) -> None:
-        """Let every link carry again."""
+        """Restore every link."""
         self.network.cut = set()
 
     def values(self, node_id: str) -> list[bytes]:
-        """Return what the node's state machine holds."""
+        """Return the values in the node's state machine."""
         return self.nodes[node_id].machine.values
 
     def replace_disk(self, node_id: str) -> None:
-        """Give a node that is down an empty disk: nothing it promised binds it any more."""
+        """Give a node that is down an empty disk: none of its promises binds it any more."""
         self.disks[node_id] = SimDisk()
         self._watch.replaced(node_id)
         self._data[node_id] = max(self._data.values()) + 1
@@ -420,25 +421,25 @@ class SimCluster:
     # Members.
 
     def add(self, node_id: str) -> None:
-        """Make a node that nobody has let in yet, with an empty disk; it is down."""
+        """Create a node with an empty disk that no cluster has admitted; it is down."""
         self.ids = (*self.ids, node_id)
         self.disks[node_id] = SimDisk()
         self._opened[node_id] = 0
         self._data[node_id] = max(self._data.values()) + 1
 
     def expect(self, node_id: str) -> bool:
-        """Have the leader let a node come in; False when that cannot be done now."""
+        """Ask the leader to add a node; False if that is impossible now."""
         return self._change(lambda was: plan.expect(was, node_id, link=node_id, http=node_id))
 
     def dismiss(self, node_id: str) -> bool:
-        """Have the leader remove a node; False when that cannot be done now."""
+        """Ask the leader to remove a node; False if that is impossible now."""
         leader = self.leader()
         if leader in (None, node_id):
             return False
         return self._change(lambda was: plan.dismiss(was, node_id, answers=self._is_up))
 
     def knock(self, node_id: str) -> bool:
-        """Have a node that is not let in on its data say so to the leader."""
+        """Make a node whose data is not admitted register itself with the leader."""
         who = plan.JoiningNode(
             id=node_id,
             data=self._data[node_id],
@@ -461,29 +462,29 @@ class SimCluster:
         return member.id in self.nodes and member.data == self._data[member.id]
 
     def use(self, level: int) -> bool:
-        """Have the leader let formats of a level be used; False when that cannot be done now."""
+        """Ask the leader to enable formats of a version; False if that is impossible now."""
         return self._change(lambda was: plan.raised(was, level))
 
     def _level(self, node_id: str) -> int:
         return self.levels.get(node_id, LEVEL)
 
     def is_let_in(self, node_id: str) -> bool:
-        """Return whether a node knows itself to be a member on the data it has."""
+        """Return whether a node knows that it is a member with its current data."""
         member = self.nodes[node_id].group.membership.of(node_id)
         return member is not None and member.data == self._data[node_id]
 
     def is_waiting(self, node_id: str) -> bool:
-        """Return whether a member is not yet a voter on the data it has."""
+        """Return whether a member is not yet a voter with its current data."""
         member = self.members().of(node_id)
         return member is not None and (not member.voter or member.data != self._data[node_id])
 
     def members(self) -> Membership:
-        """Return who forms the group, as its leader has it; nobody without a leader."""
+        """Return the group's members as its leader has them; none without a leader."""
         leader = self.leader()
         return self.nodes[leader].group.membership if leader is not None else Membership()
 
     def is_changing(self) -> bool:
-        """Return whether the members are about to change: a majority is one of those before."""
+        """Return whether a membership change is in progress; until then the old majority counts."""
         leader = self.leader()
         return leader is not None and self.nodes[leader].group.changing
 
@@ -501,7 +502,7 @@ class SimCluster:
     def _changed(self, committed: bool) -> None:
         self.changes += committed
 
-    # What nobody may ever see.
+    # Checks.
 
     def _receive(self, node: SimNode, sender: str, message: Mapping[str, object]) -> None:
         node.group.receive(sender, pack(message))
@@ -522,7 +523,7 @@ class SimCluster:
         self._watch.sent(sender, receiver, message, self.nodes[sender].group)
 
     def _check_state(self, node: SimNode) -> None:
-        """Check that what a node has installed is what the entries up to there make."""
+        """Check that an installed snapshot equals the state made by the entries up to there."""
         upto = node.machine.applied_index
         entries = [self.history.get(index) for index in range(FIRST_INDEX + 1, upto + 1)]
         made = [entry[1] for entry in entries if entry is not None and entry[1] is not None]
@@ -530,17 +531,17 @@ class SimCluster:
             raise InvariantViolated(f"{node.id} installed a state that is no entry {upto}'s")
 
     def check(self) -> None:
-        """Look at every node; raises InvariantBroken."""
+        """Check every node; raises InvariantBroken."""
         running = {node.id: node.group for node in self.nodes.values() if node.fatal is None}
         self._watch.look(running)
 
     def check_converged(self) -> None:
-        """Compare all nodes once nothing is wrong any more.
+        """Compare all nodes after all faults are healed.
 
         Raises:
-            InvariantViolated: A state differs, or an acknowledged value is nowhere.
+            InvariantViolated: A state differs, or an acknowledged value is missing.
         """
-        # Who is no member any more stopped hearing of what goes on.
+        # A removed node no longer receives entries.
         voters = [self.nodes[node_id] for node_id in self.members().voters]
         longest = max((node.machine.values for node in voters), key=len)
         for node in voters:
@@ -564,5 +565,5 @@ class _SimLink:
         self._network = network
 
     def send(self, peer: str, message: bytes) -> bool:
-        # Readable on its way: observers and scenarios look at what is said.
+        # Decoded on its way, so that observers and scenarios can read it.
         return self._network.send(self._node_id, peer, unpack(message))

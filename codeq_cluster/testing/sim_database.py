@@ -13,7 +13,7 @@ from codeq_cluster.testing.sim_disk import SimDisk
 
 _ROW = b"state/"
 _END = b"state0"  # One past every key that starts with `state/`.
-# Before every row of a family: their keys are never empty.
+# Sorts before every row of a family, since their keys are never empty.
 _HEAD_KEY = _ROW
 _HEAD = struct.Struct(">Q16s")
 _MARK = b"wal"
@@ -29,7 +29,7 @@ class SimState:
         self.load()
 
     def load(self) -> None:
-        """Read from the disk how far the state is."""
+        """Read the applied index of the stored state."""
         head = self._disk.get(_HEAD_KEY)
         self.applied_index, self.digest = _FRESH if head is None else _HEAD.unpack(head)
 
@@ -67,9 +67,9 @@ class SimDatabase:
     """One life of one shard's database; implements `storage.shard.Database`.
 
     Attributes:
-        incoming: The state's rows that `replace` goes on with.
+        incoming: The state's rows that `replace` will install.
         stalled: No write is taken, and none is refused.
-        refuses_syncs: What was written stays where a crash may take it.
+        refuses_syncs: Every sync fails, so a crash may lose all that was written.
     """
 
     def __init__(self, disk: SimDisk, random: Random) -> None:
@@ -83,7 +83,7 @@ class SimDatabase:
 
     @property
     def mark(self) -> int:
-        """The last job of the write-ahead log whose writes are here."""
+        """The last job of the write-ahead log whose writes are stored here."""
         return int.from_bytes(self._disk.get(_MARK) or b"", "big")
 
     def write(
@@ -119,15 +119,15 @@ class SimDatabase:
         self._disk.write((), sync=True)
 
     def checkpoint(self, path: Path) -> None:
-        """Be no part of a simulation: snapshots are taken by `state_rows`."""
+        """Not simulated: snapshots are taken by `state_rows`."""
         raise AssertionError(f"a simulated database is copied to {path}")
 
     def state_rows(self) -> list[Row]:
-        """Return the state as it is stored, for `incoming` of another."""
+        """Return the stored state, for `incoming` of another database."""
         return self._disk.scan(_ROW, _END, limit=2**31, bytes_max=2**62)
 
     def replace(self, log_rows: Sequence[Row], *, index: int, mark: int) -> None:
-        """Go on with the rows that are coming in, under a log of these rows."""
+        """Install the incoming rows, with a log of these rows."""
         rows, self.incoming = self.incoming, ()
         self._disk.exchange([*rows, *log_rows, (_MARK, mark.to_bytes(8, "big"))])
         self.state.load()
@@ -135,7 +135,7 @@ class SimDatabase:
             raise StorageFailed(f"what came in ends with {self.state.applied_index}, not {index}")
 
     def reopen(self) -> None:
-        """Find what the disk has: what it refused may be there or not."""
+        """Reopen the disk: a refused write may have been stored or not."""
         self._disk.crash(self._random)
         self.state.load()
 

@@ -13,7 +13,7 @@ from codeq_cluster.raft.ports import Timers
 
 Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
-_REFUSED_IS_THERE = 0.5  # When the process ends before it has looked.
+_REFUSED_IS_THERE = 0.5  # The chance that a refused write is stored after all.
 _Batch = tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]], Sequence[bytes], bool]
 
 
@@ -22,14 +22,14 @@ class SimDisk:
 
     The first shard's disk has the node's write-ahead log too.
 
-    Every write is one record of a write-ahead log: a sync makes it and all earlier ones durable, a
-    crash keeps a prefix of the records that holds at least the durable ones.
+    Every write is one record of a write-ahead log: a sync makes it and all earlier ones durable. A
+    crash keeps all durable records and perhaps some later ones, in order.
 
     Attributes:
-        full: Every write is refused; what came of a refused one is known after `crash` alone, and
-            no later sync makes up for it.
+        full: Every write is refused. Only `crash` decides whether a refused write was stored, and
+            no later sync repairs it.
         segments: Of the write-ahead log.
-        has_wal: The rows lack what the write-ahead log has.
+        has_wal: The write-ahead log has writes that the rows lack.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class SimDisk:
         deletes: Sequence[bytes] = (),
         sync: bool,
     ) -> None:
-        """Apply the deletes, then the puts; durable with all earlier writes when `sync`.
+        """Apply the deletes, then the puts; durable with all earlier writes if `sync`.
 
         Raises:
             StorageFailed: The disk is full.
@@ -99,33 +99,33 @@ class SimDisk:
             self._harden(len(self._volatile), refused_too=False)
 
     def exchange(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Hold these rows and no others, durably and at once: a directory renamed over another."""
+        """Replace all rows durably and atomically, like a directory renamed over another."""
         self._rows = dict(rows)
         self._keys = sorted(self._rows)
         self._durable = dict(self._rows)
         self._volatile.clear()
 
     def lose_power(self, random: Random) -> None:
-        """Lose a random part of what was not synced, in the rows and in the write-ahead log."""
+        """Lose a random part of the unsynced writes, in the rows and in the write-ahead log."""
         self.segments.crash(random)
         self._applied.crash(random)
         self.crash(random)
 
     def crash(self, random: Random) -> None:
-        """Lose a random part of the rows that were not synced, the youngest first."""
+        """Lose a random part of the unsynced rows, the youngest first."""
         self._harden(random.randint(0, len(self._volatile)), refused_too=True)
         self._volatile.clear()
         self._rows = dict(self._durable)
         self._keys = sorted(self._rows)
 
     def lose_process(self, random: Random) -> None:
-        """Settle what came of refused writes: the next process finds them, or not."""
+        """Decide for each refused write whether the next process finds it."""
         if not any(refused for *_, refused in self._volatile):
             return
         kept: list[_Batch] = []
         for puts, delete_ranges, deletes, refused in self._volatile:
             if refused and random.random() >= _REFUSED_IS_THERE:
-                break  # Nothing that was written behind it is there either.
+                break  # Writes behind a missing one are missing too.
             kept.append((puts, delete_ranges, deletes, False))
         durable, self._volatile = dict(self._durable), list(kept)
         self._harden(len(kept), refused_too=False)
@@ -134,11 +134,11 @@ class SimDisk:
 
     @property
     def applied(self) -> SimApplied:
-        """Return how far the shards' states have come."""
+        """Return the record of the shards' applied indexes."""
         return self._applied
 
     def note_wal(self, *, begun: bool) -> None:
-        """Note that the rows lack what the write-ahead log has, or no longer."""
+        """Note whether the write-ahead log has writes that the rows lack."""
         self.has_wal = begun
 
     def damage(self, key: bytes, change: Callable[[bytes], bytes | None]) -> None:
@@ -165,7 +165,7 @@ class SimDisk:
 
 
 class SimApplied:
-    """How far the states of a node's shards have come; a power cut leaves some number of before."""
+    """The applied indexes of a node's shards; a power cut may bring earlier ones back."""
 
     def __init__(self) -> None:
         self._indexes: dict[int, int] = {}
@@ -175,11 +175,11 @@ class SimApplied:
         self._indexes[shard] = index
 
     def of(self, shard: int) -> int:
-        """Return the last entry noted; 0 when that is not known."""
+        """Return the last index noted; 0 if it is unknown."""
         return self._indexes.get(shard, 0)
 
     def crash(self, random: Random) -> None:
-        """Go back to an earlier entry, or not."""
+        """Go back to an earlier index, or not."""
         self._indexes = {
             shard: random.choice((index, random.randint(0, index)))
             for shard, index in self._indexes.items()
@@ -187,7 +187,7 @@ class SimApplied:
 
 
 class _SimFile:
-    """A file whose bytes a crash cuts back: what was synced stays, of the rest a prefix does."""
+    """A file that a crash cuts back to its synced bytes and a part of the others."""
 
     def __init__(self, content: bytes) -> None:
         self.content = bytearray(content)
@@ -203,7 +203,7 @@ class SimSegment:
         self._is_full = is_full
 
     def write(self, offset: int, content: bytes) -> None:
-        """Write to what a crash may take."""
+        """Write bytes that a crash may take."""
         _put(self._file.content, offset, content)
         self._file.unsynced.append((offset, content))
         self._refuse_when_full()
@@ -230,7 +230,7 @@ class SimSegments:
     """A node's directory of segments; outlives the node's crashes; implements `wal.SegmentDisk`.
 
     Args:
-        is_full: Asked whether every write is refused.
+        is_full: Returns whether every write is refused.
     """
 
     def __init__(self, is_full: Callable[[], bool]) -> None:
@@ -246,24 +246,24 @@ class SimSegments:
         return bytes(self._files[name].content)
 
     def create(self, name: str, head: bytes, size: int) -> tuple[SimSegment, int]:
-        """Make a durable segment that begins with `head`."""
+        """Create a durable segment that begins with `head`."""
         if self._is_full():
             raise OSError("No space left on device")
         self._files[name] = _SimFile(head + bytes(size - len(head)))
         return SimSegment(self._files[name], self._is_full), size
 
     def delete(self, name: str) -> None:
-        """Delete a segment; harmless when it is gone."""
+        """Delete a segment, if it exists."""
         self._files.pop(name, None)
 
     def tear(self, name: str, *, keep: float) -> None:
-        """Lose the end of what a segment holds, synced or not; keep such a share of its bytes."""
+        """Cut a segment, synced or not, to such a share of its bytes."""
         file = self._files[name]
         content = bytes(file.content).rstrip(b"\x00")
         file.content = bytearray(content[: int(len(content) * keep)])
 
     def crash(self, random: Random) -> None:
-        """Lose a random part of what was not synced, the youngest first, torn anywhere."""
+        """Lose a random part of the unsynced bytes, the youngest first, torn anywhere."""
         for file in self._files.values():
             content = bytearray(file.durable)
             kept = random.randint(0, len(file.unsynced))
@@ -303,7 +303,7 @@ class SimExecutor:
             self._timers.call_later(self._latency(), self._finish)
 
     def stop(self, within_s: float) -> bool:
-        """Finish the wait under way, and tell nobody."""
+        """Finish the current wait without calling `done`."""
         del within_s
         self._reach()
         return True
@@ -323,13 +323,13 @@ class SimExecutor:
         done(error)
 
     def crash(self, random: Random) -> None:
-        """Let the wait under way have reached the disk, or not."""
+        """Let the current wait have reached the disk, or not."""
         if self._waiting and random.random() < 0.5:
             self._reach()
         self._waiting.clear()
 
     def _reach(self) -> None:
-        # Nobody hears of it any more when the disk refuses.
+        # Nobody is called any more if the disk refuses.
         with suppress(StorageFailed, OSError):
             if self._waiting:
                 self._waiting[0][0]()

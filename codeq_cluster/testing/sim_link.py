@@ -1,6 +1,7 @@
 """Simulated link: one life of one node's connections with its peers, Raft messages and calls.
 
-Calls go through the product's own frames, numbers and handlers; only the bytes' way is simulated.
+Calls use the product's own frames, numbers and handlers; only the transport of the bytes is
+simulated.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from codeq_cluster.wire.rpc import Handlers, PendingCalls, Quick, Serve
 
 
 class SimLink:
-    """What `Mesh` is to a real node.
+    """The counterpart of a real node's `Mesh`.
 
     Args:
-        node_id: Whose end it is.
-        network: Carries what is sent.
+        node_id: The node.
+        network: Carries the messages.
         on_raft: Takes (peer, shard, message).
         serve: Answers (peer, method, body, timeout_s).
-        quick: By method, what answers it without a task.
+        quick: Handlers by method that answer without a task.
 
     Attributes:
         up: Peers with a connection that is not known to be broken.
@@ -69,10 +70,10 @@ class SimLink:
             await asyncio.Event().wait()
 
     def send(self, peer: str, group: int, message: bytes) -> bool:
-        """Send a Raft message; False when it is known to be lost."""
+        """Send a Raft message; False if it is known to be lost."""
         if peer not in self.up:
             return False
-        # Readable on its way: observers look at what is said.
+        # Decoded on its way, so that observers can read it.
         said = {"shard": group, "raft": unpack(message)}
         return self._network.send(self._node_id, peer, said)
 
@@ -89,7 +90,7 @@ class SimLink:
         return self._calls.begin(peer, send, timeout_s=timeout_s, topic=topic)
 
     def give_up(self, peer: str, topic: int) -> None:
-        """End the calls to `peer` about `topic` that wait."""
+        """End the waiting calls to `peer` about `topic`."""
         self._calls.give_up(peer, topic)
 
     def lost(self, peer: str) -> None:
@@ -98,7 +99,7 @@ class SimLink:
         self._calls.lose(peer)
 
     def received(self, peer: str, message: Mapping[str, object]) -> None:
-        """Take what came in."""
+        """Handle an incoming message."""
         raft = message.get("raft")
         if isinstance(raft, Mapping):
             shard = message["shard"]

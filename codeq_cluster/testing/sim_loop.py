@@ -1,7 +1,7 @@
 """Simulated loop: an event loop on virtual time, one for each life of each process.
 
-It runs the broker's own coroutines. What a process has scheduled runs between everything that
-the others have, in the order of one clock; after `kill` none of it ever runs again.
+It runs the broker's own coroutines. The calls of all processes are interleaved in the order of one
+clock; after `kill` none of this process runs again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from codeq_cluster.testing.sim_clock import SimClock
 
 _T = TypeVar("_T")
 
-# Steps in which a process that is cleared away must have given up everything.
+# Steps within which a killed process must have released everything.
 _FAREWELL_STEPS_MAX = 100_000
 
 
 def new_loop(clock: SimClock) -> SimLoop:
-    """Return the loop of a process that begins now."""
-    # Sockets, signals and child processes are no part of a simulation.
+    """Return the loop of a new process."""
+    # Sockets, signals and child processes are not simulated.
     return SimLoop(clock)  # type: ignore[abstract]
 
 
@@ -32,27 +32,28 @@ class SimLoop(asyncio.AbstractEventLoop):
     """The loop of one process.
 
     Attributes:
-        failures: What was raised where nobody catches it.
+        failures: Exceptions that nobody caught.
     """
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
         self._dead = False
         self._stands_until = 0.0
-        # Held here until they end: what a killed process leaves is not for the collector to find.
+        # Held here until they end: the garbage collector must not close a killed process's
+        # coroutines at a random time.
         self._tasks: set[asyncio.Task[Any]] = set()
         self.failures: list[BaseException] = []
 
     def kill(self) -> None:
-        """Run nothing any more."""
+        """Stop running calls for good."""
         self._dead = True
 
     def stand_still(self, until: float) -> None:
-        """Run nothing before an instant; what is due by then runs at it, in order."""
+        """Run nothing before an instant; calls due by then run at it, in order."""
         self._stands_until = max(self._stands_until, until)
 
     def bury(self) -> None:
-        """Clear away what a killed process has left, on a time of its own that moves no other's."""
+        """Clean up after a killed process, on a separate clock that moves no other."""
         assert self._dead, "a living process is not cleared away"
         self._dead, self._stands_until, self._clock = False, 0.0, SimClock()
         for task in list(self._tasks):
@@ -60,20 +61,20 @@ class SimLoop(asyncio.AbstractEventLoop):
         for _ in range(_FAREWELL_STEPS_MAX):
             if not self._tasks or not self._clock.step():
                 break
-        # Whose next step was planned when the process died hears of no cancellation.
+        # A task whose next step was scheduled when the process died does not get the cancellation.
         for task in self._tasks:
             with suppress(RuntimeError, BaseExceptionGroup):
                 self.enter(task.get_coro().close)
         self.kill()
 
     def enter(self, call: Callable[..., object], *args: object) -> None:
-        """Call something of this process from outside of it, as what came over a socket does."""
+        """Call into this process from outside, as a socket's data does."""
         if self._dead:
             return
         if self._clock.now < self._stands_until:
             self.call_soon(call, *args)
             return
-        # It may be another process that does this at this instant.
+        # The caller may be another process that runs at this instant.
         outer = _get_running_loop()
         _set_running_loop(self)
         try:
@@ -81,7 +82,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         finally:
             _set_running_loop(outer)
 
-    # What asyncio asks of a loop.
+    # The interface that asyncio expects of a loop.
 
     def time(self) -> float:
         """Return virtual seconds."""
@@ -90,7 +91,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run a call at this instant, after what is due already."""
+        """Run a call at this instant, after the calls already due."""
         handle = asyncio.Handle(callback, args, self, context)
         self._clock.at(self._clock.now, partial(self._run, handle))
         return handle
@@ -135,16 +136,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Remember what nobody has caught."""
+        """Record an exception that nobody caught."""
         error = context.get("exception")
         self.failures.append(error or RuntimeError(str(context.get("message"))))
 
     def get_debug(self) -> bool:
-        """Tell that nobody debugs."""
+        """Return that debugging is off."""
         return False
 
     def is_running(self) -> bool:
-        """Tell that the process lives."""
+        """Return whether the process lives."""
         return not self._dead
 
     def is_closed(self) -> bool:

@@ -22,7 +22,7 @@ class SimMachine:
     """Appends every payload to a list, in the state of a shard.
 
     Attributes:
-        waits: Whether somebody waits for the list to grow; None for after every other entry.
+        waits: Whether somebody waits for the list to grow; None: after every other entry.
     """
 
     def __init__(self, shard: Shard, database: SimDatabase, applied: Applied) -> None:
@@ -39,7 +39,7 @@ class SimMachine:
         self.values = [value for _, value in rows]
 
     def corrupt(self) -> None:
-        """Make the state another than the entries make, on disk and in memory."""
+        """Make the state differ from the log's, on disk and in memory."""
         self.values.insert(0, _WRONG)
         self._shard.spill()
         self._database.write(
@@ -54,7 +54,7 @@ class SimMachine:
 
     @property
     def corrupted(self) -> bool:
-        """Return whether the state is what `corrupt` made of it."""
+        """Return whether the state is the one that `corrupt` made."""
         return _WRONG in self.values[:1]
 
     @property
@@ -98,7 +98,7 @@ def _next(digest: bytes, text: bytes) -> bytes:
 
 
 class SimSource:
-    """Hands over values while its node leads, and learns which were applied in its own term."""
+    """Proposes values while its node leads, and learns which were applied in its own term."""
 
     def __init__(self, acknowledged: Callable[[bytes, int], None]) -> None:
         self._acknowledged = acknowledged
@@ -108,14 +108,14 @@ class SimSource:
         self.leader: str | None = None
 
     def propose(self, value: bytes) -> bool:
-        """Queue a value; False when this node does not lead."""
+        """Queue a value; False if this node does not lead."""
         if self.term is None:
             return False
         self._queue.append(value)
         return True
 
     def take(self) -> bytes | None:
-        """Hand over the next value."""
+        """Return the next value."""
         assert self.term is not None, "asked without leading"
         if not self._queue:
             return None
@@ -129,7 +129,7 @@ class SimSource:
         self.leader = None
 
     def follow(self, leader: str | None) -> None:
-        """Stop proposing; what is outstanding is unknown from here on."""
+        """Stop proposing; the outcome of outstanding values is unknown from here on."""
         self.term = None
         self.leader = leader
         self._queue.clear()

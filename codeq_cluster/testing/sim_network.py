@@ -13,19 +13,19 @@ Receive = Callable[[str, Mapping[str, object]], None]
 Wire = tuple[str, str]
 """A directed link: from, to."""
 
-_SENT_AGAIN_S = 0.2  # TCP's least wait before it sends a packet again.
+_SENT_AGAIN_S = 0.2  # TCP's shortest wait before it resends a packet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFaults:
-    """What the network does to messages; the default is a quick, honest one.
+    """The faults that messages meet; the default is a fast network without faults.
 
     Attributes:
-        delays_s: Drawn from evenly, per message.
+        delays_s: Drawn uniformly, per message.
         drop: Probability that a message is lost.
         duplicate: Probability that it arrives twice, the second time up to 3 s late.
         overtake: Probability that it does not wait for the messages sent before it.
-        ghost: Probability that a frame of a dead connection arrives after all.
+        ghost: Probability that a frame of a dead connection still arrives.
     """
 
     delays_s: tuple[float, ...] = (0.0005,)
@@ -39,7 +39,7 @@ class SimNetwork:
     """Carries messages between nodes.
 
     Attributes:
-        faults: In force now.
+        faults: The current faults.
         cut: Directed links that carry nothing.
         receivers: Per node that is up.
         observers: Called with (sender, receiver, message) for each message sent.
@@ -59,14 +59,14 @@ class SimNetwork:
     def send(
         self, sender: str, receiver: str, message: Mapping[str, object], *, whole: bool = False
     ) -> bool:
-        """Carry one message, or not; False when it is known to be lost.
+        """Carry one message, or lose it; False if it is known to be lost.
 
         Args:
-            sender: From whom.
-            receiver: To whom.
-            message: What.
-            whole: Its connection keeps order and loses and doubles nothing while it stands, and
-                ends with it: packets that are lost cost time.
+            sender: The sending node.
+            receiver: The receiving node.
+            message: The message.
+            whole: Its connection keeps order, and neither loses nor duplicates while it is up. A
+                lost packet only costs time. When the connection ends, the message is lost.
         """
         for observe in self.observers:
             observe(sender, receiver, message)
@@ -90,25 +90,25 @@ class SimNetwork:
         return True
 
     def stall(self, wire: Wire, seconds: float) -> None:
-        """Freeze a link: what is sent meanwhile arrives in one burst."""
+        """Freeze a link: messages sent meanwhile arrive in one burst."""
         self._free_at[wire] = max(self._free_at.get(wire, 0.0), self._clock.now + seconds)
 
     def hold(self, wire: Wire) -> list[Mapping[str, object]]:
-        """Keep the link's messages back; return the list they gather in."""
+        """Hold the link's messages; return the list that collects them."""
         return self._held.setdefault(wire, [])
 
     def release(self, wire: Wire) -> None:
-        """Carry messages again; what was held is dropped unless the caller delivers it."""
+        """Carry messages again; held ones are dropped unless the caller delivers them."""
         self._held.pop(wire, None)
 
     def deliver(self, wire: Wire, message: Mapping[str, object]) -> None:
-        """Hand over a message now, whatever the state of the link."""
+        """Deliver a message now, whatever the state of the link."""
         sender, receiver = wire
         if receiver in self.receivers:
             self.receivers[receiver](sender, message)
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connection: what is on its way becomes a frame of a dead one."""
+        """Break the connection: messages in transfer become frames of a dead one."""
         for wire in ((one, other), (other, one)):
             self._connection[wire] += 1
             self._free_at.pop(wire, None)

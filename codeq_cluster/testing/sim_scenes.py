@@ -1,4 +1,4 @@
-"""Scenes: how a scripted scenario on a simulated cluster begins, and what it looks at."""
+"""Scenes: common starts of scripted scenarios on a simulated cluster, and their observers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def propose(cluster: SimCluster, count: int, *, prefix: str = "v") -> None:
 
 
 class Wiretap:
-    """Every message sent from now on, with its wire, in order."""
+    """Records every message sent from now on, with its wire, in order."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.sent: list[tuple[str, str, Mapping[str, object]]] = []

@@ -1,4 +1,4 @@
-"""Small disk: a directory with little room, on a file system of its own where that may be made."""
+"""Small disk: a directory with little room, on its own file system if one can be mounted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 
 class SmallDisk:
-    """What can be done to the room below a directory.
+    """Controls the free space below a directory.
 
     Attributes:
-        real: It is a file system of its own, which answers "No space left on device". Without one
-            the size of a file is limited, process by process: refused the same way, by other words.
+        real: It has its own file system, which answers "No space left on device". Otherwise the
+            file size of each process is limited, which fails the same way with another error.
     """
 
     def __init__(self, path: Path, *, real: bool, pid: Callable[[], int]) -> None:
@@ -26,9 +26,9 @@ class SmallDisk:
         self._ballast = path / "ballast"
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Leave so much room, no more and no less, from whatever there was, at one step.
+        """Leave exactly so much free space, in one step.
 
-        Without a file system of its own, files may grow to that size.
+        Without its own file system, files may grow to that size.
         """
         if not self.real:
             _, most = resource.prlimit(self._pid(), resource.RLIMIT_FSIZE)
@@ -44,7 +44,7 @@ class SmallDisk:
                 os.posix_fallocate(ballast.fileno(), 0, size)
 
     def free(self) -> None:
-        """Give the room back."""
+        """Free the space again."""
         if self.real:
             self._ballast.unlink(missing_ok=True)
         else:
@@ -54,12 +54,12 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, *, size_mib: int, pid: Callable[[], int]) -> Iterator[SmallDisk]:
-    """Mount a file system in memory at a directory, where this process may.
+    """Mount a file system in memory at a directory, if this process may.
 
     Args:
-        path: Made if it is missing.
+        path: Created if it is missing.
         size_mib: Of the file system.
-        pid: Names the process that uses it, once there is one.
+        pid: Returns the id of the process that uses it, once there is one.
     """
     path.mkdir(parents=True, exist_ok=True)
     how = _root()

@@ -76,7 +76,7 @@ class Figures:
 
     @property
     def completed(self) -> int:
-        """Return how many tasks have been completed."""
+        """The number of completed tasks."""
         return len(self.completing)
 
     def failed(self, error: CodeqError | str) -> None:
