@@ -10,10 +10,10 @@ from aiohttp import web
 from msgspec import Struct
 
 from codeq_cluster import __version__
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import encode
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.sessions import Session, Sessions
@@ -99,12 +99,12 @@ class LoginRoutes:
         except ApiError as refused:
             if refused.status != 401:
                 raise
-            return reply(b"null")
+            return reply(None).response()
         return self._view(call, session)
 
     async def logout(self, call: Call) -> web.Response:  # noqa: ARG002, every handler takes the call
         """Make the browser delete its session."""
-        response = reply(encode({"loggedOut": True}))
+        response = reply({"loggedOut": True}).response()
         self._sessions.drop(response)
         return response
 
@@ -121,7 +121,7 @@ class LoginRoutes:
             version=__version__,
             standing=standing(call),
         )
-        return reply(encode(view))
+        return reply(view).response()
 
 
 def _too_often(wait_s: int) -> ApiError:

@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.security_headers import HEADERS
 from codeq_cluster.api.http.waits import WaitEnded
@@ -75,10 +76,10 @@ class LiveViews:
         self._sessions = sessions
         self._open = 0
 
-    async def now(self, call: Call) -> web.Response:
+    async def now(self, call: Call) -> HttpAnswer[dict[str, Any]]:
         """Return every part of a view."""
         parts, _ = await self._parts(call, self._view(call), call.query_integer("since"))
-        return reply(b"{%b}" % b",".join(b'"%b":%b' % (n.encode(), part) for n, part in parts))
+        return HttpAnswer(b"{%b}" % b",".join(b'"%b":%b' % (n.encode(), part) for n, part in parts))
 
     async def stream(self, call: Call) -> web.StreamResponse:
         """Send the parts of a view when they change, until the client leaves or time is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
-from codeq_cluster.api.schemas.responses import task_view
+from codeq_cluster.api.schemas.task_views import task_view
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import FoundTask, NewResult, RequestedTask

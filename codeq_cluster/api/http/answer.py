@@ -1,4 +1,4 @@
-"""Answer: a JSON answer, as the bytes of one write or as an aiohttp response."""
+"""Answer: a value as JSON, in the bytes of one write or as an aiohttp response."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Generic, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from codeq_cluster.api.http.security_headers import HEADERS
 
 JSON = "application/json; charset=utf-8"
 
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+
 _NO_HEADERS: Mapping[str, str] = {}
 _STALLED = 408
 
 
-class HttpAnswer:
+class HttpAnswer(Generic[T]):
     """A JSON answer; without a body for 204.
+
+    `T` is the type of the value that the body is made of. A handler's signature names it, and the
+    OpenAPI document takes it from there.
 
     Attributes:
         headers: Beside the headers of every answer; trusted names and texts.
@@ -31,7 +40,6 @@ class HttpAnswer:
     def __init__(
         self,
         body: bytes = b"",
-        *,
         status: int = 200,
         headers: Mapping[str, str] = _NO_HEADERS,
         request_id: str = "",
@@ -65,6 +73,14 @@ class HttpAnswer:
         if self.status == _STALLED:
             response.force_close()
         return response
+
+
+def reply(
+    value: T, *, status: int = 200, headers: Mapping[str, str] = _NO_HEADERS
+) -> HttpAnswer[T]:
+    """Return the answer that has a value as its body."""
+    # By position: keywords would cost every answer another 0.1 µs.
+    return HttpAnswer(encode(value), status, headers)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.answer import JSON
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.import_room import ImportRoom
 from codeq_cluster.api.http.memory_limits import LargeBodies
@@ -40,7 +39,6 @@ NEVER_STALE = bad_request(
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NONE: tuple[str, ...] = ()
-_NO_HEADERS: Mapping[str, str] = {}
 
 # A request as a handler gets it: from aiohttp, or read in one piece.
 Asked = web.Request | Whole
@@ -199,10 +197,3 @@ def authorization(asked: Asked) -> str | None:
 def is_task_id(text: str) -> bool:
     """Return whether the text can be a task id of this cluster."""
     return _TASK_ID.fullmatch(text) is not None
-
-
-def reply(
-    body: bytes, *, status: int = 200, headers: Mapping[str, str] = _NO_HEADERS
-) -> web.Response:
-    """Return a JSON answer."""
-    return web.Response(body=body, status=status, headers={"Content-Type": JSON, **headers})

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from codeq_cluster.api.http.answer import encode
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import (
@@ -84,12 +85,9 @@ class Envelope(Struct):
     field: str | UnsetType = UNSET
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 def envelope(error: ApiError, request_id: str) -> bytes:
     """Render the body of an error answer."""
-    return _encode(Envelope(error.text, error.code, error.retryable, request_id, **error.extra))
+    return encode(Envelope(error.text, error.code, error.retryable, request_id, **error.extra))
 
 
 def bad_request(text: str, code: str) -> ApiError:

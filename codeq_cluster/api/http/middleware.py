@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -29,6 +29,7 @@ from codeq_cluster.api.http.call import (
 )
 from codeq_cluster.api.http.errors import (
     ApiError,
+    Envelope,
     auth_unavailable,
     envelope,
     from_access,
@@ -49,8 +50,8 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
 _CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
 
-Handler = Callable[[Call], Awaitable[web.StreamResponse | HttpAnswer]]
-Answering = Callable[[Asked], Awaitable[web.StreamResponse | HttpAnswer]]
+Handler = Callable[[Call], Awaitable[web.StreamResponse | HttpAnswer[Any]]]
+Answering = Callable[[Asked], Awaitable[web.StreamResponse | HttpAnswer[Any]]]
 LibraryHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Admitting = Callable[[web.Request], Awaitable[Identity]]
 _AdmittingAny = Callable[[Asked], Awaitable[Identity]]
@@ -114,7 +115,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     access_log = services.access_log
     monotonic = time.monotonic
 
-    async def handle(asked: Asked) -> web.StreamResponse | HttpAnswer:
+    async def handle(asked: Asked) -> web.StreamResponse | HttpAnswer[Any]:
         started_s = monotonic()
         request_id = request_id_of(asked)
         status = _CLIENT_GONE
@@ -200,7 +201,7 @@ def _with_large_body(route: Route, services: Services) -> Handler:
     """Return a handler that reads its body within the room for large bodies."""
     limits, room = services.settings.limits, services.large_bodies
 
-    async def handle(call: Call) -> web.StreamResponse | HttpAnswer:
+    async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
         with room.body() as body:
             call.text = await _body(
                 call.request, limits, route.unreadable, bytes_max=room.bytes_max, large=body
@@ -213,7 +214,7 @@ def _with_large_body(route: Route, services: Services) -> Handler:
 def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
     """Return the handler, with a span around each request."""
 
-    async def traced(asked: Asked) -> web.StreamResponse | HttpAnswer:
+    async def traced(asked: Asked) -> web.StreamResponse | HttpAnswer[Any]:
         with tracing.serving(route.method, route.path, asked.headers) as span:
             response = await handle(asked)
             span.answered(response.status, _request_id_in(response))
@@ -222,7 +223,7 @@ def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
     return traced
 
 
-def _request_id_in(response: web.StreamResponse | HttpAnswer) -> str:
+def _request_id_in(response: web.StreamResponse | HttpAnswer[Any]) -> str:
     if isinstance(response, HttpAnswer):
         return response.request_id
     return response.headers["X-Request-Id"]
@@ -241,7 +242,7 @@ def new_request_id() -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-def error_answer(error: ApiError, request_id: str) -> HttpAnswer:
+def error_answer(error: ApiError, request_id: str) -> HttpAnswer[Envelope]:
     """Render an error answer."""
     return HttpAnswer(
         envelope(error, request_id),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from codeq_cluster.api.http.call import COMMAND
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.middleware import Handler
-from codeq_cluster.api.openapi import answers
 from codeq_cluster.api.openapi.types import (
     COMMAND_SCHEMA,
     DescribedAnswer,
@@ -33,15 +31,6 @@ from codeq_cluster.api.routes import (
     webhooks,
 )
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.backup_views import BackupPage, BackupView
-from codeq_cluster.api.schemas.item_views import (
-    AuditPage,
-    DeliveryPage,
-    SubscriptionPage,
-    TopicPage,
-    TopicView,
-)
-from codeq_cluster.api.schemas.responses import ExplanationView, TaskPage
 from codeq_cluster.backup.manifest import ID
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.codec.levels import LEVEL_MAX
@@ -284,11 +273,7 @@ def _on_dead_letters() -> dict[Handler, DescribedOperation]:
                 _ERROR,
                 *_PAGE,
             ),
-            answers=(
-                DescribedAnswer(
-                    text="A page, or the groups.", body=answers.DeadLetters, example=_TASKS
-                ),
-            ),
+            answers=(DescribedAnswer(text="A page, or the groups.", example=_TASKS),),
             errors=(
                 _INVALID_COMMAND,
                 bad_request("invalid 'groupBy' (use error)", "invalid-query"),
@@ -299,7 +284,6 @@ def _on_dead_letters() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The dead letter.",
-                    body=answers.TaskAndResult,
                     example={"task": _DEAD, "result": _DEAD_RESULT},
                 ),
             ),
@@ -341,7 +325,7 @@ def _on_tasks() -> dict[Handler, DescribedOperation]:
                 _ERROR,
                 *_PAGE,
             ),
-            answers=(DescribedAnswer(text="A page.", body=TaskPage, example=_TASKS),),
+            answers=(DescribedAnswer(text="A page.", example=_TASKS),),
             errors=(_INVALID_COMMAND, _INVALID_STATUS, *_PAGED),
         ),
         task_lists.cleanup: DescribedOperation(
@@ -351,7 +335,6 @@ def _on_tasks() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="What was done, with the bounds that held.",
-                    body=answers.CleanedUp,
                     example={"deleted": 17, "before": "2026-01-31T12:00:00.000Z", "limit": 100},
                 ),
             ),
@@ -367,7 +350,6 @@ def _on_tasks() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The reason.",
-                    body=ExplanationView,
                     example={
                         "taskId": _ID,
                         "reason": "backing-off",
@@ -402,7 +384,7 @@ def _on_queues() -> dict[Handler, DescribedOperation]:
             ("deadLetterTopicRef", "must differ from topicName"),
         )
     )
-    shown = partial(DescribedAnswer, body=TopicView, example=_TOPIC)
+    shown = partial(DescribedAnswer, example=_TOPIC)
     return {
         queues.pause: DescribedOperation(
             answers=(_turned(paused=True),),
@@ -414,9 +396,7 @@ def _on_queues() -> dict[Handler, DescribedOperation]:
         ),
         topics.topics: DescribedOperation(
             parameters=_PAGE,
-            answers=(
-                DescribedAnswer(text="A page.", body=TopicPage, example={"topics": [_TOPIC]}),
-            ),
+            answers=(DescribedAnswer(text="A page.", example={"topics": [_TOPIC]}),),
             errors=_PAGED,
         ),
         topics.topic: DescribedOperation(
@@ -451,17 +431,11 @@ def _on_queues() -> dict[Handler, DescribedOperation]:
 
 
 def _on_deliveries() -> dict[Handler, DescribedOperation]:
-    replayed = DescribedAnswer(
-        text="So many are pending again.", body=answers.Replayed, example={"replayed": 3}
-    )
+    replayed = DescribedAnswer(text="So many are pending again.", example={"replayed": 3})
     return {
         deliveries.deliveries: DescribedOperation(
             parameters=(_query("status", "Only these.", enum=["dead", "pending"]), *_PAGE),
-            answers=(
-                DescribedAnswer(
-                    text="A page.", body=DeliveryPage, example={"deliveries": [_DELIVERY]}
-                ),
-            ),
+            answers=(DescribedAnswer(text="A page.", example={"deliveries": [_DELIVERY]}),),
             errors=(_INVALID_STATUS, *_PAGED),
         ),
         deliveries.replay: DescribedOperation(
@@ -478,7 +452,6 @@ def _on_deliveries() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="A page.",
-                    body=AuditPage,
                     example={"records": [_AUDIT], "cursor": _CURSOR},
                 ),
             ),
@@ -493,7 +466,6 @@ def _on_the_cluster(settings: NodeSettings) -> dict[Handler, DescribedOperation]
             answers=(
                 DescribedAnswer(
                     text="The nodes and the shards.",
-                    body=answers.ClusterStatus,
                     example=_CLUSTER,
                 ),
             ),
@@ -505,7 +477,6 @@ def _on_the_cluster(settings: NodeSettings) -> dict[Handler, DescribedOperation]
             answers=(
                 DescribedAnswer(
                     text="The leader is the one that was asked for; `changed` unless it was.",
-                    body=answers.Transferred,
                     example={"shard": 0, "from": "n1", "leader": "n2", "changed": True},
                 ),
             ),
@@ -522,7 +493,6 @@ def _on_members() -> dict[Handler, DescribedOperation]:
     def shown(voters_after: list[str], learners_after: list[str]) -> DescribedAnswer:
         return DescribedAnswer(
             text="Every shard has agreed, or would; asked again, nothing changes.",
-            body=answers.MembersChanged,
             example={
                 "nodeId": "n4",
                 "dryRun": False,
@@ -563,7 +533,6 @@ def _on_members() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="Every shard has agreed, or would; asked again, nothing changes.",
-                    body=answers.LevelRaised,
                     example={
                         "level": 2,
                         "dryRun": False,
@@ -581,7 +550,7 @@ def _on_members() -> dict[Handler, DescribedOperation]:
 
 
 def _on_backups() -> dict[Handler, DescribedOperation]:
-    shown = partial(DescribedAnswer, body=BackupView, example=_BACKUP)
+    shown = partial(DescribedAnswer, example=_BACKUP)
     return {
         backups.create: DescribedOperation(
             answers=(shown(status=202, text="It has begun; ask this node how far it is."),),
@@ -594,11 +563,7 @@ def _on_backups() -> dict[Handler, DescribedOperation]:
             replicated=False,
         ),
         backups.backups: DescribedOperation(
-            answers=(
-                DescribedAnswer(
-                    text="All there are.", body=BackupPage, example={"backups": [_KEPT_BACKUP]}
-                ),
-            ),
+            answers=(DescribedAnswer(text="All there are.", example={"backups": [_KEPT_BACKUP]}),),
             errors=(backups.NO_PLACE, backups.UNREACHABLE),
             replicated=False,
         ),
@@ -637,11 +602,7 @@ def _on_imports(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
                     maximum=LEVEL_MAX,
                 ),
             ),
-            answers=(
-                DescribedAnswer(
-                    text="What became of it.", body=imports.ImportView, example=_IMPORTED
-                ),
-            ),
+            answers=(DescribedAnswer(text="What became of it.", example=_IMPORTED),),
             errors=(
                 imports.INVALID_BACKUP,
                 imports.OTHER_TENANT,
@@ -657,9 +618,7 @@ def _on_imports(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
 
 
 def _on_subscriptions() -> dict[Handler, DescribedOperation]:
-    life = DescribedAnswer(
-        text="It lives until then.", body=answers.SubscriptionLife, example=_LIFE
-    )
+    life = DescribedAnswer(text="It lives until then.", example=_LIFE)
     ttl = (
         bad_request("invalid 'ttlSeconds' (must be >= 0)", "out-of-range"),
         bad_request(f"invalid 'ttlSeconds' (must be <= {subscriptions.TTL_MAX_S})", "out-of-range"),
@@ -710,7 +669,6 @@ def _on_subscriptions() -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="A page.",
-                    body=SubscriptionPage,
                     example={"subscriptions": [_SUBSCRIPTION]},
                 ),
             ),
@@ -723,10 +681,8 @@ def _on_subscriptions() -> dict[Handler, DescribedOperation]:
 
 
 def _done(word: str) -> DescribedAnswer:
-    body: Any = answers.Requeued if word == "requeued" else answers.Deleted
     return DescribedAnswer(
         text=f"How many were found, and how many of them were {word}; `more` when some are left.",
-        body=body,
         example={
             "matched": 2,
             word: 2,
@@ -740,7 +696,6 @@ def _done(word: str) -> DescribedAnswer:
 def _turned(*, paused: bool) -> DescribedAnswer:
     return DescribedAnswer(
         text="Every shard's leader goes by it; `changed` unless it was so before.",
-        body=answers.PausedQueue,
         example={"command": "resize-image", "paused": paused, "changed": True},
     )
 

@@ -6,7 +6,6 @@ from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, f
 from codeq_cluster.api.http.middleware import Handler
 from codeq_cluster.api.openapi.types import DescribedAnswer, DescribedOperation, Fields, Parameter
 from codeq_cluster.api.routes import attachments, downloads, uploads
-from codeq_cluster.api.schemas.responses import UploadView
 from codeq_cluster.artifacts.names import DEFAULT_CONTENT_TYPE, NAME_CHARS_MAX
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import ArtifactStoreFailed
@@ -63,7 +62,6 @@ def operations(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
                 DescribedAnswer(
                     status=201,
                     text="It is stored; the result is to name it so.",
-                    body=UploadView,
                     example=_UPLOADED,
                     headers={"Location": "The URL once more."},
                 ),

@@ -7,12 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster import __version__
+from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import NEVER_STALE
 from codeq_cluster.api.http.errors import (
     ApiError,
@@ -77,6 +79,7 @@ _WORKER_REFUSED = (
 )
 _FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
 
+_BODILESS = {204, 304}
 _COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
 _NOTHING_SAID = DescribedOperation(
     answers=()
@@ -116,8 +119,12 @@ def encoded(routes: Sequence[Route], settings: NodeSettings) -> bytes:
 def document(routes: Sequence[Route], settings: NodeSettings) -> _Json:
     """Describe the routes as a node of these settings serves them."""
     known = operations(settings)
-    answers = [answer for each in known.values() for answer in each.answers]
-    bodies = [answer.body for answer in answers if answer.body is not None]
+    bodies = [
+        body
+        for handler, each in known.items()
+        for answer in each.answers
+        if (body := body_of(answer, handler)) is not None
+    ]
     described, components = msgspec.json.schema_components([*bodies, Envelope], ref_template=_REF)
     schema_of = dict(zip(map(repr, bodies), described, strict=False))
     components["Error"] = components.pop(Envelope.__name__)
@@ -212,8 +219,9 @@ class _Described:
             "description": answer.text,
             "headers": _headers(answer.headers) | _USUAL_HEADERS,
         }
-        if answer.body is not None:
-            content: _Json = {"schema": self._schema_of[repr(answer.body)]}
+        body = body_of(answer, self._route.handler)
+        if body is not None:
+            content: _Json = {"schema": self._schema_of[repr(body)]}
             if answer.example is not None:
                 content["example"] = answer.example
             described["content"] = {answer.media: content}
@@ -253,6 +261,22 @@ class _Described:
         if self._operation.replicated:
             yield from map(from_failure, _FAILED)
         yield ApiError(500, "internal error", "internal")
+
+
+def body_of(answer: DescribedAnswer, handler: Handler) -> Any:
+    """Return the type of an answer's body, None when it has none, or none that is JSON."""
+    if answer.media != JSON or answer.status in _BODILESS:
+        return None
+    return answer.body or _returned(handler)
+
+
+@lru_cache(maxsize=128)
+def _returned(handler: Handler) -> Any:
+    """Return the type of the body that a handler's signature names."""
+    returned = get_type_hints(handler)["return"]
+    assert get_origin(returned) is HttpAnswer, f"{handler} does not say what its body is"
+    [body] = get_args(returned)
+    return body
 
 
 def operation_id(handler: Handler) -> str:

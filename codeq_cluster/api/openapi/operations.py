@@ -6,14 +6,12 @@ or of an unreadable body, follow from the route. Here stands the rest.
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import COMMAND
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.middleware import Handler
-from codeq_cluster.api.openapi import answers, artifacts
+from codeq_cluster.api.openapi import artifacts
 from codeq_cluster.api.openapi.types import (
     COMMAND_SCHEMA,
     DescribedAnswer,
@@ -25,7 +23,7 @@ from codeq_cluster.api.routes import openapi, ops, queues, raft, reads, tasks, w
 from codeq_cluster.api.routes.allowed import COMMANDS_MAX
 from codeq_cluster.api.routes.attachments import ARTIFACTS_MAX
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import QueueView, ResultView, TaskView
+from codeq_cluster.api.schemas.node_views import NotReady, Word
 from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
@@ -315,7 +313,6 @@ def _producing(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
                 DescribedAnswer(
                     status=202,
                     text="The task stands, new or made before with the same idempotency key.",
-                    body=TaskView,
                     example=_TASK,
                     headers={
                         "X-CodeQ-Idempotent-Replay": "`true` when the task had been made before."
@@ -351,7 +348,6 @@ def _producing(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="What became of each item, in order.",
-                    body=answers.CreatedBatch,
                     example={
                         "results": [
                             {"task": _TASK},
@@ -369,7 +365,6 @@ def _producing(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The task is cancelled; its holder's result will be refused.",
-                    body=answers.CancelledTask,
                     example={"status": "cancelled", "id": _ID},
                 ),
             ),
@@ -398,9 +393,7 @@ def _claiming(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             body=requests.ClaimBody,
             example=example,
             answers=(
-                DescribedAnswer(
-                    text="The task, now the caller's.", body=TaskView, example=_CLAIMED
-                ),
+                DescribedAnswer(text="The task, now the caller's.", example=_CLAIMED),
                 _NOTHING_CAME,
             ),
             errors=errors,
@@ -412,7 +405,6 @@ def _claiming(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The tasks, now the caller's; at least one.",
-                    body=answers.ClaimedBatch,
                     example={"tasks": [_CLAIMED]},
                 ),
                 _NOTHING_CAME,
@@ -440,7 +432,6 @@ def _ending(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The lease is longer, on a majority of the nodes.",
-                    body=answers.ExtendedLease,
                     example={"ok": True, "leaseUntil": "2026-01-31T12:09:30.000Z"},
                 ),
             ),
@@ -454,7 +445,6 @@ def _ending(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The task is back in its queue, or a dead letter.",
-                    body=answers.AbandonedTask,
                     example={"status": "requeued"},
                 ),
             ),
@@ -467,7 +457,6 @@ def _ending(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The task is back in its queue after a delay, or a dead letter.",
-                    body=answers.RefusedTask,
                     example={"status": "requeued", "delaySeconds": 30},
                 ),
             ),
@@ -480,7 +469,6 @@ def _ending(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The result stands; the same one sent again gets the same answer.",
-                    body=ResultView,
                     example=_RESULT,
                 ),
             ),
@@ -510,7 +498,6 @@ def _ending(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="What became of each item, in order.",
-                    body=answers.SubmittedBatch,
                     example={
                         "results": [
                             {"taskId": _ID, "result": _RESULT},
@@ -545,11 +532,7 @@ def _asking(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
     return {
         reads.task: DescribedOperation(
             parameters=(_CONSISTENCY,),
-            answers=(
-                DescribedAnswer(
-                    text="The task.", body=TaskView, example=_FINISHED, headers=_APPLIED_INDEX
-                ),
-            ),
+            answers=(DescribedAnswer(text="The task.", example=_FINISHED, headers=_APPLIED_INDEX),),
             errors=(inconsistent, _rejected(Rejection.NOT_FOUND, "not found")),
         ),
         reads.result: DescribedOperation(
@@ -557,7 +540,6 @@ def _asking(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The task has ended.",
-                    body=answers.TaskAndResult,
                     example={"task": _FINISHED, "result": _RESULT},
                     headers=_APPLIED_INDEX,
                 ),
@@ -573,35 +555,28 @@ def _asking(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             answers=(
                 DescribedAnswer(
                     text="The groups, by shard.",
-                    body=answers.RaftStatus,
                     example=_RAFT,
                 ),
             ),
             replicated=False,
         ),
         queues.queues: DescribedOperation(
-            answers=(
-                DescribedAnswer(
-                    text="The queues, by name.", body=list[QueueView], example=[_QUEUE]
-                ),
-            ),
+            answers=(DescribedAnswer(text="The queues, by name.", example=[_QUEUE]),),
         ),
         queues.queue: DescribedOperation(
-            answers=(DescribedAnswer(text="The queue.", body=QueueView, example=_QUEUE),),
+            answers=(DescribedAnswer(text="The queue.", example=_QUEUE),),
         ),
         ops.healthz: DescribedOperation(
-            answers=(
-                DescribedAnswer(text="It serves.", body=answers.Word, example={"status": "ok"}),
-            ),
+            answers=(DescribedAnswer(text="It serves.", example={"status": "ok"}),),
             replicated=False,
         ),
         ops.readyz: DescribedOperation(
             answers=(
-                DescribedAnswer(text="It is.", body=answers.Word, example={"status": "ready"}),
+                DescribedAnswer(text="It is.", body=Word, example={"status": "ready"}),
                 DescribedAnswer(
                     status=503,
                     text="It is not.",
-                    body=answers.NotReady,
+                    body=NotReady,
                     example={
                         "error": "not ready",
                         "code": "not-ready",
@@ -619,7 +594,7 @@ def _asking(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
             replicated=False,
         ),
         openapi.spec: DescribedOperation(
-            answers=(DescribedAnswer(text="This document.", body=dict[str, Any]),), replicated=False
+            answers=(DescribedAnswer(text="This document."),), replicated=False
         ),
         openapi.page: DescribedOperation(
             answers=(

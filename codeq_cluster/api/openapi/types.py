@@ -31,7 +31,8 @@ class DescribedAnswer:
     """One answer that is no error in the usual envelope.
 
     Attributes:
-        body: Type of the body; None when there is none, or when it is no JSON.
+        body: Type of the body, where a handler answers with one of several; None for the type that
+            its signature names.
         headers: What each header of this answer's own says, by name.
     """
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.schemas.backup_views import backup_page, backup_view
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.backup_views import BackupPage, BackupView, backup_page, backup_view
 from codeq_cluster.backup.job import SETTLE_S, BackupJobs, BackupRunning
 from codeq_cluster.errors import BackupFailed
 
@@ -29,7 +27,7 @@ UNREACHABLE = ApiError(
 NOT_FOUND = ApiError(404, "backup not found", "not-found")
 
 
-async def create(call: Call) -> web.Response:
+async def create(call: Call) -> HttpAnswer[BackupView]:
     """Begin a backup; the answer names it, and it goes on by itself."""
     recording = partial(
         call.services.broker.queue_policies.record,
@@ -44,10 +42,10 @@ async def create(call: Call) -> web.Response:
         )
     except BackupRunning as running:
         raise RUNNING from running
-    return reply(encode(backup_view(begun)), status=202)
+    return reply(backup_view(begun), status=202)
 
 
-async def backup(call: Call) -> web.Response:
+async def backup(call: Call) -> HttpAnswer[BackupView]:
     """Return how far a backup is."""
     try:
         progress = await _of(call).progress(call.task_id(not_found=NOT_FOUND))
@@ -55,16 +53,16 @@ async def backup(call: Call) -> web.Response:
         raise UNREACHABLE from failed
     if progress is None:
         raise NOT_FOUND
-    return reply(encode(backup_view(progress)))
+    return reply(backup_view(progress))
 
 
-async def backups(call: Call) -> web.Response:
+async def backups(call: Call) -> HttpAnswer[BackupPage]:
     """Return the backups of this node's place, the oldest first."""
     try:
         found = await _of(call).found()
     except BackupFailed as failed:
         raise UNREACHABLE from failed
-    return reply(encode(backup_page(found)))
+    return reply(backup_page(found))
 
 
 def _of(call: Call) -> BackupJobs:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import cluster_view, encode
+from codeq_cluster.api.schemas.cluster_views import ClusterStatus, Transferred, cluster_view
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 _INVALID = invalid_body()
 
 
-async def cluster(call: Call) -> web.Response:
+async def cluster(call: Call) -> HttpAnswer[ClusterStatus]:
     """Return the nodes and the shards as this node sees them."""
-    settings = call.services.settings
-    return reply(encode(cluster_view(settings, call.services.broker.shard_status())))
+    services = call.services
+    return reply(cluster_view(services.settings.cluster_id, services.broker.shard_status()))
 
 
-async def transfer(call: Call) -> web.Response:
+async def transfer(call: Call) -> HttpAnswer[Transferred]:
     """Hand the leadership of a shard to a node, or to whichever peer has most of its log.
 
     A shard's preferred node takes it back after a while, as long as it is up to date.
@@ -52,5 +51,4 @@ async def transfer(call: Call) -> web.Response:
             )
         except CodeqError as error:
             raise OutcomeUnknown("it is handed over, and perhaps not on record") from error
-    answer = {"shard": shard, "from": done.before, "leader": done.leader, "changed": changed}
-    return reply(encode(answer))
+    return reply(Transferred(shard=shard, before=done.before, leader=done.leader, changed=changed))

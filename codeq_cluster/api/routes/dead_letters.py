@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from aiohttp import web
 from msgspec.structs import replace
 
-from codeq_cluster.api.http.call import Call, is_task_id, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.responses import ErrorGroup, TaskPage, encode, result_view, task_view
+from codeq_cluster.api.schemas.dead_letter_views import DeadLetters, Deleted, ErrorGroup, Requeued
+from codeq_cluster.api.schemas.task_views import TaskAndResult, result_view, task_view
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.operators import Done
 from codeq_cluster.broker.values import FoundTask
@@ -26,6 +27,9 @@ EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _WORDS = {"false": False, "0": False, "true": True, "1": True}
 
+# Which dead letters are meant, and whether they are only to be counted.
+_Wanted = tuple[DeadLetterSelection, bool]
+
 
 class _Acts(Protocol):
     def __call__(
@@ -33,7 +37,7 @@ class _Acts(Protocol):
     ) -> Awaitable[Done]: ...
 
 
-async def dead_letters(call: Call) -> web.Response:
+async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
     """Return the dead letters of a queue, the newest first, or how many died of what.
 
     A page may be short and still have a cursor: what a filter drops was looked at.
@@ -52,10 +56,12 @@ async def dead_letters(call: Call) -> web.Response:
         count=asked.count,
         timeout_s=call.timeout_s,
     )
-    return reply(encode(TaskPage.of(found, asked.cursor(edge), shards=_shards(call))))
+    shards = call.services.settings.shards
+    views = [task_view(each.task, each.payload, shards=shards) for each in found]
+    return reply(DeadLetters(tasks=views, cursor=asked.cursor(edge)))
 
 
-async def dead_letter(call: Call) -> web.Response:
+async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     """Return one dead letter of a queue, and the result it died with."""
     queue = call.command().lower()
     answer = await call.services.broker.result(
@@ -69,36 +75,35 @@ async def dead_letter(call: Call) -> web.Response:
         raise _TASK_NOT_FOUND
     found, ended = answer
     assert ended is not None, "a dead letter stands without its result"
-    task = task_view(found.task, found.payload, shards=_shards(call))
-    return reply(encode({"task": task, "result": result_view(ended)}))
+    task = task_view(found.task, found.payload, shards=call.services.settings.shards)
+    return reply(TaskAndResult(task, result_view(ended)))
 
 
-async def requeue(call: Call) -> web.Response:
+async def requeue(call: Call) -> HttpAnswer[Requeued]:
     """Requeue dead letters of a queue: the selected ones, or all.
 
     Their attempts start again from 1, and their errors stay in their history. A task returns to the
     queue of its own command.
     """
-    return await _act(call, call.services.broker.operators.requeue, "requeued", _selected(call))
+    return await _requeue(call, _selected(call))
 
 
-async def delete(call: Call) -> web.Response:
+async def delete(call: Call) -> HttpAnswer[Deleted]:
     """Delete dead letters of a queue: the selected ones, by body or by query, or all."""
-    return await _act(call, call.services.broker.operators.delete, "deleted", _selected(call))
+    return await _delete(call, _selected(call))
 
 
-async def requeue_one(call: Call) -> web.Response:
+async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
     """Make one dead letter ready again."""
-    wanted = _one(call)
-    return await _act(call, call.services.broker.operators.requeue, "requeued", wanted)
+    return await _requeue(call, _one(call))
 
 
-async def delete_one(call: Call) -> web.Response:
+async def delete_one(call: Call) -> HttpAnswer[Deleted]:
     """Delete one dead letter."""
-    return await _act(call, call.services.broker.operators.delete, "deleted", _one(call))
+    return await _delete(call, _one(call))
 
 
-async def _groups(call: Call, queue: str, group_by: str) -> web.Response:
+async def _groups(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
     if group_by != "error":
         raise bad_request("invalid 'groupBy' (use error)", "invalid-query")
     done = await call.services.broker.operators.requeue(
@@ -110,12 +115,20 @@ async def _groups(call: Call, queue: str, group_by: str) -> web.Response:
     )
     groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
     views = [ErrorGroup(error, count) for error, count in groups]
-    return reply(encode({"groups": views, "matched": done.matched, "more": done.more}))
+    return reply(DeadLetters(groups=views, matched=done.matched, more=done.more))
 
 
-async def _act(
-    call: Call, act: _Acts, word: str, wanted: tuple[DeadLetterSelection, bool]
-) -> web.Response:
+async def _requeue(call: Call, wanted: _Wanted) -> HttpAnswer[Requeued]:
+    done = await _act(call, call.services.broker.operators.requeue, wanted)
+    return reply(Requeued(done.matched, done.changed, done.by_error, done.more, wanted[1]))
+
+
+async def _delete(call: Call, wanted: _Wanted) -> HttpAnswer[Deleted]:
+    done = await _act(call, call.services.broker.operators.delete, wanted)
+    return reply(Deleted(done.matched, done.changed, done.by_error, done.more, wanted[1]))
+
+
+async def _act(call: Call, act: _Acts, wanted: _Wanted) -> Done:
     selection, dry_run = wanted
     one = "id" in call.request.match_info
     done = await act(
@@ -127,22 +140,15 @@ async def _act(
     )
     if one and not done.matched:
         raise _TASK_NOT_FOUND
-    answer = {
-        "matched": done.matched,
-        word: done.changed,
-        "byError": done.by_error,
-        "more": done.more,
-        "dryRun": dry_run,
-    }
-    return reply(encode(answer))
+    return done
 
 
-def _one(call: Call) -> tuple[DeadLetterSelection, bool]:
+def _one(call: Call) -> _Wanted:
     task_id = call.task_id(not_found=_TASK_NOT_FOUND)
     return DeadLetterSelection(queue=call.command().lower(), ids=(task_id,)), flag(call, "dryRun")
 
 
-def _selected(call: Call) -> tuple[DeadLetterSelection, bool]:
+def _selected(call: Call) -> _Wanted:
     """Read which dead letters are meant, from the body and, where it is silent, the query."""
     queue = call.command().lower()
     body = requests.SELECTION.decode_any(call.text, error=_INVALID.text)
@@ -217,7 +223,3 @@ def flag(call: Call, name: str) -> bool:
 
 def _died_in(found: FoundTask, queue: str) -> bool:
     return found.task.state is State.DEAD and found.task.dead_queue == queue
-
-
-def _shards(call: Call) -> int:
-    return call.services.settings.shards

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, is_task_id, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.routes.dead_letters import read_ids
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.item_views import DeliveryPage, delivery_view
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.item_views import DeliveryPage, Replayed, delivery_view
 from codeq_cluster.core.items import Delivery, ItemKind
 
 _INVALID = invalid_body()
 _NOT_FOUND = ApiError(404, "delivery not found", "not-found")
 
 
-async def deliveries(call: Call) -> web.Response:
+async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     """Return the tenant's deliveries by id, or the dead ones, the latest death first.
 
     A page may be short and still have a cursor: what a filter drops was looked at.
@@ -38,25 +36,25 @@ async def deliveries(call: Call) -> web.Response:
         for each in found
         if isinstance(each, Delivery) and not (status == "pending" and each.died_ms)
     ]
-    return reply(encode(DeliveryPage.of(views, asked.cursor(edge))))
+    return reply(DeliveryPage(views, asked.cursor(edge)))
 
 
-async def replay(call: Call) -> web.Response:
+async def replay(call: Call) -> HttpAnswer[Replayed]:
     """Try dead deliveries again, from the first attempt: those named, or all."""
     body = requests.REPLAY.decode_any(call.text, error=_INVALID.text)
     if body.ids is None and not body.all:
         raise bad_request("ids or all required", "ids-required")
     ids = () if body.ids is None else read_ids(body.ids)
-    return reply(encode({"replayed": await _replay(call, ids)}))
+    return reply(Replayed(await _replay(call, ids)))
 
 
-async def replay_one(call: Call) -> web.Response:
+async def replay_one(call: Call) -> HttpAnswer[Replayed]:
     """Try one dead delivery again, from the first attempt."""
     delivery_id = call.request.match_info["id"]
     replayed = await _replay(call, (delivery_id,)) if is_task_id(delivery_id) else 0
     if not replayed:
         raise _NOT_FOUND
-    return reply(encode({"replayed": replayed}))
+    return reply(Replayed(replayed))
 
 
 async def _replay(call: Call, ids: tuple[str, ...]) -> int:

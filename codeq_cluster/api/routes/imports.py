@@ -8,12 +8,12 @@ import re
 import msgspec
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from msgspec import Struct
 
-from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.routes.dead_letters import flag
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.backup_views import ImportView, import_view
 from codeq_cluster.backup.manifest import is_id
 from codeq_cluster.backup.tenant_rows import tenant_name
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals
@@ -22,7 +22,6 @@ from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.importing import fault, item_fault
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.operations import Arrival
-from codeq_cluster.core.outcomes import Imported
 
 _BYTES_MIN = 2 * 2**20
 TASKS_MAX = 256  # In one request, and as many items: on one shard, 25 ms of decisions.
@@ -44,31 +43,7 @@ _TASK_ID = re.compile(r"[A-Za-z0-9_:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 
 
-class ImportView(Struct, rename="camel", kw_only=True):
-    """What became of the tasks and items of one request.
-
-    `imported`, `present`, `ended`, `left` and the lists of ids together are all its tasks. A list
-    ends `Taken`, `Apart` or `Large` for why its tasks were left out; `limit` is the budget that is
-    used up when some are `left`.
-    """
-
-    imported: int
-    present: int
-    ended: int
-    forgotten_keys: int
-    keys_taken: tuple[str, ...]
-    keys_apart: tuple[str, ...]
-    ids_taken: tuple[str, ...]
-    too_large: tuple[str, ...]
-    left: int
-    limit: str
-    items_imported: int
-    items_present: int
-    items_refused: tuple[str, ...]
-    dry_run: bool
-
-
-async def take(call: Call) -> web.Response:
+async def take(call: Call) -> HttpAnswer[ImportView]:
     """Take over tasks, topics, pauses and subscriptions that another cluster had.
 
     The body is what `codeq-cluster import` makes of a backup. What is here already is left as it
@@ -93,7 +68,7 @@ async def take(call: Call) -> web.Response:
             dry_run=dry_run,
             timeout_s=call.timeout_s,
         )
-    return reply(encode(_view(outcome, dry_run=dry_run)))
+    return reply(import_view(outcome, dry_run=dry_run))
 
 
 def _refuse_newer(call: Call) -> None:
@@ -177,7 +152,3 @@ def _fault(arrival: Arrival) -> str:
     except (msgspec.MsgspecError, UnicodeError):
         return "its payload or its result is not JSON"
     return fault(arrival)
-
-
-def _view(outcome: Imported, *, dry_run: bool) -> ImportView:
-    return ImportView(**msgspec.structs.asdict(outcome), dry_run=dry_run)

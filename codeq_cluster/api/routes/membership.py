@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.cluster_views import MembersChanged, member_shard
 from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Dismiss, Expect
@@ -60,7 +59,7 @@ REMOVE_REFUSALS = (
 _BY_CODE = {refusal.code: refusal for refusal in (*JOIN_REFUSALS, *REMOVE_REFUSALS)}
 
 
-async def join(call: Call) -> web.Response:
+async def join(call: Call) -> HttpAnswer[MembersChanged]:
     """Let a node come in: as a learner, and as a voter once it holds the log."""
     body = requests.JOIN.decode(call.text, error=_INVALID.text)
     node_id = _node_id(body.node_id)
@@ -73,7 +72,7 @@ async def join(call: Call) -> web.Response:
     return await _change(call, change, action="cluster.join", dry_run=body.dry_run or False)
 
 
-async def remove(call: Call) -> web.Response:
+async def remove(call: Call) -> HttpAnswer[MembersChanged]:
     """Remove a node for good; what it leads is handed over first."""
     body = requests.REMOVE.decode(call.text, error=_INVALID.text)
     change = Dismiss(id=_node_id(body.node_id))
@@ -82,7 +81,7 @@ async def remove(call: Call) -> web.Response:
 
 async def _change(
     call: Call, change: Expect | Dismiss, *, action: str, dry_run: bool
-) -> web.Response:
+) -> HttpAnswer[MembersChanged]:
     members = call.services.members
     shards = range(call.services.settings.shards)
     timeout_s = call.timeout_s
@@ -99,13 +98,14 @@ async def _change(
         _refuse(effects)
         if is_new:
             await _put_on_record(call, action, change.id)
-    answer = {
-        "nodeId": change.id,
-        "dryRun": dry_run,
-        "changed": is_new and not dry_run,
-        "shards": list(map(_view, effects)),
-    }
-    return reply(encode(answer))
+    return reply(
+        MembersChanged(
+            node_id=change.id,
+            dry_run=dry_run,
+            changed=is_new and not dry_run,
+            shards=list(map(member_shard, effects)),
+        )
+    )
 
 
 def _refuse(effects: Sequence[Effect]) -> None:
@@ -134,17 +134,3 @@ def _node_id(node_id: str | None) -> str:
     if node_id is None or not NODE_ID.fullmatch(node_id):
         raise _INVALID_NODE
     return node_id
-
-
-def _view(effect: Effect) -> dict[str, object]:
-    return {
-        "shard": effect.shard,
-        "leader": effect.leader,
-        "voters": effect.voters,
-        "votersAfter": effect.voters_after,
-        "learnersAfter": effect.learners_after,
-        "quorum": len(effect.voters) // 2 + 1,
-        "quorumAfter": len(effect.voters_after) // 2 + 1,
-        "answering": effect.answering,
-        "done": effect.done,
-    }

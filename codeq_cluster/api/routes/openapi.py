@@ -6,10 +6,12 @@ import base64
 import hashlib
 import re
 from importlib.resources import files
+from typing import Any
 
 from aiohttp import web
 
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.call import Call
 
 DOCUMENT = web.AppKey("openapi", bytes)  # The document of one node, encoded once.
 
@@ -33,9 +35,9 @@ _PAGE_HEADERS = {
 }
 
 
-async def spec(call: Call) -> web.Response:
+async def spec(call: Call) -> HttpAnswer[dict[str, Any]]:
     """Describe every route as OpenAPI 3.1."""
-    return reply(call.request.app[DOCUMENT])
+    return HttpAnswer(call.request.app[DOCUMENT])
 
 
 async def page(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call

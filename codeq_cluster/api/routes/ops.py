@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from codeq_cluster.api.http.call import Call, authorization, reply
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call, authorization
+from codeq_cluster.api.schemas.node_views import NotReady, Word
 from codeq_cluster.auth import Access, AccessRefused
 from codeq_cluster.auth.jwks import KeysUnavailable
 
-_HEALTHY = encode({"status": "ok"})
-_READY = encode({"status": "ready"})
 
-
-async def healthz(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call
+async def healthz(call: Call) -> HttpAnswer[Word]:  # noqa: ARG001, every handler takes the call
     """Say that the process serves."""
-    return reply(_HEALTHY)
+    return reply(Word("ok"))
 
 
-async def readyz(call: Call) -> web.Response:
+async def readyz(call: Call) -> HttpAnswer[Word] | HttpAnswer[NotReady]:
     """Say whether every local group has a leader and is caught up; name what is missing.
 
     With an operator's token the reasons are told in full, directories of the machine included.
     """
     missing = call.services.broker.missing(in_full=await _asked_by_operator(call))
     if not missing:
-        return reply(_READY)
-    body = {
-        "error": "not ready",
-        "code": "not-ready",
-        "retryable": True,
-        "requestId": call.request_id,
-        "missing": missing,
-    }
-    return reply(encode(body), status=503, headers={"Retry-After": "1"})
+        return reply(Word("ready"))
+    told = NotReady("not ready", "not-ready", True, call.request_id, missing)
+    return reply(told, status=503, headers={"Retry-After": "1"})
 
 
 async def _asked_by_operator(call: Call) -> bool:

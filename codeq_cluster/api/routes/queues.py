@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import COMMAND, Call, reply
-from codeq_cluster.api.schemas.responses import encode, queue_view
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call
+from codeq_cluster.api.schemas.queue_views import PausedQueue, QueueView, queue_view
 from codeq_cluster.broker.values import QueueDepth
 from codeq_cluster.core.task import Counters
 
 
-async def queues(call: Call) -> web.Response:
+async def queues(call: Call) -> HttpAnswer[list[QueueView]]:
     """Return the depth of every queue of the caller's tenant, by name; paused ones too."""
     depths, paused = await _depths(call)
     now_ms = call.services.now_ms()
@@ -22,10 +21,10 @@ async def queues(call: Call) -> web.Response:
     views = [
         queue_view(depth, now_ms=now_ms, paused=depth.command.lower() in paused) for depth in depths
     ]
-    return reply(encode(views))
+    return reply(views)
 
 
-async def queue(call: Call) -> web.Response:
+async def queue(call: Call) -> HttpAnswer[QueueView]:
     """Return the depth of one queue; a command nobody has used has an empty one."""
     command = call.request.match_info["command"]
     found, paused = QueueDepth(command, Counters(), 0), False
@@ -37,10 +36,10 @@ async def queue(call: Call) -> web.Response:
         )
         for depth in depths:
             found = QueueDepth(command, depth.counters, depth.oldest_ready_ms)
-    return reply(encode(queue_view(found, now_ms=call.services.now_ms(), paused=paused)))
+    return reply(queue_view(found, now_ms=call.services.now_ms(), paused=paused))
 
 
-async def pause(call: Call) -> web.Response:
+async def pause(call: Call) -> HttpAnswer[PausedQueue]:
     """Let nobody claim from a queue any more; leases that run go on, and tasks can be added.
 
     It is answered once every shard's leader goes by it.
@@ -49,16 +48,16 @@ async def pause(call: Call) -> web.Response:
     changed = await call.services.broker.queue_policies.pause(
         call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
     )
-    return reply(encode({"command": command, "paused": True, "changed": changed}))
+    return reply(PausedQueue(command, paused=True, changed=changed))
 
 
-async def resume(call: Call) -> web.Response:
+async def resume(call: Call) -> HttpAnswer[PausedQueue]:
     """Let a paused queue be claimed from again; claims that wait are woken."""
     command = call.command()
     changed = await call.services.broker.queue_policies.resume(
         call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
     )
-    return reply(encode({"command": command, "paused": False, "changed": changed}))
+    return reply(PausedQueue(command, paused=False, changed=changed))
 
 
 async def _depths(call: Call) -> tuple[list[QueueDepth], frozenset[str]]:

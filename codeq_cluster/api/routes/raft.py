@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from aiohttp import web
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.schemas.node_views import RaftStatus, raft_view
 
-from codeq_cluster.api.http.call import Call, reply
-from codeq_cluster.api.schemas.responses import encode, raft_view
 
-
-async def status(call: Call) -> web.Response:
+async def status(call: Call) -> HttpAnswer[RaftStatus]:
     """Return every local group, by shard."""
-    return reply(encode(raft_view(call.services.broker.shard_status())))
+    return reply(raft_view(call.services.broker.shard_status()))

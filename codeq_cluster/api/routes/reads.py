@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.workers import EARLY_S
-from codeq_cluster.api.schemas.responses import (
+from codeq_cluster.api.schemas.task_views import (
+    ExplanationView,
+    TaskAndResult,
     TaskView,
-    encode,
     explanation_view,
     result_view,
     task_view,
@@ -23,7 +23,7 @@ _NOT_FOUND = ApiError(404, "not found", "not-found")
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 
 
-async def task(call: Call) -> web.Response:
+async def task(call: Call) -> HttpAnswer[TaskView]:
     """Return a task."""
     stale = call.stale()
     found = await call.services.broker.task(
@@ -34,10 +34,10 @@ async def task(call: Call) -> web.Response:
     )
     if found is None:
         raise _NOT_FOUND
-    return reply(encode(_view(call, found)), headers=_freshness(found, stale=stale))
+    return reply(_view(call, found), headers=_freshness(found, stale=stale))
 
 
-async def result(call: Call) -> web.Response:
+async def result(call: Call) -> HttpAnswer[TaskAndResult]:
     """Return a task and how it ended, waiting for the end as long as the caller asks."""
     stale = call.stale()
     wait_s = call.query_integer("waitSeconds")
@@ -60,11 +60,10 @@ async def result(call: Call) -> web.Response:
     headers = _freshness(found, stale=stale)
     if ended is None:
         raise _result_not_found(headers)
-    body = encode({"task": _view(call, found), "result": result_view(ended)})
-    return reply(body, headers=headers)
+    return reply(TaskAndResult(_view(call, found), result_view(ended)), headers=headers)
 
 
-async def explain(call: Call) -> web.Response:
+async def explain(call: Call) -> HttpAnswer[ExplanationView]:
     """Say the one reason a task is where it is: why it is not running, or that it is.
 
     When several reasons hold, it is the one that must be lifted first.
@@ -75,7 +74,7 @@ async def explain(call: Call) -> web.Response:
     )
     if found is None:
         raise _TASK_NOT_FOUND
-    return reply(encode(explanation_view(task_id, found)))
+    return reply(explanation_view(task_id, found))
 
 
 def _result_not_found(headers: Mapping[str, str]) -> ApiError:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, is_task_id, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.webhooks import require_webhooks
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.item_views import SubscriptionPage, subscription_view
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.item_views import (
+    SubscriptionLife,
+    SubscriptionPage,
+    subscription_view,
+)
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import ItemKind, Mode, Subscription
 from codeq_cluster.core.outcomes import Rejected
@@ -27,7 +29,7 @@ _INVALID = invalid_body()
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
-async def subscribe(call: Call) -> web.Response:
+async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
     """Add a subscription to queues, those of the token when none is named."""
     body = requests.SUBSCRIPTION.decode(call.text, error=_INVALID.text)
     if not body.callback_url:
@@ -59,7 +61,7 @@ async def subscribe(call: Call) -> web.Response:
     return reply(_life(made))
 
 
-async def renew(call: Call) -> web.Response:
+async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
     """Let a subscription live on from now, as long as before or as is said; the body may miss."""
     # Such a subscription would never be notified.
     require_webhooks(call)
@@ -75,7 +77,7 @@ async def renew(call: Call) -> web.Response:
     return reply(_life(outcome))
 
 
-async def subscriptions(call: Call) -> web.Response:
+async def subscriptions(call: Call) -> HttpAnswer[SubscriptionPage]:
     """Return the tenant's subscriptions by id, whoever's they are."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
@@ -86,17 +88,17 @@ async def subscriptions(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
     )
     views = [subscription_view(each) for each in found if isinstance(each, Subscription)]
-    return reply(encode(SubscriptionPage.of(views, asked.cursor(edge))))
+    return reply(SubscriptionPage(views, asked.cursor(edge)))
 
 
-async def unsubscribe(call: Call) -> web.Response:
+async def unsubscribe(call: Call) -> HttpAnswer[None]:
     """End a subscription."""
     queue_policies = call.services.broker.queue_policies
     if not await queue_policies.unsubscribe(
         call.identity.tenant, _id(call), timeout_s=call.timeout_s
     ):
         raise _NOT_FOUND
-    return web.Response(status=204)
+    return HttpAnswer(status=204)
 
 
 def _id(call: Call) -> str:
@@ -132,10 +134,5 @@ def _check_bounds(name: str, value: int, most: int) -> None:
         raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
 
 
-def _life(subscription: Subscription) -> bytes:
-    return encode(
-        {
-            "subscriptionId": subscription.id,
-            "expiresAt": rfc3339(subscription.expires_ms),
-        }
-    )
+def _life(subscription: Subscription) -> SubscriptionLife:
+    return SubscriptionLife(subscription.id, rfc3339(subscription.expires_ms))

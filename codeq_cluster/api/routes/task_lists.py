@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.responses import TaskPage, encode
+from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage, task_view
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ratelimit.token_bucket import Scope
@@ -28,7 +27,7 @@ _INVALID = invalid_body()
 _INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
 
 
-async def tasks(call: Call) -> web.Response:
+async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     """Return the tenant's tasks by queue: waiting ones in claim order, ended ones newest first.
 
     A task that changes while a list is walked may be met twice or not at all; one that does not is
@@ -51,10 +50,11 @@ async def tasks(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
     )
     shards = call.services.settings.shards
-    return reply(encode(TaskPage.of(found, asked.cursor(edge), shards=shards)))
+    views = [task_view(each.task, each.payload, shards=shards) for each in found]
+    return reply(TaskPage(views, asked.cursor(edge)))
 
 
-async def cleanup(call: Call) -> web.Response:
+async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     """Delete tasks that have ended, dead letters excepted: those whose time is over, or older ones.
 
     Without `before`, nothing is deleted that is still to be kept; with it, all that ended before.
@@ -82,5 +82,4 @@ async def cleanup(call: Call) -> web.Response:
             timeout_s=call.timeout_s,
             retained_until_ms=retained_until_ms,
         )
-    answer = {"deleted": deleted, "before": rfc3339(before_ms), "limit": limit}
-    return reply(encode(answer))
+    return reply(CleanedUp(deleted, rfc3339(before_ms), limit))

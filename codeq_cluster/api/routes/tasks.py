@@ -7,10 +7,9 @@ import re
 from collections.abc import Collection, Iterable
 
 import msgspec
-from aiohttp import web
 
-from codeq_cluster.api.http.answer import HttpAnswer
-from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import (
     ApiError,
     bad_request,
@@ -20,7 +19,13 @@ from codeq_cluster.api.http.errors import (
 )
 from codeq_cluster.api.routes.webhooks import require_webhooks, takes_webhooks
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import encode, task_view
+from codeq_cluster.api.schemas.task_views import (
+    CancelledTask,
+    CreatedBatch,
+    CreatedItem,
+    TaskView,
+    task_view,
+)
 from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
@@ -41,7 +46,7 @@ _TRACE_PARENT = re.compile(
 _TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: propagate at least this much.
 
 
-async def create(call: Call) -> HttpAnswer:
+async def create(call: Call) -> HttpAnswer[TaskView]:
     """Create one task: 202, replayed or not."""
     await call.spend(*_CREATING)
     body = requests.TASK.decode(call.text, error=_INVALID.text)
@@ -52,14 +57,14 @@ async def create(call: Call) -> HttpAnswer:
     match outcome:
         case Created():
             headers = {"X-CodeQ-Idempotent-Replay": "true"} if outcome.replay else {}
-            return HttpAnswer(_rendered(call, outcome), status=202, headers=headers)
+            return reply(_view(call, outcome), status=202, headers=headers)
         case Rejected():
             raise from_rejection(outcome)
         case CodeqError():
             raise outcome
 
 
-async def create_batch(call: Call) -> HttpAnswer:
+async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     """Create tasks, each on its own; the answer keeps their order."""
     items = requests.TASKS.decode(call.text, error=_INVALID.text).tasks
     batch_max = call.services.settings.limits.batch_max
@@ -81,22 +86,22 @@ async def create_batch(call: Call) -> HttpAnswer:
         if wanted
         else ()
     )
-    results: list[msgspec.Raw | dict[str, str]] = []
+    results = []
     for each in read:
         outcome = next(outcomes) if isinstance(each, RequestedTask) else each
         match outcome:
             case Created():
-                results.append(msgspec.Raw(b'{"task":%b}' % _rendered(call, outcome)))
+                results.append(CreatedItem(_view(call, outcome)))
             case Rejected():
                 results.append(_item_error(from_rejection(outcome)))
             case ApiError():
                 results.append(_item_error(outcome))
             case CodeqError():
                 results.append(_item_error(from_failure(outcome)))
-    return HttpAnswer(encode({"results": results}))
+    return reply(CreatedBatch(results))
 
 
-async def cancel(call: Call) -> web.Response:
+async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """End a task that is not terminal yet, whoever holds it."""
     not_found = ApiError(404, "not found", "not-found")
     task_id = call.task_id(not_found=not_found)
@@ -104,7 +109,7 @@ async def cancel(call: Call) -> web.Response:
     outcome = await broker.cancel(tenant, task_id, timeout_s=call.timeout_s)
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome, not_found=not_found.text)
-    return reply(encode({"status": "cancelled", "id": outcome.task.id}))
+    return reply(CancelledTask("cancelled", outcome.task.id))
 
 
 def _decoded(item: msgspec.Raw) -> requests.TaskBody | ApiError:
@@ -202,10 +207,9 @@ def _trace(call: Call) -> tuple[str, str]:
     return trace_parent, trace_state if sendable else ""
 
 
-def _rendered(call: Call, created: Created) -> bytes:
-    shards = call.services.settings.shards
-    return encode(task_view(created.task, created.payload, shards=shards))
+def _view(call: Call, created: Created) -> TaskView:
+    return task_view(created.task, created.payload, shards=call.services.settings.shards)
 
 
-def _item_error(error: ApiError) -> dict[str, str]:
-    return {"error": error.text, "code": error.code}
+def _item_error(error: ApiError) -> CreatedItem:
+    return CreatedItem(error=error.text, code=error.code)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-from aiohttp import web
-
-from codeq_cluster.api.http.call import COMMAND, Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.item_views import TopicPage, topic_view
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.item_views import TopicPage, TopicView, topic_view
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, ItemKind, Topic
 
 WEIGHT_MAX = 100
@@ -25,7 +23,7 @@ _INVALID = invalid_body("invalid request body")
 LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
-async def topics(call: Call) -> web.Response:
+async def topics(call: Call) -> HttpAnswer[TopicPage]:
     """Return the tenant's topics by name."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
@@ -36,10 +34,10 @@ async def topics(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
     )
     views = [topic_view(each) for each in found if isinstance(each, Topic)]
-    return reply(encode(TopicPage.of(views, asked.cursor(edge))))
+    return reply(TopicPage(views, asked.cursor(edge)))
 
 
-async def topic(call: Call) -> web.Response:
+async def topic(call: Call) -> HttpAnswer[TopicView]:
     """Return a topic."""
     name = _name(call)
     queue_policies = call.services.broker.queue_policies
@@ -47,10 +45,10 @@ async def topic(call: Call) -> web.Response:
     if found is None:
         shown = f"{call.identity.tenant or '_'}.{name}"
         raise ApiError(404, f'queue topic "{shown}" not found', "not-found")
-    return reply(encode(topic_view(found)))
+    return reply(topic_view(found))
 
 
-async def put(call: Call) -> web.Response:
+async def put(call: Call) -> HttpAnswer[TopicView]:
     """Make a topic or change it; the same again changes nothing.
 
     It is answered once every shard's leader goes by it. What the body does not name is the
@@ -68,10 +66,10 @@ async def put(call: Call) -> web.Response:
         by=call.identity.subject,
         timeout_s=call.timeout_s,
     )
-    return reply(encode(topic_view(stands.topic)), status=201 if stands.made else 200)
+    return reply(topic_view(stands.topic), status=201 if stands.made else 200)
 
 
-async def delete(call: Call) -> web.Response:
+async def delete(call: Call) -> HttpAnswer[None]:
     """Delete a topic, whose queue is the broker's to govern again; one that is not there is gone.
 
     The query must say `deletionPolicy=Delete`. No task is deleted.
@@ -81,7 +79,7 @@ async def delete(call: Call) -> web.Response:
     await call.services.broker.queue_policies.delete_topic(
         call.identity.tenant, _name(call), by=call.identity.subject, timeout_s=call.timeout_s
     )
-    return web.Response(status=204)
+    return HttpAnswer(status=204)
 
 
 def _name(call: Call) -> str:

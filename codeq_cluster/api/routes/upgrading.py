@@ -5,14 +5,11 @@ Nothing is begun that a shard refuses. What is begun and not finished is finishe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from aiohttp import web
-
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import encode
+from codeq_cluster.api.schemas.cluster_views import LevelRaised, level_raised
 from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Raise
@@ -35,7 +32,7 @@ REFUSALS = (
 _BY_CODE = {refusal.code: refusal for refusal in REFUSALS}
 
 
-async def upgrade(call: Call) -> web.Response:
+async def upgrade(call: Call) -> HttpAnswer[LevelRaised]:
     """Let newer formats be used, on every shard; after that no older release can come back."""
     body = requests.UPGRADE.decode_any(call.text, error=_INVALID.text)
     dry_run = body.dry_run or False
@@ -49,14 +46,7 @@ async def upgrade(call: Call) -> web.Response:
         effects = await _ask(call, level, dry=False)
         if is_new:
             await _put_on_record(call, level)
-    answer = {
-        "level": level,
-        "dryRun": dry_run,
-        "changed": is_new and not dry_run,
-        "shards": [_view(effect) for effect in effects],
-        "nodes": _nodes(effects),
-    }
-    return reply(encode(answer))
+    return reply(level_raised(effects, level=level, dry_run=dry_run, new=is_new))
 
 
 async def _ask(call: Call, level: int, *, dry: bool) -> list[Effect]:
@@ -84,20 +74,3 @@ async def _put_on_record(call: Call, level: int) -> None:
         )
     except CodeqError as error:
         raise OutcomeUnknown("it is done, and perhaps not on record") from error
-
-
-def _view(effect: Effect) -> dict[str, object]:
-    return {
-        "shard": effect.shard,
-        "leader": effect.leader,
-        "level": effect.level,
-        "levelAfter": effect.level_after,
-        "done": effect.done,
-    }
-
-
-def _nodes(effects: Sequence[Effect]) -> list[dict[str, object]]:
-    known: dict[str, int] = {}
-    for node_id, level in (each for effect in effects for each in effect.levels):
-        known[node_id] = min(level, known.get(node_id, level))
-    return [{"id": node_id, "level": level} for node_id, level in sorted(known.items())]

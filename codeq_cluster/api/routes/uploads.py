@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, invalid_body
 from codeq_cluster.api.routes.attachments import (
     INVALID_NAME,
@@ -18,7 +19,7 @@ from codeq_cluster.api.routes.attachments import (
     too_large,
 )
 from codeq_cluster.api.routes.workers import lease_token
-from codeq_cluster.api.schemas.responses import UploadView, encode
+from codeq_cluster.api.schemas.task_views import UploadView
 from codeq_cluster.artifacts.names import is_name
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.errors import ArtifactTooLarge
@@ -26,7 +27,7 @@ from codeq_cluster.errors import ArtifactTooLarge
 _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 
 
-async def upload(call: Call) -> web.Response:
+async def upload(call: Call) -> HttpAnswer[UploadView]:
     """Store an artifact of a task the caller holds; the body is its content, of any type.
 
     The result is to name it by the URL of the answer; without that it is deleted when the task
@@ -60,7 +61,7 @@ async def upload(call: Call) -> web.Response:
     if isinstance(uploaded, Rejected):
         raise from_refusal(uploaded, not_found=_TASK_NOT_FOUND.text)
     view = UploadView(uploaded.name, uploaded.url, uploaded.size, uploaded.etag)
-    return reply(encode(view), status=201, headers={"Location": uploaded.url})
+    return reply(view, status=201, headers={"Location": uploaded.url})
 
 
 async def _chunks(call: Call) -> AsyncIterator[bytes]:

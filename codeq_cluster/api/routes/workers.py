@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import (
     ApiError,
@@ -17,10 +17,18 @@ from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
 from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.responses import encode, result_view, task_view
+from codeq_cluster.api.schemas.lease_views import (
+    AbandonedTask,
+    ClaimedBatch,
+    ExtendedLease,
+    RefusedTask,
+    SubmittedBatch,
+    SubmittedItem,
+)
+from codeq_cluster.api.schemas.task_views import ResultView, TaskView, result_view, task_view
 from codeq_cluster.broker.values import NewResult
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.outcomes import Claimed, Rejected, Submitted
+from codeq_cluster.core.outcomes import Claimed, Rejected, Returned, Submitted
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
 
@@ -35,7 +43,7 @@ _TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
-async def claim(call: Call) -> HttpAnswer:
+async def claim(call: Call) -> HttpAnswer[TaskView]:
     """Claim one task: 200, or 204 when none came in time."""
     await call.spend(*_CLAIMING)
     body = requests.CLAIM.decode(call.text, error=_INVALID.text)
@@ -43,10 +51,10 @@ async def claim(call: Call) -> HttpAnswer:
     if not claimed.tasks:
         return HttpAnswer(status=204)
     _trace(call, claimed)
-    return HttpAnswer(_rendered(call, claimed)[0])
+    return reply(_views(call, claimed)[0])
 
 
-async def claim_batch(call: Call) -> HttpAnswer:
+async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     """Claim up to `count` tasks; the wait ends with the first."""
     await call.spend(*_CLAIMING)
     body = requests.CLAIM.decode(call.text, error=_INVALID.text)
@@ -60,10 +68,10 @@ async def claim_batch(call: Call) -> HttpAnswer:
     if not claimed.tasks:
         return HttpAnswer(status=204)
     _trace(call, claimed)
-    return HttpAnswer(b'{"tasks":[%b]}' % b",".join(_rendered(call, claimed)))
+    return reply(ClaimedBatch(_views(call, claimed)))
 
 
-async def heartbeat(call: Call) -> HttpAnswer:
+async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     """Extend a lease."""
     body = requests.LEASE.decode(call.text, error=_INVALID.text)
     extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
@@ -77,10 +85,10 @@ async def heartbeat(call: Call) -> HttpAnswer:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return HttpAnswer(encode({"ok": True, "leaseUntil": rfc3339(outcome.lease_until_ms)}))
+    return reply(ExtendedLease(True, rfc3339(outcome.lease_until_ms)))
 
 
-async def abandon(call: Call) -> HttpAnswer:
+async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     """Give a task back to its queue; the body may be missing."""
     body = requests.LEASE.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.abandon(
@@ -92,10 +100,10 @@ async def abandon(call: Call) -> HttpAnswer:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return HttpAnswer(encode({"status": "dlq" if outcome.dead else "requeued"}))
+    return reply(AbandonedTask(_went(outcome)))
 
 
-async def nack(call: Call) -> HttpAnswer:
+async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     """Give a task back after a delay, the given one or the back-off's."""
     body = requests.LEASE.decode(call.text, error=_INVALID.text)
     delay_s = requests.whole(body.delay_seconds, error=_INVALID)
@@ -111,14 +119,10 @@ async def nack(call: Call) -> HttpAnswer:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    answer = {
-        "status": "dlq" if outcome.dead else "requeued",
-        "delaySeconds": -(-outcome.delay_ms // 1000),
-    }
-    return HttpAnswer(encode(answer))
+    return reply(RefusedTask(_went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
-async def submit(call: Call) -> HttpAnswer:
+async def submit(call: Call) -> HttpAnswer[ResultView]:
     """End a task with a result."""
     body = requests.RESULT.decode(call.text, error=_INVALID_RESULT.text)
     token = lease_token(call, body.lease_token, _INVALID_RESULT)
@@ -129,14 +133,14 @@ async def submit(call: Call) -> HttpAnswer:
     )
     match outcome:
         case Submitted():
-            return HttpAnswer(encode(result_view(outcome.result)))
+            return reply(result_view(outcome.result))
         case Rejected():
             raise from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
         case CodeqError():
             raise outcome
 
 
-async def submit_batch(call: Call) -> HttpAnswer:
+async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
     """End tasks with results, each on its own; of a task named twice the second is refused."""
     items = requests.RESULTS.decode(call.text, error=_INVALID.text).results
     batch_max = call.services.settings.limits.batch_max
@@ -159,7 +163,7 @@ async def submit_batch(call: Call) -> HttpAnswer:
         outcome = next(outcomes) if isinstance(each, NewResult) else each
         match outcome:
             case Submitted():
-                results.append({"taskId": task_id, "result": result_view(outcome.result)})
+                results.append(SubmittedItem(task_id, result_view(outcome.result)))
             case Rejected():
                 refused = from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
                 results.append(_item_error(task_id, refused))
@@ -167,7 +171,7 @@ async def submit_batch(call: Call) -> HttpAnswer:
                 results.append(_item_error(task_id, outcome))
             case CodeqError():
                 results.append(_item_error(task_id, from_failure(outcome)))
-    return HttpAnswer(encode({"results": results}))
+    return reply(SubmittedBatch(results))
 
 
 async def _claimed(call: Call, body: requests.ClaimBody, *, count: int) -> Claimed:
@@ -238,10 +242,14 @@ def _trace(call: Call, claimed: Claimed) -> None:
             )
 
 
-def _rendered(call: Call, claimed: Claimed) -> list[bytes]:
+def _went(returned: Returned) -> str:
+    return "dlq" if returned.dead else "requeued"
+
+
+def _views(call: Call, claimed: Claimed) -> list[TaskView]:
     shards = call.services.settings.shards
     return [
-        encode(task_view(task, payload, shards=shards, claimed=True))
+        task_view(task, payload, shards=shards, claimed=True)
         for task, payload in zip(claimed.tasks, claimed.payloads, strict=True)
     ]
 
@@ -293,5 +301,5 @@ async def _new_result(call: Call, body: requests.ResultBody, *, token: int) -> N
     )
 
 
-def _item_error(task_id: str, error: ApiError) -> dict[str, object]:
-    return {"taskId": task_id, "error": error.text, "code": error.code}
+def _item_error(task_id: str, error: ApiError) -> SubmittedItem:
+    return SubmittedItem(task_id, error=error.text, code=error.code)

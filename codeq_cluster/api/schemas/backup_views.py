@@ -1,14 +1,16 @@
-"""Backup views: backups as JSON."""
+"""Backup views: backups, and what an import from one did, as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.backup.catalogue import FoundBackup, begun_ms
 from codeq_cluster.backup.job import Progress, Stage
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.outcomes import Imported
 
 
 class BackupView(Struct, rename="camel", kw_only=True):
@@ -46,6 +48,30 @@ class BackupPage(Struct):
     """The stored backups, the oldest first."""
 
     backups: list[KeptBackup]
+
+
+class ImportView(Struct, rename="camel", kw_only=True):
+    """What became of the tasks and items of one request.
+
+    `imported`, `present`, `ended`, `left` and the lists of ids together are all its tasks. A list
+    ends `Taken`, `Apart` or `Large` for why its tasks were left out; `limit` is the budget that is
+    used up when some are `left`.
+    """
+
+    imported: int
+    present: int
+    ended: int
+    forgotten_keys: int
+    keys_taken: tuple[str, ...]
+    keys_apart: tuple[str, ...]
+    ids_taken: tuple[str, ...]
+    too_large: tuple[str, ...]
+    left: int
+    limit: str
+    items_imported: int
+    items_present: int
+    items_refused: tuple[str, ...]
+    dry_run: bool
 
 
 def backup_view(progress: Progress) -> BackupView:
@@ -91,3 +117,8 @@ def kept_backup(found: FoundBackup) -> KeptBackup:
 def backup_page(found: Sequence[FoundBackup]) -> BackupPage:
     """Render the stored backups."""
     return BackupPage(backups=[kept_backup(each) for each in found])
+
+
+def import_view(outcome: Imported, *, dry_run: bool) -> ImportView:
+    """Render what became of the tasks and items of one request."""
+    return ImportView(**msgspec.structs.asdict(outcome), dry_run=dry_run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -86,22 +85,12 @@ class TopicPage(Struct):
     topics: Sequence[TopicView]
     cursor: str | UnsetType = UNSET
 
-    @classmethod
-    def of(cls, topics: Sequence[TopicView], cursor: str | None) -> Self:
-        """Make a page."""
-        return cls(topics, cursor or UNSET)
-
 
 class SubscriptionPage(Struct):
     """Part of a list; the cursor is missing at its end."""
 
     subscriptions: Sequence[SubscriptionView]
     cursor: str | UnsetType = UNSET
-
-    @classmethod
-    def of(cls, subscriptions: Sequence[SubscriptionView], cursor: str | None) -> Self:
-        """Make a page."""
-        return cls(subscriptions, cursor or UNSET)
 
 
 class DeliveryPage(Struct):
@@ -110,11 +99,6 @@ class DeliveryPage(Struct):
     deliveries: Sequence[DeliveryView]
     cursor: str | UnsetType = UNSET
 
-    @classmethod
-    def of(cls, deliveries: Sequence[DeliveryView], cursor: str | None) -> Self:
-        """Make a page."""
-        return cls(deliveries, cursor or UNSET)
-
 
 class AuditPage(Struct):
     """Part of a list; the cursor is missing at its end."""
@@ -122,10 +106,18 @@ class AuditPage(Struct):
     records: Sequence[AuditView]
     cursor: str | UnsetType = UNSET
 
-    @classmethod
-    def of(cls, records: Sequence[AuditView], cursor: str | None) -> Self:
-        """Make a page."""
-        return cls(records, cursor or UNSET)
+
+class Replayed(Struct):
+    """How many deliveries are pending again."""
+
+    replayed: int
+
+
+class SubscriptionLife(Struct, rename="camel"):
+    """Until when a subscription lives."""
+
+    subscription_id: str
+    expires_at: str
 
 
 def topic_view(topic: Topic) -> TopicView:

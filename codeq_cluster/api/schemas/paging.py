@@ -11,6 +11,8 @@ import binascii
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from msgspec import UNSET, UnsetType
+
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 
@@ -35,10 +37,10 @@ class AskedPage:
     after: bytes
     name: bytes
 
-    def cursor(self, edge: bytes) -> str | None:
-        """Return the cursor that goes on after `edge`, None when that is empty: the end."""
+    def cursor(self, edge: bytes) -> str | UnsetType:
+        """Return the cursor that goes on after `edge`, UNSET when that is empty: the end."""
         if not edge:
-            return None
+            return UNSET
         return base64.urlsafe_b64encode(self._digest(edge) + edge).rstrip(b"=").decode()
 
     def _digest(self, position: bytes) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
+from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.routes import audit as audit_routes
+from codeq_cluster.api.schemas.item_views import AuditPage
 from codeq_cluster.auth import Role
 from codeq_cluster.core.items import Audit
 
@@ -13,7 +13,7 @@ from codeq_cluster.core.items import Audit
 _OF_CLUSTER = ("cluster.", "backup.")
 
 
-async def audit(call: Call) -> web.Response:
+async def audit(call: Call) -> HttpAnswer[AuditPage]:
     """Return the changes in the caller's tenant, the newest first.
 
     An operator who is not an admin sees only changes of the cluster. A page may therefore be short

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from aiohttp import web
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.routes.dead_letters import read_ids
 from codeq_cluster.api.schemas import paging
 from codeq_cluster.api.schemas.requests import Schema, depth
-from codeq_cluster.api.schemas.responses import encode
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
@@ -113,7 +112,7 @@ class ActedView(Struct, rename="camel", kw_only=True):
     more: bool
 
 
-async def dead_letters(call: Call) -> web.Response:
+async def dead_letters(call: Call) -> HttpAnswer[TaskRows]:
     """Return the dead letters of a queue, the newest first; optionally of one kind only."""
     kind = call.query_text("kind")[:KIND_CHARS_MAX]
     asked = paging.asked(call, order=kind)
@@ -125,10 +124,10 @@ async def dead_letters(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
     )
     rows = list(map(task_row, found))
-    return reply(encode(TaskRows(tasks=rows, cursor=asked.cursor(edge) or UNSET)))
+    return reply(TaskRows(tasks=rows, cursor=asked.cursor(edge)))
 
 
-async def kinds(call: Call) -> web.Response:
+async def kinds(call: Call) -> HttpAnswer[KindRows]:
     """Return the causes of the next dead letters of a queue."""
     asked = paging.asked(call, order="kinds")
     found, edge = await call.services.broker.triage.kinds(
@@ -138,11 +137,11 @@ async def kinds(call: Call) -> web.Response:
         count=LOOKED_AT,
         timeout_s=call.timeout_s,
     )
-    rows = KindRows(kinds=_kind_rows(found), cursor=asked.cursor(edge) or UNSET)
-    return reply(encode(rows))
+    rows = KindRows(kinds=_kind_rows(found), cursor=asked.cursor(edge))
+    return reply(rows)
 
 
-async def preview(call: Call) -> web.Response:
+async def preview(call: Call) -> HttpAnswer[Preview]:
     """Return which dead letters an action would affect, and change nothing."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     wanted, revising = _selection(call, body), _revising(call, body)
@@ -162,10 +161,10 @@ async def preview(call: Call) -> web.Response:
         before=before,
         after=after,
     )
-    return reply(encode(shown))
+    return reply(shown)
 
 
-async def requeue(call: Call) -> web.Response:
+async def requeue(call: Call) -> HttpAnswer[ActedView]:
     """Make the next selected dead letters ready again, with changed payloads if asked."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     acted = await call.services.broker.triage.requeue(
@@ -175,10 +174,10 @@ async def requeue(call: Call) -> web.Response:
         timeout_s=call.timeout_s,
         revising=_revising(call, body),
     )
-    return reply(encode(_view(acted)))
+    return reply(_view(acted))
 
 
-async def delete(call: Call) -> web.Response:
+async def delete(call: Call) -> HttpAnswer[ActedView]:
     """Delete the next selected dead letters."""
     body = TRIAGE.decode(call.text, error=_INVALID.text)
     acted = await call.services.broker.triage.delete(
@@ -187,10 +186,10 @@ async def delete(call: Call) -> web.Response:
         by=call.identity.subject,
         timeout_s=call.timeout_s,
     )
-    return reply(encode(_view(acted)))
+    return reply(_view(acted))
 
 
-async def take_back(call: Call) -> web.Response:
+async def take_back(call: Call) -> HttpAnswer[dict[str, int]]:
     """Undo a requeue for tasks that nobody has claimed since."""
     body = UNDO.decode(call.text, error=_INVALID.text)
     if not body.action or body.ids is None:
@@ -202,10 +201,10 @@ async def take_back(call: Call) -> web.Response:
         by=call.identity.subject,
         timeout_s=call.timeout_s,
     )
-    return reply(encode({"changed": changed}))
+    return reply({"changed": changed})
 
 
-async def purge(call: Call) -> web.Response:
+async def purge(call: Call) -> HttpAnswer[ActedView]:
     """Cancel the next waiting tasks of a queue, at most as many as the body says."""
     limit = PURGE.decode(call.text, error=_INVALID.text).limit
     if limit is None or not 1 <= limit <= BULK_MAX:
@@ -217,7 +216,7 @@ async def purge(call: Call) -> web.Response:
         by=call.identity.subject,
         timeout_s=call.timeout_s,
     )
-    return reply(encode(_view(acted)))
+    return reply(_view(acted))
 
 
 def _kind_rows(found: Sequence[ErrorKind]) -> list[KindRow]:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET, Struct, UnsetType
 
-from codeq_cluster.api.schemas.responses import AttemptView, attempt_view
+from codeq_cluster.api.schemas.task_views import AttemptView, attempt_view
 from codeq_cluster.auth import Identity, Role
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiohttp import web
-from msgspec import UNSET, Struct
+from msgspec import Struct, UnsetType
 
-from codeq_cluster.api.http.call import COMMAND, Call, is_task_id, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import COMMAND, Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.schemas import paging, requests
-from codeq_cluster.api.schemas.responses import (
+from codeq_cluster.api.schemas.task_views import (
     ArtifactView,
+    CancelledTask,
     ExplanationView,
-    encode,
     explanation_view,
 )
 from codeq_cluster.broker.questions import TaskFilter
@@ -50,7 +50,7 @@ class TaskContent(Struct, rename="camel", kw_only=True):
     completed_at: str
 
 
-async def search(call: Call) -> web.Response:
+async def search(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's tasks that match, by queue and state."""
     asked = paging.asked(call, order=call.query_text("state"))
     found, edge = await call.services.broker.searching.tasks(
@@ -65,7 +65,7 @@ async def search(call: Call) -> web.Response:
     return _page(found, asked.cursor(edge))
 
 
-async def delayed(call: Call) -> web.Response:
+async def delayed(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's delayed tasks of all queues, those due first at the front."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.searching.delayed(
@@ -96,7 +96,7 @@ async def look(call: Call, sources: Sources) -> TaskLook:
     )
 
 
-async def content(call: Call) -> web.Response:
+async def content(call: Call) -> HttpAnswer[TaskContent]:
     """Return a task's payload and result."""
     answer = await call.services.broker.result(
         call.identity.tenant,
@@ -115,10 +115,10 @@ async def content(call: Call) -> web.Response:
         artifacts=[ArtifactView(each.name, each.url) for each in artifacts],
         completed_at=rfc3339(ended.completed_ms) if ended is not None else "",
     )
-    return reply(encode(shown))
+    return reply(shown)
 
 
-async def cancel(call: Call) -> web.Response:
+async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """Cancel a task, and record in the audit who did it."""
     answer = await task_routes.cancel(call)
     try:
@@ -135,8 +135,8 @@ async def cancel(call: Call) -> web.Response:
     return answer
 
 
-def _page(found: Sequence[Task], cursor: str | None) -> web.Response:
-    return reply(encode(TaskRows(tasks=list(map(task_row, found)), cursor=cursor or UNSET)))
+def _page(found: Sequence[Task], cursor: str | UnsetType) -> HttpAnswer[TaskRows]:
+    return reply(TaskRows(tasks=list(map(task_row, found)), cursor=cursor))
 
 
 def _queue(call: Call) -> str:

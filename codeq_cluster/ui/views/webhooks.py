@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aiohttp import web
 from msgspec.structs import replace
 
-from codeq_cluster.api.http.call import Call, reply
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.schemas import paging
 from codeq_cluster.api.schemas.item_views import (
@@ -14,12 +14,11 @@ from codeq_cluster.api.schemas.item_views import (
     delivery_view,
     subscription_view,
 )
-from codeq_cluster.api.schemas.responses import encode
 from codeq_cluster.core.items import Delivery, ItemKind, Subscription
 from codeq_cluster.ui.views.rows import shown_url
 
 
-async def deliveries(call: Call) -> web.Response:
+async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     """Return the tenant's dead deliveries, the latest first, or those in progress."""
     status = call.query_text("status")
     if status not in {"dead", "pending"}:
@@ -38,10 +37,10 @@ async def deliveries(call: Call) -> web.Response:
         for each in found
         if isinstance(each, Delivery) and bool(each.died_ms) == (status == "dead")
     ]
-    return reply(encode(DeliveryPage.of(views, asked.cursor(edge))))
+    return reply(DeliveryPage(views, asked.cursor(edge)))
 
 
-async def subscriptions(call: Call) -> web.Response:
+async def subscriptions(call: Call) -> HttpAnswer[SubscriptionPage]:
     """Return the tenant's subscriptions, which are called when a queue fills."""
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.items(
@@ -56,4 +55,4 @@ async def subscriptions(call: Call) -> web.Response:
         for each in found
         if isinstance(each, Subscription)
     ]
-    return reply(encode(SubscriptionPage.of(views, asked.cursor(edge))))
+    return reply(SubscriptionPage(views, asked.cursor(edge)))

@@ -6,6 +6,8 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import NoneType
+from typing import Union, get_args, get_origin, get_type_hints
 
 import jsonschema
 import msgspec
@@ -14,8 +16,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.http import call
+from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.middleware import Route
-from codeq_cluster.api.openapi.document import encoded, fields, operation_id, operations
+from codeq_cluster.api.openapi.document import body_of, encoded, fields, operation_id, operations
 from codeq_cluster.api.routes import (
     allowed,
     attachments,
@@ -94,6 +97,20 @@ def test_every_route_is_described_and_nothing_else() -> None:
 def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
     """A new route without them fails here."""
     assert set(operations(SETTINGS)) == {route.handler for route in ROUTES}
+
+
+def test_a_body_is_described_by_a_type_that_its_handler_returns() -> None:
+    """What mypy holds a handler to is what the document shows."""
+    seen = 0
+    for handler, operation in operations(SETTINGS).items():
+        returned = get_type_hints(handler)["return"]
+        answers = get_args(returned) if get_origin(returned) is Union else [returned]
+        shown = {body for each in operation.answers if (body := body_of(each, handler)) is not None}
+        told = {get_args(each)[0] for each in answers if get_origin(each) is HttpAnswer}
+        seen += len(shown)
+
+        assert shown == told - {NoneType}, operation_id(handler)
+    assert seen > 40
 
 
 def test_operations_have_names_and_tags_of_their_own() -> None:

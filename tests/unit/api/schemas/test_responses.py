@@ -6,14 +6,10 @@ import json
 
 from msgspec.structs import replace
 
-from codeq_cluster.api.schemas.responses import (
-    encode,
-    queue_view,
-    raft_view,
-    result_view,
-    rfc3339,
-    task_view,
-)
+from codeq_cluster.api.http.answer import encode
+from codeq_cluster.api.schemas.node_views import raft_view
+from codeq_cluster.api.schemas.queue_views import queue_view
+from codeq_cluster.api.schemas.task_views import result_view, rfc3339, task_view
 from codeq_cluster.broker.values import PeerView, QueueDepth, ShardStatus
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
 

@@ -1,21 +1,15 @@
-"""Responses: the broker's values as the contract's JSON, in its field order."""
+"""Task views: tasks, their results and what was done to them, as the contract's JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.broker.values import FoundTask, QueueDepth, ShardStatus
 from codeq_cluster.core.explaining import Explanation, Reason
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Attempt, Result, State, Task
-from codeq_cluster.settings import NodeSettings
-
-encode = msgspec.json.Encoder().encode
 
 _STATUS = {
     State.READY: "PENDING",
@@ -83,19 +77,6 @@ class TaskPage(Struct):
     tasks: Sequence[TaskView]
     cursor: str | UnsetType = UNSET
 
-    @classmethod
-    def of(cls, found: Iterable[FoundTask], cursor: str | None, *, shards: int) -> Self:
-        """Make a page."""
-        views = [task_view(each.task, each.payload, shards=shards) for each in found]
-        return cls(views, cursor or UNSET)
-
-
-class ErrorGroup(Struct):
-    """How many dead letters died of one error."""
-
-    error: str
-    count: int
-
 
 class ArtifactView(Struct):
     """A product of a task."""
@@ -124,6 +105,42 @@ class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     completed_at: str
 
 
+class TaskAndResult(Struct, rename="camel"):
+    """A task that has ended, and how."""
+
+    task: TaskView
+    result: ResultView
+
+
+class CreatedItem(Struct, rename="camel"):
+    """What became of one item of a batch: a task, or an error with its code."""
+
+    task: TaskView | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+
+
+class CreatedBatch(Struct, rename="camel"):
+    """One entry an item, in the items' order."""
+
+    results: list[CreatedItem]
+
+
+class CancelledTask(Struct, rename="camel"):
+    """The task that was cancelled."""
+
+    status: str
+    id: str
+
+
+class CleanedUp(Struct):
+    """How many tasks were deleted, and the bounds that held."""
+
+    deleted: int
+    before: str
+    limit: int
+
+
 class ExplanationView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Why a task is where it is; `until` when time itself ends the reason."""
 
@@ -132,18 +149,6 @@ class ExplanationView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     message: str
     waiting: bool
     until: str = ""
-
-
-class QueueView(Struct, rename="camel", kw_only=True):
-    """How full a queue is; `paused` when nobody may claim from it."""
-
-    command: str
-    ready: int
-    delayed: int
-    in_progress: int
-    dlq: int
-    oldest_ready_seconds: int
-    paused: bool | UnsetType = UNSET
 
 
 def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -> TaskView:
@@ -199,119 +204,6 @@ def explanation_view(task_id: str, explanation: Explanation) -> ExplanationView:
         waiting=explanation.reason.waiting,
         until=rfc3339(explanation.until_ms) if explanation.until_ms else "",
     )
-
-
-def queue_view(depth: QueueDepth, *, now_ms: int, paused: bool = False) -> QueueView:
-    """Render a queue's depth."""
-    counters = depth.counters
-    waited_ms = now_ms - depth.oldest_ready_ms if depth.oldest_ready_ms else 0
-    return QueueView(
-        command=depth.command,
-        ready=counters.ready,
-        delayed=counters.delayed,
-        in_progress=counters.leased,
-        dlq=counters.dead,
-        oldest_ready_seconds=max(0, waited_ms // 1000),
-        paused=paused or UNSET,
-    )
-
-
-def raft_view(shards: Iterable[ShardStatus]) -> dict[str, object]:
-    """Render the local groups."""
-    groups = [
-        {
-            "shardIdx": shard.shard_idx,
-            "isLeader": shard.is_leader,
-            "selfId": shard.self_id,
-            "selfAddr": shard.self_addr,
-            "leaderId": shard.leader_id,
-            "leaderAddr": shard.leader_addr,
-            "leaderHTTPAddr": shard.leader_http_addr,
-            "hasLeader": shard.has_leader,
-            "term": shard.term,
-            "commitIndex": shard.commit_index,
-            "appliedIndex": shard.applied_index,
-            "digest": shard.digest,
-            "logBytes": shard.log_bytes,
-            "durability": shard.durability,
-            "logSync": shard.log_sync,
-            "selfHTTPAddr": shard.self_http_addr,
-            "peers": [
-                {
-                    "id": peer.id,
-                    "httpAddr": peer.http_addr,
-                    "connected": peer.connected,
-                    "matchIndex": peer.match_index,
-                }
-                for peer in shard.peers
-            ],
-        }
-        for shard in shards
-    ]
-    return {"enabled": True, "numGroups": len(groups), "groups": groups}
-
-
-def cluster_view(settings: NodeSettings, shards: Sequence[ShardStatus]) -> dict[str, object]:
-    """Render the nodes, and the leader of each shard."""
-    own = shards[0]
-    seen: dict[str, dict[str, Any]] = {
-        own.self_id: {
-            "addr": own.self_addr,
-            "httpAddr": own.self_http_addr,
-            "self": True,
-            "connected": True,
-            "voter": all(shard.voting for shard in shards),
-            "level": min(shard.knows for shard in shards),
-        }
-    }
-    for peer in (peer for shard in shards for peer in shard.peers):
-        before = seen.get(peer.id)
-        seen[peer.id] = {
-            "addr": peer.addr,
-            "httpAddr": peer.http_addr,
-            "self": False,
-            "connected": peer.connected,
-            # A node that is still a learner in any shard is no full member.
-            "voter": peer.voter and (before is None or before["voter"]),
-            "level": peer.knows if before is None else min(peer.knows, before["level"]),
-        }
-    nodes = [
-        {
-            "id": node_id,
-            **node,
-            "leads": [shard.shard_idx for shard in shards if shard.leader_id == node_id],
-        }
-        for node_id, node in sorted(seen.items())
-    ]
-    views = [
-        {
-            "shard": shard.shard_idx,
-            "leader": shard.leader_id,
-            "preferred": shard.preferred,
-            "changing": shard.changing,
-            "level": shard.level,
-            "term": shard.term,
-            "commitIndex": shard.commit_index,
-            "appliedIndex": shard.applied_index,
-            "peers": [
-                {
-                    "id": peer.id,
-                    "voter": peer.voter,
-                    "connected": peer.connected,
-                    "matchIndex": peer.match_index,
-                }
-                for peer in shard.peers
-            ],
-        }
-        for shard in shards
-    ]
-    return {
-        "clusterId": settings.cluster_id,
-        # A joining node must know the newest format that any shard uses.
-        "level": max(shard.level for shard in shards),
-        "nodes": nodes,
-        "shards": views,
-    }
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:

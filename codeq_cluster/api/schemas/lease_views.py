@@ -1,0 +1,48 @@
+"""Lease views: claimed tasks, and how a worker's hold on them goes on or ends."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.api.schemas.task_views import ResultView, TaskView
+
+
+class ClaimedBatch(Struct, rename="camel"):
+    """The tasks now leased to the caller, in claim order."""
+
+    tasks: list[TaskView]
+
+
+class ExtendedLease(Struct, rename="camel"):
+    """When the lease ends now."""
+
+    ok: bool
+    lease_until: str
+
+
+class AbandonedTask(Struct, rename="camel"):
+    """Where the task went: `requeued`, or `dlq` when it has had all its attempts."""
+
+    status: str
+
+
+class RefusedTask(Struct, rename="camel"):
+    """Where the task went, as of an abandoned one, and after how long it is ready again."""
+
+    status: str
+    delay_seconds: int
+
+
+class SubmittedItem(Struct, rename="camel"):
+    """What became of one item of a batch: a result, or an error with its code."""
+
+    task_id: str
+    result: ResultView | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+
+
+class SubmittedBatch(Struct, rename="camel"):
+    """One entry an item, in the items' order."""
+
+    results: list[SubmittedItem]
