@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.wire.addresses import Address
+from codeq_cluster.wire.addresses import ADDRESS_ALLOWED, Address
 
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
@@ -176,7 +176,7 @@ PATH = ValueKind("a path", _parse_path)
 ID = ValueKind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
 HOST = ValueKind("a host name or an IP address", _parse_host)
 URL = ValueKind("an http or https URL without user and password", _parse_url)
-ADDRESS = ValueKind("host:port, the port 1 to 65535", _parse_address)
+ADDRESS = ValueKind(ADDRESS_ALLOWED, _parse_address)
 LISTENING = ValueKind(
     "host:port, or :port for every address of the machine, the port 1 to 65535", _parse_listening
 )

@@ -1,4 +1,4 @@
-"""Addresses: the host and port of a peer."""
+"""Addresses: the host and port of a peer, and the texts that a node's addresses may be."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from codeq_cluster.errors import ConfigInvalid
 
 Dialled = TypeVar("Dialled", bound=asyncio.Protocol)
 
-# A name or an address, IPv6 in brackets; the port is 1 to 65535.
-HOST = (
+# A name or an address, IPv6 in brackets.
+_HOST = (
     r"([A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?"
     r"|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,16})?\])"
 )
-PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-ADDRESS = f"{HOST}:{PORT}"
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+
+# The address of a node's link, and that of its HTTP port. Configured links, the membership routes
+# and the OpenAPI document all go by these.
+ADDRESS = re.compile(f"{_HOST}:{_PORT}")
+HTTP_ADDRESS = re.compile(f"https?://{_HOST}(:{_PORT})?/?")
+ADDRESS_ALLOWED = "host:port, the port 1 to 65535"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,8 @@ class Address:
         Raises:
             ConfigInvalid: The text has another form.
         """
-        if not re.fullmatch(ADDRESS, text):
-            raise ConfigInvalid(f"address {text!r} must be host:port, the port 1 to 65535")
+        if not ADDRESS.fullmatch(text):
+            raise ConfigInvalid(f"address {text!r} must be {ADDRESS_ALLOWED}")
         host, _, port = text.rpartition(":")
         return Address(host.strip("[]"), int(port))
 

@@ -12,7 +12,7 @@ from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.membership import NODE_ID
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Mode
 from codeq_cluster.settings import NodeSettings
-from codeq_cluster.wire.addresses import ADDRESS
+from codeq_cluster.wire.addresses import ADDRESS, HTTP_ADDRESS
 
 _NODE_ID = f"^{NODE_ID.pattern}$"
 
@@ -68,9 +68,9 @@ def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
                 "nodeId": _said("Its id.", pattern=_NODE_ID),
                 "addr": _said(
                     "Where the other nodes reach it, host:port.",
-                    pattern=f"^{ADDRESS}$",
+                    pattern=f"^{ADDRESS.pattern}$",
                 ),
-                "httpAddr": _said("Where callers reach it.", pattern=f"^{requests.HTTP_ADDRESS}$"),
+                "httpAddr": _said("Where callers reach it.", pattern=f"^{HTTP_ADDRESS.pattern}$"),
                 "dryRun": _said("Say what it would do to each shard, and change nothing."),
             },
         ),

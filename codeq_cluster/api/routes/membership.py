@@ -5,7 +5,6 @@ Nothing is begun that a shard refuses. What is begun and not finished is finishe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -17,7 +16,7 @@ from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Dismiss, Expect
 from codeq_cluster.membership.service import Effect
-from codeq_cluster.wire.addresses import ADDRESS
+from codeq_cluster.wire.addresses import ADDRESS, HTTP_ADDRESS
 
 _INVALID = invalid_body()
 _INVALID_NODE = bad_request(
@@ -64,9 +63,9 @@ async def join(call: Call) -> HttpAnswer[MembersChanged]:
     body = requests.JOIN.decode(call.text, error=_INVALID.text)
     node_id = _node_id(body.node_id)
     addr, http_addr = body.addr or "", body.http_addr or ""
-    if not re.fullmatch(ADDRESS, addr):
+    if not ADDRESS.fullmatch(addr):
         raise _INVALID_ADDRESS
-    if not re.fullmatch(requests.HTTP_ADDRESS, http_addr):
+    if not HTTP_ADDRESS.fullmatch(http_addr):
         raise _INVALID_URL
     change = Expect(id=node_id, link=addr, http=http_addr)
     return await _change(call, change, action="cluster.join", dry_run=body.dry_run or False)

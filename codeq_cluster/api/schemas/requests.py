@@ -14,10 +14,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster.api.http.errors import ApiError, invalid_body
-from codeq_cluster.wire.addresses import HOST, PORT
-
-# The addresses of a node, for other nodes and for callers.
-HTTP_ADDRESS = f"https?://{HOST}(:{PORT})?/?"
 
 _INT64_MAX = 2**63 - 1
 
