@@ -16,7 +16,10 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import stored_place
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.snapshots.checkpoint import Snapshots
-from codeq_cluster.snapshots.transfer import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
+from codeq_cluster.snapshots.fetcher import SnapshotFetcher
+from codeq_cluster.snapshots.ports import READ, TAKE
+from codeq_cluster.snapshots.room import Room
+from codeq_cluster.snapshots.server import SnapshotServer
 from codeq_cluster.storage.directory import DataDirectory
 from codeq_cluster.storage.shard import Shard
 from codeq_cluster.storage.swap import incoming_path

@@ -17,10 +17,15 @@ import pytest
 
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import LinkLost, NotLeader, OutcomeUnknown, ReleaseTooOld, StorageFailed
+from codeq_cluster.snapshots import fetcher as fetching
 from codeq_cluster.snapshots import manifest as manifests
-from codeq_cluster.snapshots import transfer
+from codeq_cluster.snapshots import room as rooms
+from codeq_cluster.snapshots import server as serving
+from codeq_cluster.snapshots.fetcher import SnapshotFetcher
 from codeq_cluster.snapshots.manifest import File, SnapshotManifest
-from codeq_cluster.snapshots.transfer import READ, TAKE, Room, SnapshotFetcher, SnapshotServer
+from codeq_cluster.snapshots.ports import READ, TAKE
+from codeq_cluster.snapshots.room import Room
+from codeq_cluster.snapshots.server import SnapshotServer
 
 from .conftest import DEADLINE_S, Node, Nodes, Wire, eventually, joined
 
@@ -217,6 +222,7 @@ class Member:
         self.rests: list[float] = []
         self.needed = False
         self.free_bytes = 2**40
+        self.disk_answers = True
         self.out_of_room = False
         self.server = SnapshotServer(
             stores=[self.shelf],
@@ -230,10 +236,15 @@ class Member:
     def room(self) -> Room:
         """Return the test's free space."""
         return Room(
-            free_bytes=lambda: self.free_bytes,
+            free_bytes=self._free_bytes,
             reserve_bytes=RESERVE,
             is_out=lambda _shard: self.out_of_room,
         )
+
+    def _free_bytes(self) -> int:
+        if not self.disk_answers:
+            raise OSError("no answer")
+        return self.free_bytes
 
     def paced(self, bytes_per_s: int) -> SnapshotFetcher:
         """Return a fetcher of that pace, whose pauses take no time."""
@@ -552,7 +563,7 @@ async def test_every_wait_has_an_end(
 ) -> None:
     """Each call has a time limit, and a leader that cannot be reached is given up."""
     leader, follower = pair
-    monkeypatch.setattr(transfer, "_STALLED_S_MAX", 0.0)
+    monkeypatch.setattr(fetching, "_STALLED_S_MAX", 0.0)
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(leader.shelf.stopped.is_set)
@@ -633,7 +644,7 @@ async def test_how_much_room_is_needed_is_asked_again(
 ) -> None:
     """The state may have become smaller since, and the operator may have missed the first line."""
     _, follower = pair
-    monkeypatch.setattr(transfer, "_NO_ROOM_ASK_S", 0.0)
+    monkeypatch.setattr(rooms, "_ASK_S", 0.0)
     follower.free_bytes = 0
 
     for _ in range(3):
@@ -718,21 +729,13 @@ async def test_a_fetch_ends_when_its_shard_is_out_for_want_of_room(
 
 
 async def test_a_disk_that_cannot_be_asked_for_room_is_asked_again(
-    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Member, Member],
 ) -> None:
     """Nothing is fetched onto it meanwhile."""
     _, follower = pair
-
-    def refuse() -> int:
-        raise OSError("no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            follower.fetcher,
-            "_room",
-            Room(free_bytes=refuse, reserve_bytes=0, is_out=lambda _shard: False),
-        )
-        await follower.fetcher.fetch(0)
+    follower.disk_answers = False
+    await follower.fetcher.fetch(0)
+    follower.disk_answers = True
     assert [] == follower.reads()
     assert follower.shelf.received[0].dropped
 
@@ -773,7 +776,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
 ) -> None:
     """Reading a large state takes longer than a leader keeps an unused snapshot."""
     leader, follower = pair
-    monkeypatch.setattr(transfer, "_KEEP_S", 0.01)
+    monkeypatch.setattr(fetching, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(follower.shelf.verifying.is_set)
@@ -812,7 +815,7 @@ async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
 ) -> None:
     """The snapshot itself takes the room."""
     _, follower = pair
-    monkeypatch.setattr(transfer, "_KEEP_S", 0.01)
+    monkeypatch.setattr(fetching, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
     await eventually(follower.shelf.verifying.is_set)
@@ -830,7 +833,7 @@ async def test_what_nobody_reads_is_deleted(
 ) -> None:
     """A snapshot takes disk space while it exists."""
     leader, follower = pair
-    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.04)
+    monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.04)
     said = await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
     manifest = manifests.decode(said)
     watch = asyncio.create_task(leader.server.watch())
@@ -870,7 +873,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
     monkeypatch: pytest.MonkeyPatch, *, forgotten: bool, dropped: list[str]
 ) -> None:
     """Every snapshot is deleted once, and the watch continues."""
-    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.04)
+    monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.04)
     slow, other = Shelf("a"), Shelf("b")
     replicas = [Replica(), Replica()]
     server = SnapshotServer(
@@ -907,7 +910,7 @@ async def test_who_asks_again_keeps_it(
     call = follower.node.running.call
     first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
     read_at = leader.server._lent[0].read_at
-    monkeypatch.setattr(transfer, "_UNREAD_S_MAX", 0.0)
+    monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.0)
 
     again = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
 

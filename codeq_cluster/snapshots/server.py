@@ -1,0 +1,163 @@
+"""Server: serves the state of the shards led here to peers that are behind.
+
+A peer asks for one chunk at a time and names its position, so a server has no state of a transfer
+but the time of its last chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from codeq_cluster.errors import CodeqError, NotLeader
+from codeq_cluster.snapshots import manifest as manifests
+from codeq_cluster.snapshots.manifest import SnapshotManifest
+from codeq_cluster.snapshots.ports import TAKE, SnapshotReplica, Store
+
+log = logging.getLogger(__name__)
+
+_UNREAD_S_MAX = 120.0  # A snapshot unread for this long is deleted.
+
+
+@dataclass(slots=True)
+class _Lent:
+    """A snapshot that peers read from."""
+
+    manifest: SnapshotManifest
+    read_at: float
+
+
+class SnapshotServer:
+    """Serves this node's snapshots to peers, at most one a shard.
+
+    Args:
+        stores: By shard.
+        replicas: By shard.
+        took: Called with (shard, seconds) of every snapshot made.
+    """
+
+    def __init__(
+        self,
+        *,
+        stores: Sequence[Store],
+        replicas: Sequence[SnapshotReplica],
+        took: Callable[[int, float], None],
+    ) -> None:
+        self._stores = stores
+        self._replicas = replicas
+        self._took = took
+        self._lent: dict[int, _Lent] = {}
+        self._void: list[tuple[int, SnapshotManifest]] = []
+        self._taking = [asyncio.Lock() for _ in stores]
+        self._reloads = [0 for _ in stores]
+
+    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Answer a peer.
+
+        Raises:
+            NotLeader: This node does not lead the shard.
+            ValueError: The body does not fit the method.
+            StorageFailed: The disk refused.
+        """
+        del timeout_s
+        if method == TAKE:
+            wanted = body if isinstance(body, list) else [body, 0]
+            shard, at_least = msgspec.convert(wanted, tuple[int, int])
+            manifest = await self._take(peer, shard, at_least=at_least)
+            level = self._replicas[shard].level
+            return manifests.encode(msgspec.structs.replace(manifest, level=level))
+        shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
+        lent = self._lent.get(self._shard(shard))
+        if lent is None or lent.manifest.id != name:
+            return None  # Deleted: unread for too long, or replaced by another one.
+        lent.read_at = asyncio.get_running_loop().time()
+        self._replicas[shard].hold()
+        return await asyncio.to_thread(self._stores[shard].read, lent.manifest, file, offset)
+
+    def forget(self, shard: int) -> None:
+        """Stop serving snapshots of a state that has been replaced."""
+        self._reloads[shard] += 1
+        lent = self._lent.pop(shard, None)
+        if lent is not None:
+            self._void.append((shard, lent.manifest))
+
+    async def watch(self) -> None:
+        """Delete snapshots that no peer reads any more; runs for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_UNREAD_S_MAX / 4)
+            while self._void:
+                shard, void = self._void.pop()
+                await asyncio.to_thread(self._stores[shard].drop, void)
+            for shard, lent in list(self._lent.items()):
+                # During a deletion, the next snapshot may be read, forgotten or replaced.
+                unread = loop.time() - lent.read_at > _UNREAD_S_MAX
+                if unread and self._lent.get(shard) is lent:
+                    del self._lent[shard]
+                    await asyncio.to_thread(self._stores[shard].drop, lent.manifest)
+
+    async def _take(self, peer: str, shard: int, *, at_least: int) -> SnapshotManifest:
+        replica = self._replicas[self._shard(shard)]
+        # A leader just elected serves too, although it may not be confirmed yet. If its majority
+        # needs the followers that are behind, no entry of its term commits before they have its
+        # snapshot.
+        if not replica.lends:
+            raise NotLeader(replica.leader)
+        loop = asyncio.get_running_loop()
+        async with self._taking[shard]:
+            lent = self._lent.get(shard)
+            replica.hold()
+            index = 0 if lent is None else lent.manifest.index
+            if lent is not None and index >= at_least and replica.reaches(index):
+                lent.read_at = loop.time()
+                return lent.manifest
+            manifest = await self._make(shard)
+        log.info(
+            "snapshot taken",
+            extra={
+                "shard": shard,
+                "index": manifest.index,
+                "bytes": manifest.size,
+                "peer": peer,
+            },
+        )
+        return manifest
+
+    async def _make(self, shard: int) -> SnapshotManifest:
+        """Make a snapshot and serve it, even if the asking peer has stopped waiting.
+
+        A thread cannot be cancelled: if the disk is slower than the peers' patience, it would fill
+        with snapshots that no table lists.
+        """
+        making = asyncio.ensure_future(self._made(shard))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with suppress(CodeqError):
+                await making
+            raise
+
+    async def _made(self, shard: int) -> SnapshotManifest:
+        loop = asyncio.get_running_loop()
+        started, reloads = loop.time(), self._reloads[shard]
+        manifest = await asyncio.to_thread(self._stores[shard].take)
+        if self._reloads[shard] != reloads:
+            # It may be of the previous state, whose entries may be of another history.
+            await asyncio.to_thread(self._stores[shard].drop, manifest)
+            raise NotLeader(self._replicas[shard].leader)
+        self._took(shard, loop.time() - started)
+        before = self._lent.get(shard)
+        self._lent[shard] = _Lent(manifest, loop.time())
+        if before is not None:
+            await asyncio.to_thread(self._stores[shard].drop, before.manifest)
+        return manifest
+
+    def _shard(self, shard: int) -> int:
+        if not 0 <= shard < len(self._stores):
+            raise ValueError(f"no such shard: {shard}")
+        return shard
