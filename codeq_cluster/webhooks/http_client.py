@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Protocol
 
 import aiohttp
 
 from codeq_cluster import __version__
 from codeq_cluster.settings import Signing, WebhookSettings
+from codeq_cluster.telemetry.tracing import DeliverySpan
 from codeq_cluster.webhooks import signing
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from codeq_cluster.webhooks.dns import DnsResolver
@@ -55,24 +55,6 @@ class Sent:
     error: str = ""
     retry_after_s: float = 0.0
     deferred: bool = False
-
-
-class Span(Protocol):
-    """The tracing span of one outgoing request."""
-
-    @property
-    def trace_parent(self) -> str:
-        """Return the header `traceparent` for the target."""
-
-    @property
-    def trace_state(self) -> str:
-        """Return the header `tracestate` for the target."""
-
-    def answered(self, status: int) -> None:
-        """Record the status of the target's answer."""
-
-    def unanswered(self) -> None:
-        """Record that no answer came."""
 
 
 class Sender:
@@ -161,7 +143,7 @@ class Sender:
         delivery: str,
         trace_parent: str = "",
         trace_state: str = "",
-        span: Callable[[], AbstractContextManager[Span]] | None = None,
+        span: Callable[[], AbstractContextManager[DeliverySpan]] | None = None,
     ) -> Sent:
         """Send a JSON body once and return the outcome; the target's faults are never raised.
 

@@ -9,8 +9,8 @@ from contextvars import Context
 from dataclasses import dataclass
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.webhooks.http_client import Sender
 from codeq_cluster.webhooks.outbox import server_of
-from codeq_cluster.webhooks.result_delivery import DeliverySender
 
 LETTERS_MAX = 10_000  # Waiting for all servers; about 500 bytes each.
 LETTERS_OF_A_SERVER_MAX = 1_000
@@ -51,7 +51,7 @@ class NotificationQueue:
 
     def __init__(
         self,
-        sender: DeliverySender,
+        sender: Sender,
         *,
         background: Background,
         wait_s: Callable[[str], Awaitable[float]],

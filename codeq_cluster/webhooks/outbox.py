@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.window import Window
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import next_keys
@@ -30,7 +30,6 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.delivering import overdue
 from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
 from codeq_cluster.core.operations import Operation, Swept, Undelivered
-from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import CodeqError
 
 log = logging.getLogger(__name__)
@@ -50,36 +49,21 @@ _Name = tuple[ItemKind, str, str]  # Identifies an item independently of when it
 Run = Callable[[Item], Awaitable[Operation | None]]
 
 
-class Desk(Protocol):
-    """The part of the shard's engine that outbox jobs need."""
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this node decides for the shard."""
-
-    @property
-    def now_ms(self) -> int:
-        """Return the clock of the shard's instants, Unix milliseconds, while this node leads."""
-
-    async def operate(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Decide and commit; return the outcomes in order."""
-
-
 class JobOutbox:
     """One shard's outbox jobs on one node; idle unless the node leads the shard.
 
     Args:
-        desk: The shard's engine.
+        engine: Of the shard.
         store: The shard's state.
         run: Runs one job and returns the operation that records its outcome, or None.
         room: Returns how many more jobs for the item's server can run now.
-        age_max_ms: A delivery pending for longer is given up, by the desk's clock.
+        age_max_ms: A delivery pending for longer is given up, by the engine's clock.
         background: Owns the running jobs.
     """
 
     def __init__(
         self,
-        desk: Desk,
+        engine: Engine,
         store: StateStore,
         *,
         run: Run,
@@ -87,7 +71,7 @@ class JobOutbox:
         age_max_ms: int,
         background: Background,
     ) -> None:
-        self._desk = desk
+        self._engine = engine
         self._store = store
         self._run = run
         self._room = room
@@ -147,11 +131,11 @@ class JobOutbox:
             self._timer = None
         if self._stopped:
             return
-        if not self._desk.leads:
+        if not self._engine.leads:
             self._known.clear()
             self._slots_ms.clear()
             return
-        self._begin(list(islice(self._window, IN_SIGHT)), self._desk.now_ms)
+        self._begin(list(islice(self._window, IN_SIGHT)), self._engine.now_ms)
 
     def _begin(self, in_sight: Sequence[bytes], now_ms: int) -> None:
         begun: Counter[str] = Counter()
@@ -214,7 +198,7 @@ class JobOutbox:
             if told is None:
                 await asyncio.sleep(PASSED_OVER_S)
             else:
-                await self._desk.operate([told])
+                await self._engine.operate([told])
         except CodeqError as error:
             # The outcome was not decided here, or is unknown: the item stays and the next leader
             # runs it again.
@@ -230,7 +214,7 @@ class JobOutbox:
     async def _settle(self, told: Sequence[Operation]) -> None:
         """Defer or give up jobs without running them, one batch at a time."""
         try:
-            await self._desk.operate(told)
+            await self._engine.operate(told)
         except CodeqError as error:
             log.info("errands not put off", extra={"error": str(error)})
             await asyncio.sleep(PAUSE_S)

@@ -16,12 +16,12 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.instants import rfc3339
@@ -46,18 +46,6 @@ _Place = tuple[str, str]  # The tenant and the queue.
 _Debt = tuple[str, str, SubscriberGroup]
 
 
-class Home(Protocol):
-    """The part of a shard's engine that notices need."""
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this node decides for the shard."""
-
-    @property
-    def now_ms(self) -> int:
-        """Return the shard's clock, Unix milliseconds, while this node leads."""
-
-
 class Notice(Struct, rename="camel", kw_only=True):
     """The body of an availability notice.
 
@@ -79,7 +67,7 @@ class Notices:
 
     Args:
         catalogue: The node's catalogue, already loaded.
-        homes: Every shard, in order.
+        engines: Of every shard, in order.
         notification_queue: Sends the notices.
         counted: Called with (queue, outcome) of every notice that finds no room to wait.
     """
@@ -87,13 +75,13 @@ class Notices:
     def __init__(
         self,
         catalogue: Catalogue,
-        homes: Sequence[Home],
+        engines: Sequence[Engine],
         *,
         notification_queue: NotificationQueue,
         counted: Callable[[str, str], None],
     ) -> None:
         self._catalogue = catalogue
-        self._homes = homes
+        self._engines = engines
         self._notification_queue = notification_queue
         self._counted = counted
         self._subscribers = Subscribers()
@@ -131,9 +119,9 @@ class Notices:
 
     def led(self, shard: int) -> None:
         """Notify for every non-empty queue at home on the shard, if this node leads it now."""
-        if self._homes[shard].leads:
+        if self._engines[shard].leads:
             for place in self._available:
-                if home_shard(place[0], len(self._homes)) == shard:
+                if home_shard(place[0], len(self._engines)) == shard:
                     self._gather(place)
 
     def leads_home(self, tenant: str) -> bool:
@@ -276,8 +264,8 @@ class Notices:
         if self._told_s.get(subscription_id) == told_s:
             del self._told_s[subscription_id]
 
-    def _home(self, tenant: str) -> Home:
-        return self._homes[home_shard(tenant, len(self._homes))]
+    def _home(self, tenant: str) -> Engine:
+        return self._engines[home_shard(tenant, len(self._engines))]
 
 
 def _as_named(queue: str, subscription: Subscription) -> str:

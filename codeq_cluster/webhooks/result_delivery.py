@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,81 +18,14 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.operations import Delivered, Operation, Undelivered
 from codeq_cluster.core.task import Result
+from codeq_cluster.telemetry.tracing import DeliverySpan, Tracing
+from codeq_cluster.webhooks.http_client import Sender
 from codeq_cluster.webhooks.outbox import server_of
 
 _NOTHING = Raw(b"null")
 
 KIND = "task_result"
 _LIMITED_MAX = 10_000  # Tenants without a call left, remembered.
-
-
-class DeliveryOutcome(Protocol):
-    """The outcome of one POST."""
-
-    @property
-    def ok(self) -> bool:
-        """Return whether the target accepted it."""
-
-    @property
-    def error(self) -> str:
-        """Return the reason if it did not."""
-
-    @property
-    def retry_after_s(self) -> float:
-        """Return how many seconds to wait at least before a retry; 0 for none."""
-
-    @property
-    def deferred(self) -> bool:
-        """Return whether no attempt was made."""
-
-
-class AttemptSpan(Protocol):
-    """The tracing span of one outgoing request."""
-
-    @property
-    def trace_parent(self) -> str:
-        """Return the header `traceparent` for the target."""
-
-    @property
-    def trace_state(self) -> str:
-        """Return the header `tracestate` for the target."""
-
-    def answered(self, status: int) -> None:
-        """Record the status of the target's answer."""
-
-    def unanswered(self) -> None:
-        """Record that no answer came."""
-
-
-class AttemptTracing(Protocol):
-    """Makes the spans of attempts."""
-
-    def webhook(
-        self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
-    ) -> AbstractContextManager[AttemptSpan]:
-        """Open a span for the webhook sent within the block, in its task's trace."""
-
-
-class DeliverySender(Protocol):
-    """Sends to targets that users have named."""
-
-    def room(self, url: str) -> int:
-        """Return how many posts to the URL's host would not be deferred now."""
-
-    async def post(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        delivery: str,
-        trace_parent: str = "",
-        trace_state: str = "",
-        span: Callable[[], AbstractContextManager[AttemptSpan]] | None = None,
-    ) -> DeliveryOutcome:
-        """Send a JSON body once and return the outcome; the target's faults are never raised.
-
-        If `span` is given, the request is sent within it.
-        """
 
 
 class Callback(Struct, rename="camel", kw_only=True):
@@ -120,11 +52,11 @@ class Callbacks:
 
     def __init__(
         self,
-        sender: DeliverySender,
+        sender: Sender,
         *,
         wait_s: Callable[[str], Awaitable[float]],
         counted: Callable[[str, str, str], None],
-        tracing: AttemptTracing | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._sender = sender
         self._wait_s = wait_s
@@ -188,7 +120,7 @@ class Callbacks:
         return not wait_s
 
 
-def _span(tracing: AttemptTracing, delivery: Delivery) -> AbstractContextManager[AttemptSpan]:
+def _span(tracing: Tracing, delivery: Delivery) -> AbstractContextManager[DeliverySpan]:
     return tracing.webhook(
         KIND,
         trace_parent=delivery.trace_parent,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.core.items import Mode, Subscription
+from codeq_cluster.webhooks.http_client import Sent
 from codeq_cluster.webhooks.notification_queue import (
     LETTERS_OF_A_SERVER_MAX,
     Notification,
@@ -17,22 +18,12 @@ from codeq_cluster.webhooks.outbox import server_of
 from codeq_cluster.webhooks.subscriber_selection import Subscribers, subscriber_groups
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The outcome of a POST."""
-
-    ok: bool = True
-    error: str = ""
-    retry_after_s: float = 0.0
-    deferred: bool = False
-
-
 @dataclass
 class World:
     """The outside world: targets with room or without, and a rate limit."""
 
     room_of: dict[str, int] = field(default_factory=dict)
-    answer: Sent = Sent()
+    answer: Sent = field(default_factory=lambda: Sent(ok=True, status=200))
     limited: bool = False
     heard: list[tuple[str, bytes, str]] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
